@@ -1,0 +1,125 @@
+"""The exceptions this project raises, and nothing else.
+
+Each one is also the builtin a caller would expect, so ``except ValueError`` keeps working::
+
+    BetonError (Exception)
+    |-- UsageError (ValueError)        the caller asked for something impossible
+    |   `-- StateError                 a saved state does not fit this loader
+    |-- FormatError (ValueError)       the file is not a readable .beton file
+    |   `-- ChecksumError              it is one, but its bytes have changed
+    |-- SampleError (RuntimeError)     one sample failed; knows which one
+    |   |-- DecodeError                its stored bytes do not decode
+    |   `-- TransformError             a transform raised on it
+    |-- ConvertError (RuntimeError)    a conversion could not finish
+    `-- WorkerError (RuntimeError)     a worker thread or process died
+
+A message says what happened, where, expected against got, and what to do about it.
+This module imports nothing of the project: every other module may import it.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BetonError",
+    "ChecksumError",
+    "ConvertError",
+    "DecodeError",
+    "FormatError",
+    "SampleError",
+    "StateError",
+    "TransformError",
+    "UsageError",
+    "WorkerError",
+]
+
+
+class BetonError(Exception):
+    """Base of every error this project raises on purpose."""
+
+
+class UsageError(BetonError, ValueError):
+    """The caller's arguments cannot be honoured; the message names the fix."""
+
+
+class StateError(UsageError):
+    """A state handed to ``load_state_dict`` belongs to other data or options."""
+
+
+class FormatError(BetonError, ValueError):
+    """The bytes are not a complete, well-formed ``.beton`` file."""
+
+
+class ChecksumError(FormatError):
+    """A region of the file does not have the checksum that was stored for it."""
+
+
+class SampleError(BetonError, RuntimeError):
+    """One sample could not be produced.
+
+    Parameters
+    ----------
+    reason : str
+        What went wrong with this sample, a clause without a final stop.
+    sample : int, optional
+        Index of the sample in the file.
+    field : str, optional
+        Name of the field.
+    path : str, optional
+        The file the sample is stored in.
+    advice : str, optional
+        A sentence that tells the user what to do next.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        sample: int | None = None,
+        field: str | None = None,
+        path: str | None = None,
+        advice: str = "",
+    ) -> None:
+        self.reason = reason
+        self.sample = sample
+        self.field = field
+        self.path = path
+        self.advice = advice
+        super().__init__(self._message())
+
+    def _message(self) -> str:
+        place = []
+        if self.sample is not None:
+            place.append(f"sample {self.sample}")
+        if self.field is not None:
+            place.append(f"field '{self.field}'")
+        where = ", ".join(place)
+        if self.path is not None:
+            where = f"{where} of {self.path}" if where else self.path
+        text = f"{where}: {self.reason}" if where else self.reason
+        return f"{text}. {self.advice}" if self.advice else text
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Keyword-only state does not survive the default pickling, and these travel between processes.
+        return _rebuild, (type(self), self.reason, self.sample, self.field, self.path, self.advice)
+
+
+def _rebuild(
+    kind: type[SampleError], reason: str, sample: int | None, field: str | None, path: str | None, advice: str
+) -> SampleError:
+    return kind(reason, sample=sample, field=field, path=path, advice=advice)
+
+
+class DecodeError(SampleError):
+    """The stored bytes of one sample do not decode."""
+
+
+class TransformError(SampleError):
+    """A transform raised on one sample; the original is ``__cause__``."""
+
+
+class ConvertError(BetonError, RuntimeError):
+    """A conversion could not finish; no file that looks finished was left behind."""
+
+
+class WorkerError(BetonError, RuntimeError):
+    """A worker ended without saying why."""
