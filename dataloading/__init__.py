@@ -1,0 +1,132 @@
+"""Feed training from ``.beton`` files: the public names of the library, loaded on first use.
+
+This is the front door. Importing it costs nothing: neither torch nor numba, no native library, no global state.
+A name's module is imported when the name is first touched, so the converters start fast and need no torch.
+
+Examples
+--------
+>>> import dataloading
+>>> "Loader" in dir(dataloading)
+True
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from . import transforms
+    from ._native import JpegInfo, decode_jpeg, encode_jpeg, probe_jpeg, transcode_jpeg
+    from .errors import (
+        BetonError,
+        ChecksumError,
+        ConvertError,
+        DecodeError,
+        FormatError,
+        SampleError,
+        StateError,
+        TransformError,
+        UsageError,
+        WorkerError,
+    )
+    from .format import (
+        BytesField,
+        EncodedImage,
+        Field,
+        FloatField,
+        ImageField,
+        IntField,
+        JSONField,
+        NDArrayField,
+        Reader,
+        TorchTensorField,
+        Writer,
+        verify_file,
+    )
+    from .loader import Batch, Loader
+
+# Public name -> module that defines it. One line here and one above makes a name public.
+_HOME = {
+    "BetonError": "errors",
+    "ChecksumError": "errors",
+    "ConvertError": "errors",
+    "DecodeError": "errors",
+    "FormatError": "errors",
+    "SampleError": "errors",
+    "StateError": "errors",
+    "TransformError": "errors",
+    "UsageError": "errors",
+    "WorkerError": "errors",
+    "Batch": "loader",
+    "Loader": "loader",
+    "BytesField": "format",
+    "EncodedImage": "format",
+    "Field": "format",
+    "FloatField": "format",
+    "ImageField": "format",
+    "IntField": "format",
+    "JSONField": "format",
+    "NDArrayField": "format",
+    "Reader": "format",
+    "TorchTensorField": "format",
+    "Writer": "format",
+    "verify_file": "format",
+    "JpegInfo": "_native",
+    "decode_jpeg": "_native",
+    "encode_jpeg": "_native",
+    "probe_jpeg": "_native",
+    "transcode_jpeg": "_native",
+}
+_MODULES = frozenset({"errors", "transforms"})
+
+__all__ = [
+    "Batch",
+    "BetonError",
+    "BytesField",
+    "ChecksumError",
+    "ConvertError",
+    "DecodeError",
+    "EncodedImage",
+    "Field",
+    "FloatField",
+    "FormatError",
+    "ImageField",
+    "IntField",
+    "JSONField",
+    "JpegInfo",
+    "Loader",
+    "NDArrayField",
+    "Reader",
+    "SampleError",
+    "StateError",
+    "TorchTensorField",
+    "TransformError",
+    "UsageError",
+    "WorkerError",
+    "Writer",
+    "__version__",
+    "decode_jpeg",
+    "encode_jpeg",
+    "probe_jpeg",
+    "transcode_jpeg",
+    "transforms",
+    "verify_file",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value  # the next look-up finds it without coming here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,352 @@
+"""The ``beton`` command: finds its verbs, runs one, turns errors into messages and exit codes.
+
+Owns what every verb shares: the lazy group, the exit codes (0 fine, 1 the data or the machine, 2 the way the
+command was typed, 130 Ctrl-C, 143 SIGTERM), and the options that mean the same everywhere. It knows a verb only by
+its name, the place of its code and one line of help, so ``beton --help`` imports neither torch nor numba, and a verb
+imports nothing of another. Verbs are entry points of the group ``beton.commands``; another package may add its own.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple, NoReturn, TypeVar
+
+import click
+
+from .errors import BetonError, UsageError
+
+__all__ = [
+    "LazyGroup",
+    "Size",
+    "Verb",
+    "beton",
+    "default_num_workers",
+    "main",
+    "note",
+    "option_dry_run",
+    "option_json",
+    "option_limit",
+    "option_num_workers",
+    "option_overwrite",
+    "option_quiet",
+    "option_seed",
+]
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+_ENTRY_POINT_GROUP = "beton.commands"
+_INTERRUPTED, _TERMINATED = 130, 143
+
+# One line a verb for `beton --help`: reading it from the verb itself would import the verb.
+_SUMMARIES = {
+    "convert": "Convert an image dataset into one .beton file.",
+    "synth": "Make a photo-like dataset of JPEG files to try things on.",
+    "info": "Show what a .beton file holds: fields, sizes, classes, pictures.",
+    "verify": "Check a .beton file: structure, checksums, every image.",
+    "train": "Train an ImageNet-style model with DDP or FSDP.",
+    "compare": "Run the same training with several loaders and compare them.",
+    "bench": "Measure how fast a .beton file loads on this machine.",
+}
+
+
+class Verb(NamedTuple):
+    """Where a command lives and the line that stands for it in a list.
+
+    Parameters
+    ----------
+    target : str
+        ``"module:attribute"`` of a `click.Command`.
+    summary : str
+        One line for the list of commands.
+    """
+
+    target: str
+    summary: str
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by name and imports only the one that runs.
+
+    Parameters
+    ----------
+    verbs : callable
+        Returns name -> `Verb`; called when the list is needed, not when the group is made.
+    """
+
+    def __init__(self, *args: Any, verbs: Callable[[], Mapping[str, Verb]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._verbs = verbs
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the table's order, which is the order of use."""
+        return list(self._verbs())
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command ``cmd_name``, or None where there is none."""
+        verb = self._verbs().get(cmd_name)
+        if verb is None:
+            return None
+        module_name, _, attribute = verb.target.partition(":")
+        try:
+            command = getattr(importlib.import_module(module_name), attribute)
+        except (ImportError, AttributeError) as error:
+            if _debugging(ctx):
+                raise
+            raise click.ClickException(
+                f"`{ctx.command_path} {cmd_name}` cannot start: {error}. Reinstall the package, or run "
+                f"`beton --debug {cmd_name}` to see where it fails."
+            ) from error
+        if not isinstance(command, click.Command):
+            raise click.ClickException(f"{verb.target} is a {type(command).__name__}, not a command.")
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command to run; an unknown name gets the nearest right ones."""
+        name = args[0]
+        known = self._verbs()
+        if name not in known and not name.startswith("-"):
+            near = difflib.get_close_matches(name.lower(), known, n=2, cutoff=0.6)
+            guess = f"Did you mean {' or '.join(repr(word) for word in near)}?" if near else ""
+            raise click.UsageError(f"No such command {name!r}. {guess or 'There are: ' + ', '.join(known) + '.'}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List names and summaries without importing a single command."""
+        rows = [(name, verb.summary) for name, verb in self._verbs().items()]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
+
+
+@lru_cache(maxsize=1)
+def _installed_verbs() -> Mapping[str, Verb]:
+    from importlib.metadata import entry_points
+
+    targets = {point.name: point.value for point in entry_points(group=_ENTRY_POINT_GROUP)}
+    if not set(_SUMMARIES) & set(targets):
+        targets = {**_verbs_of_checkout(), **targets}
+    known = {name: Verb(targets[name], summary) for name, summary in _SUMMARIES.items() if name in targets}
+    others = {name: Verb(target, f"Added by {target.partition(':')[0]}.") for name, target in sorted(targets.items())}
+    return {**known, **{name: verb for name, verb in others.items() if name not in known}}
+
+
+def _verbs_of_checkout() -> dict[str, str]:
+    """Read the table from the checkout's pyproject.toml, for a source tree that was never installed."""
+    try:
+        text = (Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    # Python 3.10 has no TOML parser; this table is ours and holds only `name = "module:attribute"`.
+    table = text.partition(f'[project.entry-points."{_ENTRY_POINT_GROUP}"]')[2].partition("\n[")[0]
+    pairs = (line.partition("=")[::2] for line in table.splitlines() if "=" in line and not line.startswith("#"))
+    return {name.strip(): target.strip().strip('"') for name, target in pairs}
+
+
+def _show_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from . import __version__
+
+        click.echo(f"beton {__version__}")
+        ctx.exit()
+
+
+@click.group(
+    cls=LazyGroup,
+    verbs=_installed_verbs,
+    name="beton",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="`beton VERB --help` explains a verb. Exit codes: 0 fine, 1 data or machine at fault, 2 wrong usage.",
+)
+@click.option("--debug", is_flag=True, help="Show the traceback of an error (BETON_DEBUG=1 does the same).")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
+)
+def beton(debug: bool) -> None:
+    """Convert image datasets into .beton files and feed them to PyTorch at full speed."""
+    # The value is read from the context by `_debugging`; here it only has to be accepted.
+
+
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    """Run ``beton`` and leave the process with its exit code.
+
+    Parameters
+    ----------
+    args : sequence of str, optional
+        The words after ``beton``; by default those of the process.
+    """
+    words = list(sys.argv[1:] if args is None else args)
+    debug = "--debug" in words[:1] or os.environ.get("BETON_DEBUG", "").lower() not in {"", "0", "false", "no"}
+    with _termination_unwinds():
+        code = _run(words, debug=debug)
+        code = _flush(code)
+    raise SystemExit(code)
+
+
+def _run(words: list[str], *, debug: bool) -> int:
+    try:
+        result = beton.main(words, prog_name="beton", standalone_mode=False)
+    except click.Abort:
+        _say("interrupted; nothing unfinished was kept under the final name")
+        return _INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except UsageError as error:
+        return _report(error, debug=debug, code=2)
+    except BetonError as error:
+        return _report(error, debug=debug, code=1)
+    except BrokenPipeError:
+        return 0  # the reader (`| head`) has seen enough
+    except _Terminated:
+        _say("terminated (SIGTERM); nothing unfinished was kept under the final name")
+        return _TERMINATED
+    except (OSError, MemoryError) as error:
+        return _report(error, debug=debug, code=1)
+    # Anything else is a fault of this program: its traceback is what a bug report needs.
+    return result if isinstance(result, int) else 0
+
+
+def _flush(code: int) -> int:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes once more at exit and would complain about the closed pipe.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
+
+
+def _report(error: BaseException, *, debug: bool, code: int) -> int:
+    if debug:
+        traceback.print_exception(error)
+    text = str(error) or type(error).__name__
+    _say(f"error: {text}")
+    return code
+
+
+def _say(text: str) -> None:
+    # A file name that is not UTF-8 must not turn an error message into a second error.
+    click.echo(f"beton: {text}".encode(errors="backslashreplace").decode(), err=True)
+
+
+def _debugging(ctx: click.Context) -> bool:
+    return bool(ctx.find_root().params.get("debug"))
+
+
+class _Terminated(BaseException):
+    """SIGTERM arrived; raised so that clean-up runs, and not an Exception so that nothing swallows it."""
+
+
+@contextmanager
+def _termination_unwinds() -> Iterator[None]:
+    """While a verb runs, let SIGTERM unwind the stack as Ctrl-C does, so that temporary files go."""
+
+    def unwind(_number: int, _frame: FrameType | None) -> NoReturn:
+        raise _Terminated
+
+    try:
+        before = signal.signal(signal.SIGTERM, unwind)
+    except ValueError:  # not the main thread: the caller owns the process and its signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def note(text: str) -> None:
+    """Write one line for the person at the terminal, on stderr so that stdout stays the result.
+
+    Parameters
+    ----------
+    text : str
+        The line; bytes that are not UTF-8 (surrogates of file names) are shown escaped.
+    """
+    click.echo(text.encode(errors="backslashreplace").decode(), err=True)
+
+
+def default_num_workers() -> int:
+    """Return the number of cores this process may use, which is how many workers a verb starts by default."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Size(click.ParamType[int]):
+    """A number of bytes: ``8388608``, ``8MiB``, ``64M``, ``1GiB`` (units are powers of two)."""
+
+    name = "size"
+    _UNITS: Mapping[str, int] = {"": 0, "B": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse ``value`` or fail with the accepted spellings."""
+        if isinstance(value, int):
+            return value
+        text = str(value).strip().upper()
+        digits = text.rstrip("KMGTIB ")
+        unit = text[len(digits) :].strip()
+        shift = self._UNITS.get(unit[:1] if unit in {"B", ""} else unit.removesuffix("B").removesuffix("I"))
+        if not digits.isdigit() or shift is None:
+            self.fail(f"{value!r} is not a size; write 8MiB, 1GiB or a number of bytes", param, ctx)
+        return int(digits) << shift
+
+
+def option_num_workers(command: _Command) -> _Command:
+    """``--num-workers N``: how many work at once; 0 works in the calling process."""
+    return click.option(
+        "--num-workers",
+        type=click.IntRange(min=0),
+        default=None,
+        show_default="all cores",
+        help="Workers; the result does not depend on it. 0: none beside this process.",
+    )(command)
+
+
+def option_seed(command: _Command) -> _Command:
+    """``--seed N``: the only source of chance."""
+    return click.option(
+        "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Seed of every random choice."
+    )(command)
+
+
+def option_limit(command: _Command) -> _Command:
+    """``--limit N``: stop after N samples."""
+    return click.option("--limit", type=click.IntRange(min=0), default=None, help="Take only the first N samples.")(
+        command
+    )
+
+
+def option_overwrite(command: _Command) -> _Command:
+    """``--overwrite``: replace the output when it is complete."""
+    return click.option(
+        "--overwrite", is_flag=True, help="Replace the output if it exists, once the new one is complete."
+    )(command)
+
+
+def option_dry_run(command: _Command) -> _Command:
+    """``--dry-run``: say what would happen."""
+    return click.option("--dry-run", is_flag=True, help="Write nothing; say what would be done.")(command)
+
+
+def option_json(command: _Command) -> _Command:
+    """``--json``: the result as one JSON object on stdout."""
+    return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")(command)
+
+
+def option_quiet(command: _Command) -> _Command:
+    """``--quiet``: no progress."""
+    return click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")(command)
+
+
+if __name__ == "__main__":
+    main()
