@@ -1,0 +1,38 @@
+"""The ``.beton`` file: layout, fields, reading, writing, verifying. NumPy and the standard library, plus xxhash."""
+
+from __future__ import annotations
+
+from .arrays import NDArrayField, TorchTensorField
+from .base import Field
+from .extension import Extension
+from .fields import (
+    MODE_JPEG,
+    MODE_RAW,
+    BytesField,
+    CustomField,
+    EncodedImage,
+    FloatField,
+    ImageField,
+    IntField,
+    JSONField,
+)
+from .reader import Reader
+from .writer import Writer
+
+__all__ = [
+    "MODE_JPEG",
+    "MODE_RAW",
+    "BytesField",
+    "CustomField",
+    "EncodedImage",
+    "Extension",
+    "Field",
+    "FloatField",
+    "ImageField",
+    "IntField",
+    "JSONField",
+    "NDArrayField",
+    "Reader",
+    "TorchTensorField",
+    "Writer",
+]

@@ -1,0 +1,173 @@
+"""Fields whose values are arrays of one dtype and shape.
+
+Owns how dtype and shape are written into a field's descriptor. A value whose dtype or shape differs from the declared
+one is an error, never cast: FFCV once stored integers into a float field bit by bit.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+
+import numpy as np
+import numpy.typing as npt
+
+from dataloading.errors import FormatError, UsageError
+
+from .base import Bytes, Field, Head, describe
+from .layout import ARGUMENTS_BYTES
+
+__all__ = ["NDArrayField", "TorchTensorField"]
+
+NDARRAY_ARGUMENTS = np.dtype([("shape", "<u8", (32,)), ("type_length", "<u8")])
+LOCATOR_ROOM = 64
+"""Bytes at the end of a field's arguments that stay free for the extension's locator."""
+
+
+class NDArrayField(Field):
+    """An array whose dtype and shape are the same for every sample.
+
+    Parameters
+    ----------
+    dtype : numpy dtype
+        A plain dtype: numbers, booleans, fixed-length strings, dates.
+    shape : tuple of int
+        1 to 32 positive lengths; a scalar is ``(1,)``.
+
+    Examples
+    --------
+    >>> NDArrayField("float32", (2, 3)).fixed_bytes
+    24
+    """
+
+    type_id = 4
+
+    def __init__(self, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> None:
+        self.dtype: np.dtype[np.generic] = _plain_dtype(dtype)
+        try:
+            self.shape = tuple(operator.index(length) for length in shape)
+        except TypeError:
+            raise UsageError(f"an array field's shape must be a tuple of whole numbers, got {shape!r}") from None
+        if not 1 <= len(self.shape) <= 32 or min(self.shape) < 1:
+            raise UsageError(
+                f"an array field's shape must have 1 to 32 positive lengths, got {self.shape}; use (1,) for a scalar"
+            )
+        # A view of the stored bytes is then an aligned array, which vector code and C libraries expect.
+        self.alignment = max(1, self.dtype.alignment)
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.dtype, self.shape))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.dtype.name!r}, {self.shape})"
+
+    @property
+    def record(self) -> np.dtype[np.generic]:
+        """See :attr:`Field.record`."""
+        return np.dtype("<u8")
+
+    @property
+    def fixed_bytes(self) -> int:
+        """See :attr:`Field.fixed_bytes`."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def arguments(self) -> bytes:
+        """See :meth:`Field.arguments`."""
+        head = np.zeros((), dtype=NDARRAY_ARGUMENTS)
+        head["shape"][: len(self.shape)] = self.shape
+        text = json.dumps(self.dtype.descr).encode("ascii")
+        head["type_length"] = len(text)
+        return head.tobytes() + text
+
+    @classmethod
+    def from_arguments(cls, arguments: bytes) -> NDArrayField:
+        """Return the field that a descriptor's arguments describe.
+
+        Raises
+        ------
+        FormatError
+            If they describe none.
+        """
+        head = np.frombuffer(arguments, dtype=NDARRAY_ARGUMENTS, count=1)[0]
+        length = int(head["type_length"])
+        if length > ARGUMENTS_BYTES - NDARRAY_ARGUMENTS.itemsize:
+            raise FormatError(f"its dtype's description claims {length} bytes, more than there is room for")
+        text = arguments[NDARRAY_ARGUMENTS.itemsize :][:length]
+        shape = [int(size) for size in head["shape"]]
+        while shape and shape[-1] == 0:
+            shape.pop()
+        try:
+            described = json.loads(text.decode("ascii"))
+            [(_, code)] = described
+            return cls(np.dtype(code), tuple(shape))
+        except (ValueError, TypeError, RecursionError, SyntaxError) as error:
+            raise FormatError(f"its dtype {text!r} and shape {tuple(shape)} are not usable: {error}") from error
+
+    def encode(self, value: object) -> tuple[Head, Bytes | None]:
+        """See :meth:`Field.encode`."""
+        if not isinstance(value, np.ndarray):
+            raise UsageError(f"expected {self._wanted()}, got {describe(value)}")
+        if value.dtype != self.dtype or value.shape != self.shape:
+            raise UsageError(
+                f"expected {self._wanted()}, got {describe(value)}; convert it first, nothing is cast silently"
+            )
+        return (), np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+
+    def entry(self, head: Head, pointer: int, size: int) -> object:
+        """See :meth:`Field.entry`."""
+        return pointer
+
+    def decode(self, record: np.generic, payload: Bytes | None) -> npt.NDArray[np.generic]:
+        """See :meth:`Field.decode`; the array is a read-only view of the file."""
+        assert payload is not None
+        return payload.view(self.dtype).reshape(self.shape)
+
+    def _wanted(self) -> str:
+        return f"a {self.dtype} array of shape {self.shape}"
+
+
+class TorchTensorField(NDArrayField):
+    """A tensor whose dtype and shape are the same for every sample.
+
+    Stored exactly as :class:`NDArrayField`, which is also what reading gives; the loader makes tensors of it.
+
+    Parameters
+    ----------
+    dtype : torch or numpy dtype
+        One that NumPy has as well, so not bfloat16.
+    shape : tuple of int
+        1 to 32 positive lengths.
+    """
+
+    type_id = 6
+
+    def __init__(self, dtype: object, shape: tuple[int, ...]) -> None:
+        # A torch dtype is known by its name, so that torch need not be imported to write or read a file.
+        name = str(dtype)
+        super().__init__(name.removeprefix("torch.") if name.startswith("torch.") else dtype, shape)  # type: ignore[arg-type]
+
+    def encode(self, value: object) -> tuple[Head, Bytes | None]:
+        """See :meth:`Field.encode`; accepts tensors and arrays."""
+        if not isinstance(value, np.ndarray) and hasattr(value, "detach"):
+            try:
+                value = value.detach().cpu().numpy()
+            except TypeError as error:
+                raise UsageError(f"expected {self._wanted()}, got {describe(value)}: {error}") from error
+        return super().encode(value)
+
+
+def _plain_dtype(dtype: npt.DTypeLike) -> np.dtype[np.generic]:
+    try:
+        result: np.dtype[np.generic] = np.dtype(dtype)
+    except TypeError as error:
+        raise UsageError(f"{dtype!r} is not a dtype that NumPy has; store it as one, or as bytes") from error
+    if result.hasobject or result.names is not None or result.subdtype is not None or result.itemsize == 0:
+        raise UsageError(f"an array field needs a plain dtype of fixed size, got {result!r}")
+    room = ARGUMENTS_BYTES - LOCATOR_ROOM - NDARRAY_ARGUMENTS.itemsize
+    if len(json.dumps(result.descr)) > room:
+        raise UsageError(f"the description of dtype {result!r} is longer than the {room} bytes the format has for it")
+    return result

@@ -1,0 +1,282 @@
+"""What our files carry besides FFCV's format: class names, provenance, facts and checksums.
+
+Owns the layout of the extension block and of the locator that points to it, and the rule that a file is FFCV's own
+only if the locator's place is blank: a damaged locator is an error, never taken for a foreign file.
+
+The locator is the last 64 bytes of field 0's arguments, which FFCV never reads. The block lies in the pages behind the
+last sample's bytes, where no allocation points, so FFCV never reads that either::
+
+    locator (64 bytes):  magic u1[8] | version u4 | finished u4 | ptr u8 | text_bytes u8 | text_xxh3 u8
+                         | header_xxh3 u8 | file_bytes u8 | xxh3 of the 56 bytes before u8
+    block at ptr:        JSON text (text_bytes) | zeros to a multiple of 8
+                         | xxh3 of each table block u8[] | of each page block u8[] | of each allocation block u8[]
+                         | zeros to the end of its last page
+
+Each of the three regions is cut into blocks of ``block_bytes`` from its first byte, the last one shorter. The locator
+holds the checksums of the header (with the descriptors, the locator's own place zeroed) and of the text, the text that
+of the three arrays: so a chain hangs from the locator and covers every byte of the file; what is padding must be zero.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from dataloading.errors import ChecksumError, FormatError, UsageError
+
+from .layout import ARGUMENTS_BYTES, DESCRIPTOR, HEADER
+
+__all__ = [
+    "BLOCK_BYTES",
+    "LOCATOR",
+    "LOCATOR_POSITION",
+    "REGIONS",
+    "BlockHasher",
+    "Extension",
+    "Locator",
+    "digest",
+    "header_digest",
+]
+
+MAGIC = b"\x89beton\r\n"
+EXTENSION_VERSION = 1
+BLOCK_BYTES = 1 << 16
+"""Bytes per checksum: small enough to name the few samples a damaged block holds, 0.01 % of the file."""
+REGIONS = ("table", "pages", "allocations")
+
+LOCATOR = np.dtype(
+    [
+        ("magic", "S8"),
+        ("version", "<u4"),
+        ("finished", "<u4"),
+        ("ptr", "<u8"),
+        ("text_bytes", "<u8"),
+        ("text_xxh3", "<u8"),
+        ("header_xxh3", "<u8"),
+        ("file_bytes", "<u8"),
+        ("own_xxh3", "<u8"),
+    ]
+)
+LOCATOR_POSITION = HEADER.itemsize + DESCRIPTOR.itemsize - LOCATOR.itemsize
+"""Position of the locator in the file: the end of field 0's arguments."""
+
+_NUMBERS = ("ptr", "text_bytes", "text_xxh3", "header_xxh3", "file_bytes")
+
+Digests = npt.NDArray[np.uint64]
+
+
+def digest(data: Any) -> int:
+    """Return the 64-bit XXH3 checksum of a bytes-like object."""
+    return int(xxhash.xxh3_64_intdigest(data))
+
+
+def header_digest(head: bytes) -> int:
+    """Return the checksum of header and descriptors, the locator counted as zeros.
+
+    Parameters
+    ----------
+    head : bytes
+        The file up to its sample table.
+    """
+    blank = bytes(LOCATOR.itemsize)
+    return digest(head[:LOCATOR_POSITION] + blank + head[LOCATOR_POSITION + LOCATOR.itemsize :])
+
+
+class BlockHasher:
+    """Checksums of a stream, one for each block of a fixed size.
+
+    Parameters
+    ----------
+    block_bytes : int
+        Size of a block.
+
+    Examples
+    --------
+    >>> hasher = BlockHasher(4)
+    >>> hasher.update(b"abcdef")
+    >>> hasher.finish().tolist() == [digest(b"abcd"), digest(b"ef")]
+    True
+    """
+
+    def __init__(self, block_bytes: int = BLOCK_BYTES) -> None:
+        self._block_bytes = block_bytes
+        self._partial = xxhash.xxh3_64()
+        self._filled = 0
+        self._digests: list[int] = []
+
+    def update(self, data: Any) -> None:
+        """Take the stream's next bytes."""
+        view = memoryview(data).cast("B")
+        position = 0
+        if self._filled:
+            position = min(self._block_bytes - self._filled, len(view))
+            self._partial.update(view[:position])
+            self._filled += position
+            if self._filled < self._block_bytes:
+                return
+            self._close_block()
+        size = self._block_bytes
+        while position + size <= len(view):
+            self._digests.append(digest(view[position : position + size]))
+            position += size
+        if position < len(view):
+            self._partial.update(view[position:])
+            self._filled = len(view) - position
+
+    def finish(self) -> Digests:
+        """Return the checksums, the last one of what is left over."""
+        if self._filled:
+            self._close_block()
+        return np.array(self._digests, dtype="<u8")
+
+    def _close_block(self) -> None:
+        self._digests.append(int(self._partial.intdigest()))
+        self._partial.reset()
+        self._filled = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Locator:
+    """Where the extension block is, and how long the file must be."""
+
+    ptr: int
+    text_bytes: int
+    text_xxh3: int
+    header_xxh3: int
+    file_bytes: int
+    finished: bool = True
+
+    def to_bytes(self) -> bytes:
+        """Return the locator as it is stored."""
+        record = np.zeros((), dtype=LOCATOR)
+        record["magic"] = MAGIC
+        record["version"] = EXTENSION_VERSION
+        record["finished"] = self.finished
+        for name in _NUMBERS:
+            record[name] = getattr(self, name)
+        body = record.tobytes()[:-8]
+        return body + digest(body).to_bytes(8, "little")
+
+    @classmethod
+    def parse(cls, arguments: bytes, file_bytes: int, path: str) -> Locator | None:
+        """Return the locator in field 0's arguments, or None for a file that FFCV wrote.
+
+        Raises
+        ------
+        FormatError
+            If the place is not blank yet holds no valid locator, the file was not finished, or its length differs.
+        """
+        raw = arguments[ARGUMENTS_BYTES - LOCATOR.itemsize :]
+        if not any(raw):
+            return None
+        record = np.frombuffer(raw, dtype=LOCATOR)[0]
+        if digest(raw[:-8]) != int(record["own_xxh3"]):
+            raise ChecksumError(
+                f"{path}: the locator of the extension block (bytes {LOCATOR_POSITION} to "
+                f"{LOCATOR_POSITION + LOCATOR.itemsize - 1}) is damaged; restore the file or convert the data again"
+            )
+        version = int(record["version"])
+        if bytes(record["magic"]) != MAGIC or version != EXTENSION_VERSION:
+            raise FormatError(
+                f"{path}: its extension block has version {version}, this library reads {EXTENSION_VERSION}; update it"
+            )
+        if int(record["finished"]) != 1:
+            raise FormatError(f"{path}: the writer never finished this file; write it again")
+        numbers: dict[str, Any] = {name: int(record[name]) for name in _NUMBERS}
+        locator = cls(**numbers)
+        if locator.file_bytes != file_bytes:
+            raise FormatError(
+                f"{path}: the file has {file_bytes} bytes, but {locator.file_bytes} were written; it was cut short or "
+                "something was added to it"
+            )
+        return locator
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Extension:
+    """What a file written by this library says about itself.
+
+    Parameters
+    ----------
+    class_names : tuple of str or None
+        Name of each class; the label is the position.
+    provenance : mapping
+        What the conversion recorded: source, options, number of samples.
+    writer : str
+        Name and version of the library that wrote the file.
+    facts : mapping
+        By field name: ``total_bytes``, ``max_bytes``, ``max_sample`` and, for images, ``num_jpeg``, ``num_raw``,
+        ``min_size``, ``max_size`` and ``uniform_size`` ([width, height] or None), ``longest_sides`` (how many images
+        have a longest side of at most that many pixels and more than the key before), and what the converter added,
+        such as ``restart_markers``.
+    allocations_sorted : bool
+        Whether the allocation table ascends and holds each sample's values in order.
+    data_start : int
+        Position of the first page.
+    block_bytes : int
+        Bytes that one checksum covers.
+    num_blocks : mapping
+        Number of checksums of each region.
+    digests_xxh3 : int
+        Checksum of the three arrays of block checksums.
+    """
+
+    class_names: tuple[str, ...] | None
+    provenance: Mapping[str, Any]
+    writer: str
+    facts: Mapping[str, Mapping[str, Any]]
+    allocations_sorted: bool
+    data_start: int
+    block_bytes: int
+    num_blocks: Mapping[str, int]
+    digests_xxh3: int
+
+    @property
+    def class_to_idx(self) -> dict[str, int] | None:
+        """The label of each class name, as torchvision's ``ImageFolder`` gives it."""
+        return None if self.class_names is None else {name: label for label, name in enumerate(self.class_names)}
+
+    def uniform_size(self, field: str) -> tuple[int, int] | None:
+        """Return (width, height) if every image of the field has that size, else None."""
+        size = self.facts.get(field, {}).get("uniform_size")
+        return None if size is None else (int(size[0]), int(size[1]))
+
+    def to_text(self) -> bytes:
+        """Return the block's JSON text; equal extensions give equal bytes.
+
+        Raises
+        ------
+        UsageError
+            If the class names or the provenance are not what JSON can express.
+        """
+        try:
+            return json.dumps(dataclasses.asdict(self), allow_nan=False, sort_keys=True, indent=1).encode("ascii")
+        except (TypeError, ValueError, RecursionError) as error:
+            raise UsageError(f"class names, provenance and facts must be what JSON can express: {error}") from error
+
+    @classmethod
+    def from_text(cls, text: bytes, path: str) -> Extension:
+        """Return the extension whose text was read from ``path``.
+
+        Raises
+        ------
+        FormatError
+            If it is not one; its checksum has been compared before, so this is a fault of whoever wrote it.
+        """
+        try:
+            values = json.loads(text)
+            names = values["class_names"]
+            values["class_names"] = None if names is None else tuple(names)
+            known = {field.name for field in dataclasses.fields(cls)}
+            result = cls(**{key: value for key, value in values.items() if key in known})
+            if result.block_bytes < 1 or set(result.num_blocks) != set(REGIONS):
+                raise ValueError("its block counts make no sense")
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise FormatError(f"{path}: the extension block does not describe a file: {error}") from error
+        return result

@@ -1,0 +1,73 @@
+"""What is worth knowing about all values of a field, gathered while they are written.
+
+Owns the facts in the extension block that come from the values themselves. They let a loader size its buffers and
+choose its path without looking at every sample.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from .fields import MODE_JPEG, Field, ImageField
+from .layout import align_up
+
+__all__ = ["FieldFacts"]
+
+
+class FieldFacts:
+    """Totals and extremes of one field's values.
+
+    Parameters
+    ----------
+    field : Field
+        The field.
+    """
+
+    def __init__(self, field: Field) -> None:
+        self._is_image = isinstance(field, ImageField)
+        self._has_data = field.has_data
+        self._total_bytes = self._max_bytes = self._max_sample = 0
+        self._num_jpeg = self._num_raw = 0
+        self._min_size = [0, 0]
+        self._max_size = [0, 0]
+        self._longest_sides: Counter[int] = Counter()
+
+    def add(self, sample: int, head: tuple[int | float, ...], size: int) -> None:
+        """Take one value: what its record holds besides the pointer, and its stored size in bytes."""
+        self._total_bytes += size
+        if size > self._max_bytes:
+            self._max_bytes, self._max_sample = size, sample
+        if not self._is_image:
+            return
+        mode, width, height = (int(item) for item in head)
+        low, high = self._min_size, self._max_size
+        if self._num_jpeg + self._num_raw == 0:
+            low[:] = high[:] = [width, height]
+        low[:] = min(low[0], width), min(low[1], height)
+        high[:] = max(high[0], width), max(high[1], height)
+        if mode == MODE_JPEG:
+            self._num_jpeg += 1
+        else:
+            self._num_raw += 1
+        self._longest_sides[align_up(max(width, height), 64)] += 1
+
+    def summary(self) -> dict[str, Any]:
+        """Return the facts as JSON values, see :class:`~dataloading.format.extension.Extension`."""
+        if not self._has_data:
+            return {}
+        facts: dict[str, Any] = {
+            "total_bytes": self._total_bytes,
+            "max_bytes": self._max_bytes,
+            "max_sample": self._max_sample,
+        }
+        if self._is_image:
+            facts |= {
+                "num_jpeg": self._num_jpeg,
+                "num_raw": self._num_raw,
+                "min_size": list(self._min_size),
+                "max_size": list(self._max_size),
+                "uniform_size": list(self._min_size) if self._min_size == self._max_size else None,
+                "longest_sides": {str(side): self._longest_sides[side] for side in sorted(self._longest_sides)},
+            }
+        return facts

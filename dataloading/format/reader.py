@@ -1,0 +1,351 @@
+"""Reading a ``.beton`` file through one read-only memory map.
+
+Owns opening and checking a file, and finding a sample's stored bytes. It returns bytes and records, never pixels, and
+it looks at nothing per sample until asked: opening maps the file and reads its first kilobytes. The map is shared by
+all threads and processes of a machine through the page cache, survives a fork, and a reader pickles as its path.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Mapping
+from types import MappingProxyType, TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dataloading.errors import ChecksumError, FormatError, UsageError
+
+from . import extension as ext
+from .fields import MODE_JPEG, MODE_RAW, BytesField, CustomField, Field, ImageField, field_from_descriptor
+from .layout import ALLOCATION, HEADER, Header, parse_descriptors, parse_header, record_dtype
+
+__all__ = ["Reader"]
+
+Integers = npt.NDArray[np.uint64]
+
+
+class Reader:
+    """A ``.beton`` file, ours or FFCV's, open for reading.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file.
+    custom_records : mapping, optional
+        Record dtype of each custom field (type 255) by name; such files cannot be read without it.
+
+    Attributes
+    ----------
+    path : str
+    num_samples, page_size, num_bytes : int
+    fields : mapping of str to Field
+        In the file's order.
+    extension : Extension or None
+        What our writer recorded; None for a file that FFCV wrote.
+    data : uint8 array, shape (num_bytes,)
+        The whole file, read-only.
+    base_address : int
+        Memory address of the file's first byte; add a pointer of :meth:`locate` to it.
+
+    Raises
+    ------
+    FormatError
+        If the file is not a complete ``.beton`` file; ChecksumError if its head has changed.
+    OSError
+        If it cannot be opened.
+
+    Examples
+    --------
+    >>> with Reader("train.beton") as reader:           # doctest: +SKIP
+    ...     reader.value("label", 0)
+    3
+    """
+
+    def __init__(self, path: str | os.PathLike[str], custom_records: Mapping[str, npt.DTypeLike] | None = None) -> None:
+        self.path = os.fspath(path)
+        self._custom_records = dict(custom_records or {})
+        with open(self.path, "rb") as file:
+            self.num_bytes = os.fstat(file.fileno()).st_size
+            self.header: Header = parse_header(file.read(HEADER.itemsize), self.num_bytes, self.path)
+            mapped = mmap.mmap(file.fileno(), self.num_bytes, access=mmap.ACCESS_READ)
+        self.data: npt.NDArray[np.uint8] = np.frombuffer(mapped, dtype=np.uint8)
+        self.base_address: int = self.data.ctypes.data
+        self.page_size: int = self.header.page_size
+        self.num_samples: int = self.header.num_samples
+        head = self.data[: self.header.table_start].tobytes()
+        descriptors = parse_descriptors(head[HEADER.itemsize :], self.header.num_fields, self.path)
+        first = descriptors[0]
+        # We never write custom fields, so there the place may hold arguments of a class we do not know.
+        self.locator = (
+            None
+            if first.type_id == CustomField.type_id
+            else ext.Locator.parse(first.arguments, self.num_bytes, self.path)
+        )
+        self.extension = None if self.locator is None else self._read_extension(self.locator, head)
+        try:
+            fields = {
+                each.name: field_from_descriptor(each.type_id, each.name, each.arguments, self._custom_records)
+                for each in descriptors
+            }
+        except FormatError as error:
+            raise FormatError(f"{self.path}: {error}") from error
+        self.fields: Mapping[str, Field] = MappingProxyType(fields)
+        self._find_tables()
+        self._sorted: tuple[Integers, Integers] | None = None
+
+    def _read_extension(self, locator: ext.Locator, head: bytes) -> ext.Extension:
+        end = locator.ptr + locator.text_bytes
+        if not self.header.table_start <= locator.ptr <= end <= self.header.alloc_table_ptr:
+            raise FormatError(f"{self.path}: the extension block at byte {locator.ptr} lies outside the pages")
+        text = self.data[locator.ptr : end].tobytes()
+        if ext.digest(text) != locator.text_xxh3:
+            raise ChecksumError(
+                f"{self.path}: the extension block at byte {locator.ptr} is damaged; restore the file or convert again"
+            )
+        extension = ext.Extension.from_text(text, self.path)
+        if ext.header_digest(head) != locator.header_xxh3:
+            raise ChecksumError(
+                f"{self.path}: the header or a field descriptor (bytes 0 to {len(head) - 1}) has changed since the "
+                "file was written; restore the file or convert again"
+            )
+        return extension
+
+    def _find_tables(self) -> None:
+        record = record_dtype([field.record for field in self.fields.values()])
+        start = self.header.table_start
+        self.table_end: int = start + self.num_samples * record.itemsize
+        if self.table_end > self.header.alloc_table_ptr:
+            raise FormatError(
+                f"{self.path}: the tables of {self.num_samples} samples of {record.itemsize} bytes would reach byte "
+                f"{self.table_end}, beyond the allocation table's start at {self.header.alloc_table_ptr}"
+            )
+        self.table: npt.NDArray[np.void] = self.data[start : self.table_end].view(record)
+        self.allocations: npt.NDArray[np.void] = self.data[self.header.alloc_table_ptr :].view(ALLOCATION)
+        # No sample's bytes may lie outside [table_end, data_end).
+        self.data_end: int = self.header.alloc_table_ptr if self.locator is None else self.locator.ptr
+        self._columns = {name: f"f{position}" for position, name in enumerate(self.fields)}
+        self._ordinals = {
+            name: ordinal for ordinal, name in enumerate(name for name, field in self.fields.items() if field.has_data)
+        }
+        for name, field in self.fields.items():
+            if field.fixed_bytes is not None and field.fixed_bytes > self.num_bytes:
+                raise FormatError(
+                    f"{self.path}: a value of field '{name}' has {field.fixed_bytes} bytes, the whole file only "
+                    f"{self.num_bytes}"
+                )
+
+    def column(self, field: str) -> npt.NDArray[np.generic]:
+        """Return the field's part of every record of the sample table, straight from the map.
+
+        Parameters
+        ----------
+        field : str
+            Name of a field.
+
+        Returns
+        -------
+        array, shape (num_samples,)
+            int64 or float64 values; for an image a structure ``mode, width, height, data_ptr``; for bytes and JSON
+            ``ptr, size``; for arrays pointers. Strided and read-only.
+
+        Raises
+        ------
+        UsageError
+            If there is no such field.
+        """
+        self._field(field)
+        return self.table[self._columns[field]]
+
+    def locate(self, field: str, indices: npt.ArrayLike) -> tuple[Integers, Integers]:
+        """Return where the stored bytes of some samples are.
+
+        Parameters
+        ----------
+        field : str
+            Name of a field that has stored bytes, so not an int or float field.
+        indices : array-like of int, shape (n,)
+            Samples, in any order.
+
+        Returns
+        -------
+        pointers, sizes : uint64 arrays, shape (n,)
+            Position in the file and number of bytes. They lie inside the file's pages.
+
+        Raises
+        ------
+        FormatError
+            If a pointer leads outside the pages, or nothing was allocated there; names the sample.
+        UsageError
+            If the field has no stored bytes or an index is out of range.
+        """
+        kind = self._field(field)
+        if not kind.has_data:
+            raise UsageError(f"field '{field}' has no stored bytes; read reader.column('{field}')")
+        chosen = self._check_indices(indices)
+        records = self.table[chosen][self._columns[field]]
+        if isinstance(kind, BytesField):
+            pointers, sizes = records["ptr"].astype(np.uint64), records["size"].astype(np.uint64)
+        elif isinstance(kind, ImageField):
+            pointers = records["data_ptr"].astype(np.uint64)
+            sizes = records["width"].astype(np.uint64) * records["height"].astype(np.uint64) * np.uint64(3)
+            impossible = (records["mode"] > MODE_RAW) | (sizes == 0)
+            self._refuse(impossible, chosen, field, "its record (mode, width, height, pointer) is {}", records)
+            is_jpeg = records["mode"] == MODE_JPEG
+            if is_jpeg.any():
+                sizes[is_jpeg] = self._allocated(field, chosen[is_jpeg], pointers[is_jpeg])
+        else:
+            pointers = records.astype(np.uint64)
+            sizes = np.full(len(chosen), kind.fixed_bytes, dtype=np.uint64)
+        # Where nothing is stored FFCV leaves an arbitrary pointer.
+        pointers[sizes == 0] = self.table_end
+        end = np.uint64(self.data_end)
+        outside = (pointers < np.uint64(self.table_end)) | (pointers > end)
+        outside |= sizes > end - np.minimum(pointers, end)
+        reason = f"its {{}} stored bytes lie outside the pages (bytes {self.table_end} to {self.data_end - 1})"
+        self._refuse(outside, chosen, field, reason, sizes)
+        return pointers, sizes
+
+    def view(self, field: str, index: int) -> npt.NDArray[np.uint8]:
+        """Return a sample's stored bytes as a read-only view of the map; copies nothing.
+
+        Parameters
+        ----------
+        field : str
+            Name of a field that has stored bytes.
+        index : int
+            The sample.
+
+        Raises
+        ------
+        FormatError, UsageError
+            As :meth:`locate`.
+        """
+        pointers, sizes = self.locate(field, [index])
+        start = int(pointers[0])
+        return self.data[start : start + int(sizes[0])]
+
+    def value(self, field: str, index: int) -> object:
+        """Return a sample's value: int, float, bytes, JSON value, array or :class:`EncodedImage`.
+
+        Arrays and an image's data are read-only views of the map.
+
+        Raises
+        ------
+        FormatError, UsageError
+            As :meth:`locate`; also if stored JSON text is damaged.
+        """
+        kind = self._field(field)
+        payload = self.view(field, index) if kind.has_data else None
+        record = self.table[self._check_indices([index])][self._columns[field]][0]
+        try:
+            return kind.decode(record, payload)
+        except FormatError as error:
+            raise FormatError(f"{self.path}: sample {index}, field '{field}': {error}") from error
+
+    def close(self) -> None:
+        """Let go of the map; views that are still held keep theirs alive."""
+        self.data = np.empty(0, dtype=np.uint8)
+        self.table = self.table[:0].copy()
+        self.allocations = self.allocations[:0].copy()
+        self._sorted = None
+        self.base_address = 0
+        self.num_samples = 0
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _reopen, (type(self), self.path, self._custom_records, self.num_bytes, self.locator)
+
+    def __repr__(self) -> str:
+        return f"Reader({self.path!r}, num_samples={self.num_samples}, fields={list(self.fields)})"
+
+    def _field(self, name: str) -> Field:
+        try:
+            return self.fields[name]
+        except KeyError:
+            raise UsageError(f"{self.path} has no field {name!r}; it has {list(self.fields)}") from None
+
+    def _check_indices(self, indices: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        chosen = np.atleast_1d(np.asarray(indices))
+        if chosen.size == 0:
+            return np.empty(0, dtype=np.int64)
+        if chosen.ndim != 1 or chosen.dtype.kind not in "iu":
+            raise UsageError(f"indices must be a list of whole numbers, got {chosen.dtype} of shape {chosen.shape}")
+        low, high = int(chosen.min()), int(chosen.max())
+        if low < 0 or high >= self.num_samples:
+            raise UsageError(
+                f"sample index {low if low < 0 else high} is out of range: {self.path} has {self.num_samples} samples"
+            )
+        return chosen.astype(np.int64, copy=False)
+
+    def _allocated(self, field: str, samples: npt.NDArray[np.int64], pointers: Integers) -> Integers:
+        """Return the size that the allocation table gives for each pointer.
+
+        Our writer, and FFCV's with one worker, list each sample's values in order: then the entry's position is known
+        and is only checked. Otherwise it is found by bisection, after sorting the table once if it isn't sorted.
+        """
+        table = self.allocations
+        if len(table) == 0:
+            raise FormatError(f"{self.path}: the allocation table is empty, though field '{field}' stores bytes")
+        guess = np.minimum(samples * len(self._ordinals) + self._ordinals[field], len(table) - 1)
+        entries = table[guess]
+        found = (entries["ptr"] == pointers) & (entries["sample_id"] == samples.astype(np.uint64))
+        if found.all():
+            return entries["size"].astype(np.uint64)
+        sizes = entries["size"].astype(np.uint64)
+        rest = np.flatnonzero(~found)
+        if self._sorted is None:
+            self._sorted = self._sort_allocations()
+        sorted_pointers, sorted_sizes = self._sorted
+        # Of entries with one pointer all but the last are empty values, so take the last.
+        position = np.maximum(np.searchsorted(sorted_pointers, pointers[rest], side="right") - 1, 0)
+        missing = np.zeros(len(samples), dtype=bool)
+        missing[rest] = sorted_pointers[position] != pointers[rest]
+        self._refuse(missing, samples, field, "no allocation starts at its pointer {}", pointers)
+        sizes[rest] = sorted_sizes[position]
+        return sizes
+
+    def _sort_allocations(self) -> tuple[Integers, Integers]:
+        pointers, sizes = self.allocations["ptr"], self.allocations["size"]
+        order = np.lexsort((sizes, pointers))
+        return pointers[order], sizes[order]
+
+    def _refuse(
+        self,
+        bad: npt.NDArray[np.bool_],
+        samples: npt.NDArray[np.int64],
+        field: str,
+        reason: str,
+        shown: npt.NDArray[Any],
+    ) -> None:
+        if bad.any():
+            first = int(np.flatnonzero(bad)[0])
+            raise FormatError(
+                f"{self.path}: sample {int(samples[first])}, field '{field}': {reason.format(shown[first])}; "
+                "the file is damaged, restore it or convert the data again"
+            )
+
+
+def _reopen(
+    kind: type[Reader],
+    path: str,
+    custom_records: Mapping[str, npt.DTypeLike],
+    num_bytes: int,
+    locator: ext.Locator | None,
+) -> Reader:
+    reader = kind(path, custom_records)
+    if (reader.num_bytes, reader.locator) != (num_bytes, locator):
+        raise FormatError(f"{path}: the file has been replaced since this reader was pickled; open it anew")
+    return reader

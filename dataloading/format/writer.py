@@ -1,0 +1,404 @@
+"""Writing a ``.beton`` file in one sequential pass.
+
+Owns where values go, the temporary file and its becoming the real one. Bytes are appended as samples come; the sample
+table is filled in chunks, the allocation table waits in an unnamed file, so memory stays bounded whatever the number
+of samples. The result depends on nothing but the samples and the arguments. Until :meth:`Writer.finish` has put
+everything on the disk the file has another name, and no header.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dataloading.errors import UsageError
+
+from . import extension as ext
+from .facts import FieldFacts
+from .fields import CustomField, Field
+from .layout import (
+    ALLOCATION,
+    ARGUMENTS_BYTES,
+    DEFAULT_PAGE_SIZE,
+    DESCRIPTOR,
+    HEADER,
+    MAX_FIELDS,
+    MAX_PAGE_SIZE,
+    Descriptor,
+    Header,
+    align_up,
+    check_name,
+    check_page_size,
+    record_dtype,
+)
+from .output import PartFile
+
+__all__ = ["Writer"]
+
+WRITER_NAME = "beton 1"
+"""Changes whenever equal input gives other bytes, and only then."""
+RECORDS_PER_CHUNK = 1 << 14
+BUFFER_BYTES = 1 << 22
+
+
+class Writer:
+    """A new ``.beton`` file; it appears under its name once it is complete.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file to make.
+    fields : mapping of str to Field, or pairs
+        The fields of a sample, in order; names are 1 to 16 ASCII characters.
+    num_samples : int
+        How many samples will be appended at most; room for their records is set aside.
+    page_size : int, optional
+        A power of two, 2 MiB to 2 GiB. A sample's values share a page. By default 8 MiB, and larger if a sample
+        needs it.
+    class_names : sequence of str, optional
+        Name of each class; the label is the position.
+    provenance : mapping, optional
+        What to record about the source and the conversion; anything that JSON can express. Equal input must give equal
+        bytes, so leave times and host names out.
+    field_facts : mapping, optional
+        By field name, facts to record that only the caller knows, such as ``{"image": {"restart_markers": True}}``.
+    overwrite : bool
+        Whether to replace an existing file.
+
+    Raises
+    ------
+    UsageError
+        If the arguments cannot be honoured.
+    FileExistsError
+        If the file exists and ``overwrite`` is false.
+
+    Examples
+    --------
+    >>> with Writer("train.beton", {"label": IntField()}, num_samples=2) as writer:  # doctest: +SKIP
+    ...     writer.append({"label": 0})
+    ...     writer.append({"label": 1})
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        fields: Mapping[str, Field] | Iterable[tuple[str, Field]],
+        *,
+        num_samples: int,
+        page_size: int | None = None,
+        class_names: Iterable[str] | None = None,
+        provenance: Mapping[str, Any] | None = None,
+        field_facts: Mapping[str, Mapping[str, Any]] | None = None,
+        overwrite: bool = False,
+    ) -> None:
+        self.path = os.fspath(path)
+        self.fields = _check_fields(fields)
+        if not isinstance(num_samples, (int, np.integer)) or num_samples < 1:
+            raise UsageError(f"num_samples must be at least 1, got {num_samples!r}; an empty file cannot be read")
+        self._capacity = int(num_samples)
+        self._grows = page_size is None
+        self.page_size = DEFAULT_PAGE_SIZE if page_size is None else check_page_size(page_size)
+        self._class_names = None if class_names is None else _check_class_names(class_names)
+        self._provenance = dict(provenance or {})
+        self._field_facts = {name: dict(facts) for name, facts in (field_facts or {}).items()}
+        for name in self._field_facts:
+            if name not in self.fields:
+                raise UsageError(f"field_facts names the field '{name}'; there are {list(self.fields)}")
+        self._kinds = list(self.fields.items())
+        self._facts = {name: FieldFacts(field) for name, field in self._kinds}
+        self._record = record_dtype([field.record for field in self.fields.values()])
+        self._table_start = HEADER.itemsize + len(self.fields) * DESCRIPTOR.itemsize
+        self.num_samples = 0
+        """Number of samples appended so far."""
+        self._records = np.zeros(RECORDS_PER_CHUNK, dtype=self._record)
+        self._num_staged = 0
+        self._allocations: list[tuple[int, int, int]] = []
+        self._hashers = {region: ext.BlockHasher() for region in ext.REGIONS}
+        self._data_start: int | None = None
+        self._position = 0
+        self._buffer = bytearray()
+        # Fail on what can be known before anything is written.
+        self._extension({}, b"").to_text()
+        self._file = PartFile(self.path, overwrite=overwrite)
+        self._spool: IO[bytes] = self._file.scratch(BUFFER_BYTES)
+
+    def append(self, values: Mapping[str, object]) -> None:
+        """Add a sample.
+
+        Parameters
+        ----------
+        values : mapping of str to object
+            One value for each field.
+
+        Raises
+        ------
+        UsageError
+            If a field is missing or superfluous, a value does not fit its field exactly, or the sample does not fit
+            a page. The sample was not added; the writer can go on.
+        OSError
+            If the disk refuses, for instance because it is full. The unfinished file is removed.
+        """
+        if not self._file.is_open:
+            raise UsageError(f"{self.path}: this writer is finished; make a new one")
+        sample = self.num_samples
+        if sample >= self._capacity:
+            raise UsageError(f"{self.path}: more samples than the declared num_samples={self._capacity}")
+        if values.keys() != self.fields.keys():
+            raise UsageError(f"sample {sample}: expected values for the fields {list(self.fields)}, got {list(values)}")
+        heads: list[tuple[int | float, ...]] = []
+        payloads: list[npt.NDArray[np.uint8] | None] = []
+        for name, field in self._kinds:
+            try:
+                head, payload = field.encode(values[name])
+            except UsageError as error:
+                raise UsageError(f"sample {sample}, field '{name}': {error}") from error
+            heads.append(head)
+            payloads.append(payload)
+        # Everything that can be wrong with the sample is found before the first byte is written.
+        pointers = self._place(payloads)
+        try:
+            self._store(sample, heads, payloads, pointers)
+        except BaseException:
+            self.abort()
+            raise
+
+    def _place(self, payloads: list[npt.NDArray[np.uint8] | None]) -> list[int]:
+        """Choose a position for each value; all lie in one page, the last one or the next."""
+        sizes = [None if payload is None else payload.size for payload in payloads]
+        if all(size is None for size in sizes):
+            return [0] * len(sizes)
+        # From a page's start, so this is the room the sample needs in the worst case.
+        needed = self._offsets(0, sizes)[1]
+        if needed > self.page_size:
+            self._grow_page(needed, sizes)
+        if self._data_start is None:
+            table_end = self._table_start + self._capacity * self._record.itemsize
+            self._data_start = self._position = align_up(table_end, self.page_size)
+        pointers, end = self._offsets(self._position, sizes)
+        if (end - 1) // self.page_size != self._position // self.page_size:
+            pointers, end = self._offsets(align_up(self._position, self.page_size), sizes)
+        return pointers
+
+    def _offsets(self, start: int, sizes: list[int | None]) -> tuple[list[int], int]:
+        pointers = []
+        position = start
+        for (_, field), size in zip(self._kinds, sizes, strict=True):
+            if size is None:
+                pointers.append(0)
+                continue
+            position = align_up(position, field.alignment)
+            pointers.append(position)
+            # An empty value takes a byte, so that no two values have one address: FFCV finds sizes by address.
+            position += max(1, size)
+        return pointers, position
+
+    def _grow_page(self, needed: int, sizes: list[int | None]) -> None:
+        wanted = 1 << (needed - 1).bit_length()
+        listed = ", ".join(f"'{name}' {size}" for (name, _), size in zip(self._kinds, sizes, strict=True) if size)
+        if wanted > MAX_PAGE_SIZE:
+            raise UsageError(
+                f"sample {self.num_samples} has {needed} bytes ({listed}); a sample cannot be larger than the largest "
+                f"page, {MAX_PAGE_SIZE} bytes (2 GiB)"
+            )
+        if not self._grows:
+            raise UsageError(
+                f"sample {self.num_samples} has {needed} bytes ({listed}), more than a page of {self.page_size}; pass "
+                f"page_size={wanted}, or leave page_size out"
+            )
+        # What is written already crosses no border of the smaller pages, so none of the larger ones either.
+        self.page_size = wanted
+
+    def _store(
+        self,
+        sample: int,
+        heads: list[tuple[int | float, ...]],
+        payloads: list[npt.NDArray[np.uint8] | None],
+        pointers: list[int],
+    ) -> None:
+        entries = []
+        for (name, field), head, payload, pointer in zip(self._kinds, heads, payloads, pointers, strict=True):
+            size = 0
+            if payload is not None:
+                size = payload.size
+                self._skip_to(pointer)
+                self._write_pages(payload)
+                self._allocations.append((sample, pointer, size))
+                self._facts[name].add(sample, head, size)
+            entries.append(field.entry(head, pointer, size))
+        self._records[self._num_staged] = tuple(entries)
+        self._num_staged += 1
+        self.num_samples += 1
+        if self._num_staged == RECORDS_PER_CHUNK:
+            self._flush_tables()
+
+    def _write_pages(self, data: Any) -> None:
+        view = memoryview(data)
+        if len(view) >= BUFFER_BYTES:
+            self._flush_pages()
+            self._hashers["pages"].update(view)
+            self._file.write_at(self._position, view)
+        else:
+            self._buffer += view
+        self._position += len(view)
+        if len(self._buffer) >= BUFFER_BYTES:
+            self._flush_pages()
+
+    def _flush_pages(self) -> None:
+        if self._buffer:
+            self._hashers["pages"].update(self._buffer)
+            self._file.write_at(self._position - len(self._buffer), memoryview(self._buffer))
+            self._buffer = bytearray()
+
+    def _skip_to(self, position: int) -> None:
+        """Leave zeros up to ``position``; long runs become a hole of the file and take no room on the disk."""
+        gap = position - self._position
+        if gap < ext.BLOCK_BYTES:
+            self._write_pages(bytes(gap))
+            return
+        self._flush_pages()
+        zeros = bytes(min(gap, BUFFER_BYTES))
+        while self._position < position:
+            step = min(position - self._position, BUFFER_BYTES)
+            self._hashers["pages"].update(memoryview(zeros)[:step])
+            self._position += step
+
+    def _flush_tables(self) -> None:
+        first = self.num_samples - self._num_staged
+        chunk = self._records[: self._num_staged].tobytes()
+        self._hashers["table"].update(chunk)
+        self._file.write_at(self._table_start + first * self._record.itemsize, memoryview(chunk))
+        # Padding bytes inside a record must not keep what an earlier chunk left there.
+        self._records = np.zeros(RECORDS_PER_CHUNK, dtype=self._record)
+        self._num_staged = 0
+        allocations = np.array(self._allocations, dtype=ALLOCATION).tobytes()
+        self._hashers["allocations"].update(allocations)
+        self._spool.write(allocations)
+        self._allocations = []
+
+    def finish(self) -> None:
+        """Complete the file, make it durable, and give it its name.
+
+        Raises
+        ------
+        UsageError
+            If no sample was appended; no file is left behind.
+        FileExistsError
+            If the file has appeared meanwhile and ``overwrite`` is false.
+        OSError
+            If the disk refuses; the unfinished file is removed.
+        """
+        if not self._file.is_open:
+            return
+        try:
+            if self.num_samples == 0:
+                raise UsageError(f"{self.path}: no sample was appended, and a file without samples cannot be read")
+            self._complete()
+            self._file.publish()
+        finally:
+            self.abort()
+
+    def _complete(self) -> None:
+        self._flush_tables()
+        if self._data_start is None:
+            table_end = self._table_start + self._capacity * self._record.itemsize
+            self._data_start = self._position = align_up(table_end, self.page_size)
+        # Behind the last value, where no allocation points: FFCV never looks at these bytes.
+        extension_ptr = align_up(self._position, 8)
+        self._skip_to(extension_ptr)
+        self._flush_pages()
+        digests = {region: hasher.finish() for region, hasher in self._hashers.items()}
+        arrays = b"".join(digests[region].tobytes() for region in ext.REGIONS)
+        text = self._extension({region: len(found) for region, found in digests.items()}, arrays).to_text()
+        block = text.ljust(align_up(len(text), 8), b"\0") + arrays
+        self._file.write_at(extension_ptr, memoryview(block))
+        table_ptr = align_up(extension_ptr + len(block), self.page_size)
+        file_bytes = self._append_spool(table_ptr)
+        header = Header(
+            num_fields=len(self.fields),
+            page_size=self.page_size,
+            num_samples=self.num_samples,
+            alloc_table_ptr=table_ptr,
+        )
+        locator = ext.Locator(
+            ptr=extension_ptr,
+            text_bytes=len(text),
+            text_xxh3=ext.digest(text),
+            header_xxh3=ext.header_digest(self._head(header, b"")),
+            file_bytes=file_bytes,
+        )
+        self._file.truncate(file_bytes)
+        self._file.write_at(0, memoryview(self._head(header, locator.to_bytes())))
+
+    def _append_spool(self, position: int) -> int:
+        self._spool.seek(0)
+        while chunk := self._spool.read(BUFFER_BYTES):
+            self._file.write_at(position, memoryview(chunk))
+            position += len(chunk)
+        return position
+
+    def _head(self, header: Header, locator: bytes) -> bytes:
+        parts = [header.to_bytes()]
+        for position, (name, field) in enumerate(self._kinds):
+            arguments = field.arguments()
+            if position == 0 and locator:
+                arguments = arguments.ljust(ARGUMENTS_BYTES - len(locator), b"\0") + locator
+            parts.append(Descriptor(type_id=field.type_id, name=name, arguments=arguments).to_bytes())
+        return b"".join(parts)
+
+    def _extension(self, num_blocks: Mapping[str, int], arrays: bytes) -> ext.Extension:
+        return ext.Extension(
+            class_names=self._class_names,
+            provenance=self._provenance,
+            writer=WRITER_NAME,
+            facts={name: {**facts.summary(), **self._field_facts.get(name, {})} for name, facts in self._facts.items()},
+            allocations_sorted=True,
+            data_start=self._data_start or 0,
+            block_bytes=ext.BLOCK_BYTES,
+            num_blocks=dict(num_blocks),
+            digests_xxh3=ext.digest(arrays),
+        )
+
+    def abort(self) -> None:
+        """Give up: remove the unfinished file. Does nothing once the file is finished."""
+        self._file.discard()
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.finish()
+        else:
+            self.abort()
+
+
+def _check_fields(fields: Mapping[str, Field] | Iterable[tuple[str, Field]]) -> dict[str, Field]:
+    result: dict[str, Field] = {}
+    for name, field in fields.items() if isinstance(fields, Mapping) else fields:
+        check_name(name)
+        if name in result:
+            raise UsageError(f"two fields are named {name!r}")
+        if not isinstance(field, Field) or isinstance(field, CustomField):
+            raise UsageError(f"field {name!r}: expected one of this library's field objects, got {field!r}")
+        result[name] = field
+    if not 1 <= len(result) <= MAX_FIELDS:
+        raise UsageError(f"a sample needs 1 to {MAX_FIELDS} fields, got {len(result)}")
+    return result
+
+
+def _check_class_names(names: Iterable[str]) -> tuple[str, ...]:
+    result = tuple(names)
+    if isinstance(names, str) or not all(isinstance(name, str) for name in result):
+        raise UsageError(f"class_names must be a sequence of strings, got {names!r}")
+    repeated = [name for name, count in Counter(result).items() if count > 1]
+    if repeated:
+        raise UsageError(f"class_names holds {repeated[0]!r} more than once; each label needs a name of its own")
+    return result
