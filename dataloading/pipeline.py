@@ -1,0 +1,334 @@
+"""A list of transforms, checked and compiled: geometry into the decoder's requests, pixels into one fused loop.
+
+It owns the order of operations and the buffers between them. It knows no file, no sampler and no thread: its
+three entry points are pure functions of their arguments, and any number of threads may call them at once.
+
+The list is cut into three parts::
+
+    geometry at the front  -> plan()             columns of the decoder's requests: costs no pass over pixels
+    our pixel transforms   -> run()              one compiled loop over samples: all kernels of a sample in a row
+    from the first torch   -> batch_transforms   applied to the batched tensors by the Loader
+    module or batch-level
+    transform on
+
+Flips that stand behind transforms to which left and right are the same (``PixelOp.mirrors``) move to the front.
+Each transform draws from its own random stream, keyed by (sample key, position in the list), so moving it, or
+grouping samples differently, changes no number.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dataloading.errors import UsageError
+from dataloading.transforms.base import STORAGE_DTYPES, BatchOp, Geometry, ImageState, PixelOp, Step, Transform
+
+__all__ = ["Pipeline", "PipelineFault"]
+
+# Programs by structure: a training and a validation loader with the same kinds of kernels share one.
+_programs: dict[tuple[Any, ...], Callable[..., int]] = {}
+_programs_lock = threading.Lock()
+
+
+class PipelineFault(Exception):  # noqa: N818 (a report between two layers; the Loader raises SampleError)
+    """One sample of a group failed; the ones before it are done.
+
+    Parameters
+    ----------
+    position : int
+        Its row in the arrays that were passed.
+    cause : BaseException
+        What was raised.
+    transform : str
+        Name and place of the transform that failed.
+    """
+
+    def __init__(self, position: int, cause: BaseException, transform: str) -> None:
+        self.position = position
+        self.cause = cause
+        self.transform = transform
+        super().__init__(f"{transform}: {cause}")
+
+
+class Pipeline:
+    """Transforms of one image field, ready to run.
+
+    Parameters
+    ----------
+    transforms : sequence
+        Transforms of ``dataloading.transforms``, then torch modules, other callables or batch-level transforms.
+    channels : int
+        Of the decoded images: 3, or 1 for grey files.
+    source_size : (int, int), optional
+        (height, width), where all images of the field have one size.
+
+    Attributes
+    ----------
+    decode_shape : (int, int, int)
+        Channels, height and width of the uint8 image that the decoder writes.
+    out_shape : (int, int, int)
+        Of the image that comes out of ``run``.
+    out_dtype : str
+        "uint8", "float32", "float16" or "bfloat16".
+    storage_dtype : numpy.dtype
+        Of the output array: uint16 holds the bits of float16 and bfloat16.
+    in_place : bool
+        True: ``run`` changes pixels in place or not at all, so the decoder may write straight to the output slot.
+    batch_transforms : tuple
+        What is left to be applied to the batch, in order.
+
+    Raises
+    ------
+    UsageError
+        For a list that cannot work, naming the transform, its position and the fix.
+
+    Examples
+    --------
+    >>> from dataloading import transforms as T
+    >>> pipeline = Pipeline([T.RandomResizedCrop(224), T.RandomHorizontalFlip(), T.Normalize(0.5, 0.25)])
+    >>> pipeline.decode_shape, pipeline.out_dtype, pipeline.in_place
+    ((3, 224, 224), 'float32', False)
+    """
+
+    def __init__(
+        self, transforms: Sequence[object], *, channels: int = 3, source_size: tuple[int, int] | None = None
+    ) -> None:
+        if isinstance(transforms, (str, bytes)) or not isinstance(transforms, Sequence):
+            raise UsageError(f"transforms must be a list, got {type(transforms).__name__}. Write [transform, ...]")
+        if channels not in (1, 3):
+            raise UsageError(f"channels must be 1 or 3, got {channels}")
+        self.transforms = tuple(transforms)
+        ours = self._split()
+        state = ImageState(channels)
+        if source_size is not None:
+            height, width = source_size
+            state = state.replace(height=height, width=width, min_side=min(height, width))
+        state = self._lower(ours, state)
+        self._build(ours, state)
+
+    def __repr__(self) -> str:
+        return f"Pipeline({list(self.transforms)!r})"
+
+    def _where(self, position: int) -> str:
+        transform = self.transforms[position]
+        name = transform.name if isinstance(transform, Transform) else type(transform).__name__
+        return f"transform {position} ({name})"
+
+    def _split(self) -> list[tuple[int, Geometry | PixelOp]]:
+        """Return our transforms with their positions; set ``batch_transforms`` to the rest."""
+        ours: list[tuple[int, Geometry | PixelOp]] = []
+        first_other: int | None = None
+        for position, transform in enumerate(self.transforms):
+            if isinstance(transform, type):
+                raise UsageError(
+                    f"transform {position} is the class {transform.__name__}, not an instance. "
+                    f"Write {transform.__name__}(...)"
+                )
+            if isinstance(transform, (Geometry, PixelOp)):
+                if first_other is not None:
+                    raise UsageError(
+                        f"{self._where(position)} works on single images, but stands behind "
+                        f"{self._where(first_other)}, which works on the batch. Move it before that"
+                    )
+                ours.append((position, transform))
+            elif isinstance(transform, BatchOp) or callable(transform):
+                first_other = position if first_other is None else first_other
+            else:
+                raise UsageError(
+                    f"transform {position} must be a transform of dataloading.transforms, a torch module or another "
+                    f"callable, got {type(transform).__name__}: {transform!r}"
+                )
+        self.batch_transforms: tuple[object, ...] = () if first_other is None else self.transforms[first_other:]
+        return ours
+
+    def _lower(self, ours: list[tuple[int, Geometry | PixelOp]], state: ImageState) -> ImageState:
+        """Move geometry that can be part of decoding from ``ours`` to the plan."""
+        codes: list[int] = []
+        positions: list[int] = []
+        rows: list[list[float]] = []
+        pixels: list[tuple[int, Geometry | PixelOp]] = []
+        for position, transform in ours:
+            if isinstance(transform, Geometry):
+                # A flip changes nothing a transform that mirrors could notice: same pixels, whichever comes first.
+                is_flip = transform.name in ("RandomHorizontalFlip", "RandomVerticalFlip")
+                movable = is_flip and all(isinstance(op, PixelOp) and op.mirrors for _, op in pixels)
+                if not pixels or movable:
+                    code, row, state = self._checked(position, transform.lower, state)
+                    codes.append(code)
+                    positions.append(position)
+                    rows.append(row)
+                    continue
+            pixels.append((position, transform))
+        if state.height is None or state.width is None:
+            raise UsageError(
+                f"the images of a batch must have one size, but after "
+                f"{self._where(positions[-1]) if positions else 'decoding'} they have {state.size_text}. Start the "
+                f"list with RandomResizedCrop(size), or Resize(size) and CenterCrop(size), of dataloading.transforms "
+                f"(a torch module works on the finished batch, too late for this)"
+            )
+        ours[:] = pixels
+        self._codes = np.array(codes, dtype=np.int64)
+        self._positions = np.array(positions, dtype=np.int64)
+        self._rows = np.array(rows, dtype=np.float64).reshape(len(codes), -1)
+        self.decode_shape = (state.channels, state.height, state.width)
+        return state
+
+    def _checked(self, position: int, method: Callable[[ImageState], Any], state: ImageState) -> Any:
+        try:
+            return method(state)
+        except UsageError as error:
+            raise UsageError(f"transform {position}: {error}") from None
+
+    def _build(self, ours: list[tuple[int, Geometry | PixelOp]], state: ImageState) -> None:
+        """Turn the pixel transforms into steps, and set what is known of the output."""
+        self._ours = ours
+        self._decoded_state = state
+        steps: list[tuple[int, Step]] = []
+        for position, transform in ours:
+            step, state = self._checked(position, transform.step, state)
+            steps.append((position, step))
+        assert state.height is not None and state.width is not None
+        self._steps = steps
+        self.out_shape = (state.channels, state.height, state.width)
+        self.out_dtype = state.dtype
+        self.storage_dtype: np.dtype[Any] = np.dtype(STORAGE_DTYPES[state.dtype])
+        self.in_place = all(step.kind == "in_place" for _, step in steps)
+        for position, transform in enumerate(self.transforms):
+            if isinstance(transform, BatchOp) and self.batch_transforms[0] is transform:
+                self._checked(position, transform.check, state)
+        self._program: Callable[..., int] | None = None
+
+    # -- hop 3: what to decode ----------------------------------------------------------------------------------
+
+    def plan(
+        self,
+        widths: npt.NDArray[np.int64],
+        heights: npt.NDArray[np.int64],
+        keys: npt.NDArray[np.uint64],
+        requests: npt.NDArray[Any],
+        start: int = 0,
+    ) -> None:
+        """Draw the geometry of each sample and write it to the decoder's requests.
+
+        Parameters
+        ----------
+        widths, heights : ndarray of integers, shape (n,)
+            Of the stored images.
+        keys : ndarray of uint64, shape (n,)
+            From ``sample_keys``.
+        requests : ndarray of the decoder's REQUEST, shape (n,), contiguous
+            The columns box, scaled, window, out, pad_mode, fill, flip, interpolation and antialias are written.
+        start : int
+            First row to plan.
+
+        Raises
+        ------
+        PipelineFault
+            For the first sample whose image does not suit the transforms, say one smaller than a RandomCrop.
+        """
+        from dataloading.transforms.kernels import plan
+
+        if not requests.flags.c_contiguous or requests.dtype.itemsize % 4:
+            raise UsageError("requests must be a contiguous array of the decoder's REQUEST records")
+        fields = requests.dtype.fields
+        assert fields is not None
+        offsets = np.array([fields[name][1] // 4 for name in plan.COLUMNS], dtype=np.int64)
+        words = requests.view(np.int32).reshape(requests.shape[0], -1)
+        failed = plan.plan_requests(
+            self._codes,
+            self._positions,
+            self._rows,
+            np.ascontiguousarray(widths, dtype=np.int64),
+            np.ascontiguousarray(heights, dtype=np.int64),
+            np.ascontiguousarray(keys, dtype=np.uint64),
+            offsets,
+            words,
+            start,
+        )
+        if failed >= 0:
+            reason, position, *sizes = (int(v) for v in words[failed, offsets[:6]])
+            raise PipelineFault(int(failed), ValueError(plan.FAILURES[reason].format(*sizes)), self._where(position))
+
+    # -- hop 4: pixels ------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        decoded_NCHW: npt.NDArray[np.uint8],
+        keys: npt.NDArray[np.uint64],
+        out_NCHW: npt.NDArray[Any],
+        start: int = 0,
+    ) -> None:
+        """Apply the pixel transforms to each sample.
+
+        Parameters
+        ----------
+        decoded_NCHW : ndarray of uint8, shape (n, *decode_shape), contiguous
+            What the decoder wrote. Scratch: its contents are undefined afterwards.
+        keys : ndarray of uint64, shape (n,)
+            From ``sample_keys``.
+        out_NCHW : ndarray of storage_dtype, shape (n, *out_shape), contiguous
+            Written. May be ``decoded_NCHW`` itself where ``in_place``.
+        start : int
+            First row to work on: pass ``fault.position + 1`` to go on behind a sample that failed.
+
+        Raises
+        ------
+        PipelineFault
+            For the first sample on which a transform raised; the rows before it are done.
+        """
+        self._check_arrays(decoded_NCHW, keys, out_NCHW)
+        if self.in_place and decoded_NCHW.ctypes.data != out_NCHW.ctypes.data:
+            out_NCHW[start:] = decoded_NCHW[start:]
+            decoded_NCHW = out_NCHW
+        if not self._steps:
+            return
+        program = self._program or self._compile()
+        progress = np.array([start, 0], dtype=np.int64)
+        arguments = [argument for _, step in self._steps for argument in step.arguments]
+        try:
+            program(decoded_NCHW, keys, out_NCHW, start, progress, *arguments)
+        except Exception as error:
+            position, transform = (int(v) for v in progress)
+            raise PipelineFault(position, error, self._where(transform)) from error
+
+    def _check_arrays(self, decoded: npt.NDArray[Any], keys: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
+        n = len(decoded)
+        for what, array, shape, dtype in (
+            ("decoded_NCHW", decoded, (n, *self.decode_shape), np.dtype(np.uint8)),
+            ("keys", keys, (n,), np.dtype(np.uint64)),
+            ("out_NCHW", out, (n, *self.out_shape), self.storage_dtype),
+        ):
+            if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
+                raise UsageError(
+                    f"{what} must be a contiguous {dtype} array of shape {shape}, "
+                    f"got {array.dtype} {array.shape}{'' if array.flags.c_contiguous else ', not contiguous'}"
+                )
+
+    def warm_up(self) -> None:
+        """Compile now, rather than on the first samples. Any number of threads may call this at once.
+
+        Raises
+        ------
+        UsageError
+            Where a user's own transform does not compile.
+        """
+        if self._steps:
+            self._compile()
+
+    def _compile(self) -> Callable[..., int]:
+        from dataloading.transforms.kernels.fuse import fuse
+
+        with _programs_lock:
+            if self._program is None:
+                self._program = fuse(self._steps, self.in_place, _programs)
+                nothing = np.zeros((0, *self.decode_shape), dtype=np.uint8)
+                out = nothing if self.in_place else np.zeros((0, *self.out_shape), dtype=self.storage_dtype)
+                arguments = [argument for _, step in self._steps for argument in step.arguments]
+                # No sample, but the types of real calls: this is what makes Numba compile.
+                self._program(nothing, np.zeros(0, np.uint64), out, 0, np.zeros(2, np.int64), *arguments)
+        return self._program

@@ -1,0 +1,205 @@
+"""What a transform is, and what it may tell the pipeline. Knows no particular transform, no Numba, no torch.
+
+A transform is a frozen dataclass of plain values. It is one of three kinds, by what it tells the pipeline:
+
+``Geometry``   says which pixels are wanted. At the front of a pipeline it costs nothing: it becomes columns of
+               the decoder's request (a *row* of numbers that ``kernels/plan.py`` interprets for each sample).
+``PixelOp``    changes pixels: names a compiled kernel and its arguments (a *step*).
+``BatchOp``    works on the tensors of a whole batch, after batching.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from dataloading.errors import UsageError
+
+__all__ = [
+    "BatchOp",
+    "Geometry",
+    "ImageState",
+    "PixelOp",
+    "Step",
+    "Transform",
+    "check_probability",
+    "check_range",
+    "check_size",
+]
+
+FLOAT_DTYPES = ("float32", "float16", "bfloat16")
+# bfloat16 has no NumPy dtype, and Numba has no float16 arithmetic: both travel as their bits.
+STORAGE_DTYPES = {"uint8": np.uint8, "float32": np.float32, "float16": np.uint16, "bfloat16": np.uint16}
+INTERPOLATIONS = {"nearest": 0, "bilinear": 1, "bicubic": 2}
+PADDING_MODES = {"constant": 0, "edge": 1, "reflect": 2, "symmetric": 3}
+
+ROW_LENGTH = 16  # numbers in the row of a geometry: its parameters, see kernels/plan.py
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageState:
+    """What is known about every image between two transforms, before any image is seen.
+
+    Parameters
+    ----------
+    channels : int
+        1 or 3.
+    height, width : int or None
+        Exact, where all images have it; None while it differs from image to image.
+    min_side : int
+        No image is smaller than this in either direction (1: nothing known).
+    dtype : str
+        "uint8", "float32", "float16" or "bfloat16".
+    resized, cropped, padded : bool
+        What the decoder's request already holds: a resize; after it a crop that may be a strict part; padding.
+    """
+
+    channels: int
+    height: int | None = None
+    width: int | None = None
+    min_side: int = 1
+    dtype: str = "uint8"
+    resized: bool = False
+    cropped: bool = False
+    padded: bool = False
+
+    def replace(self, **changes: Any) -> ImageState:
+        """Return a copy with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+    @property
+    def size_text(self) -> str:
+        """The size as words, for messages."""
+        if self.height is None or self.width is None:
+            return f"sizes that differ (at least {self.min_side})" if self.min_side > 1 else "sizes that differ"
+        return f"{self.height}x{self.width}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One kernel call of the fused loop.
+
+    Parameters
+    ----------
+    kernel : callable
+        Compiled function. ``kind`` says how it is called:
+        "in_place": ``kernel(image_CHW, key, *arguments)`` changes the image;
+        "repack": the same, and returns the smaller image, which it packed to the front of the same memory;
+        "convert": ``kernel(image_CHW, key, *arguments, out_CHW)`` writes the output slot.
+    kind : str
+        See above.
+    arguments : tuple of ndarray
+        Constant per pipeline.
+    """
+
+    kernel: Callable[..., Any]
+    kind: str = "in_place"
+    arguments: tuple[npt.NDArray[Any], ...] = ()
+
+
+class Transform:
+    """Base of everything that can stand in a pipeline's list and belongs to this project."""
+
+    @property
+    def name(self) -> str:
+        """What error messages call it."""
+        return type(self).__name__
+
+
+class Geometry(Transform, abc.ABC):
+    """Says which pixels are wanted, and where they go."""
+
+    @abc.abstractmethod
+    def lower(self, state: ImageState) -> tuple[int, list[float], ImageState]:
+        """Return the operation's code, its row of numbers, and what is known of the images after it.
+
+        Raises
+        ------
+        UsageError
+            Where the decoder's request cannot hold this operation after the ones before it.
+        """
+
+    def step(self, state: ImageState) -> tuple[Step, ImageState]:
+        """Return the operation as a kernel on pixels, where it cannot be part of the decoder's request."""
+        raise UsageError(
+            f"{self.name} after a transform that changes pixels cannot be part of decoding. "
+            f"Move {self.name} to the front of the list, before every transform that changes pixels"
+        )
+
+
+class PixelOp(Transform, abc.ABC):
+    """Changes pixels."""
+
+    # True where mirroring before or after makes no difference, so that flips can move to the front.
+    mirrors: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def step(self, state: ImageState) -> tuple[Step, ImageState]:
+        """Return the kernel call, and what is known of the images after it.
+
+        Raises
+        ------
+        UsageError
+            Where the transform cannot work on such images.
+        """
+
+
+class BatchOp(Transform, abc.ABC):
+    """Works on the batched tensors: called as ``op(images, labels, key)``, returns both."""
+
+    def check(self, state: ImageState) -> None:  # noqa: B027 (most have nothing to check)
+        """Raise UsageError where such images cannot be used."""
+
+    @abc.abstractmethod
+    def __call__(self, images: Any, labels: Any, key: int) -> tuple[Any, Any]:
+        """Return the mixed images and labels of one batch."""
+
+
+def check_size(owner: str, value: int | Sequence[int], *, what: str = "size") -> tuple[int, int]:
+    """Return ``value`` as (height, width), as torchvision reads it: one number means a square."""
+    sizes = [value, value] if isinstance(value, (int, np.integer)) else list(value)
+    if len(sizes) == 1:
+        sizes = [sizes[0], sizes[0]]
+    if len(sizes) != 2 or not all(isinstance(s, (int, np.integer)) and not isinstance(s, bool) for s in sizes):
+        raise UsageError(f"{owner}: {what} must be an integer or (height, width), got {value!r}")
+    if min(sizes) < 1 or max(sizes) > 65535:
+        raise UsageError(f"{owner}: {what} must be between 1 and 65535, got {value!r}")
+    return int(sizes[0]), int(sizes[1])
+
+
+def check_probability(owner: str, p: float) -> float:
+    """Return ``p`` as a float, if it is a probability."""
+    if isinstance(p, bool) or not isinstance(p, (int, float)) or not 0.0 <= p <= 1.0:
+        raise UsageError(f"{owner}: p must be a number between 0 and 1, got {p!r}")
+    return float(p)
+
+
+def check_range(owner: str, what: str, value: Sequence[float], low: float, high: float) -> tuple[float, float]:
+    """Return ``value`` as (low, high), if it is an increasing pair within [low, high]."""
+    try:
+        first, second = (float(v) for v in value)
+    except (TypeError, ValueError):
+        raise UsageError(f"{owner}: {what} must be a pair (low, high), got {value!r}") from None
+    if not low <= first <= second <= high:
+        raise UsageError(f"{owner}: {what} must satisfy {low} <= low <= high <= {high}, got {value!r}")
+    return first, second
+
+
+def check_choice(owner: str, what: str, value: str, choices: Sequence[str] | dict[str, int]) -> str:
+    """Return ``value``, if it is one of ``choices``."""
+    if value not in choices:
+        raise UsageError(f"{owner}: {what} must be one of {', '.join(choices)}, got {value!r}")
+    return value
+
+
+def per_channel(owner: str, what: str, value: float | Sequence[float], channels: int) -> list[float]:
+    """Return ``value`` as one float for each channel."""
+    values = [float(value)] if isinstance(value, (int, float)) else [float(v) for v in value]
+    if len(values) not in (1, channels):
+        raise UsageError(f"{owner}: {what} has {len(values)} values, expected 1 or {channels} (one a channel)")
+    return values * channels if len(values) == 1 else values

@@ -1,0 +1,404 @@
+"""The transforms that say which pixels are wanted: resize, crops, flips, translation.
+
+At the front of a pipeline they cost nothing: they become part of the decoder's request (``kernels/plan.py``
+holds the arithmetic). Parameters, defaults and results are those of ``torchvision.transforms.v2``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from dataloading.errors import UsageError
+from dataloading.transforms.base import (
+    INTERPOLATIONS,
+    PADDING_MODES,
+    ROW_LENGTH,
+    Geometry,
+    ImageState,
+    Step,
+    check_choice,
+    check_probability,
+    check_range,
+    check_size,
+)
+
+__all__ = [
+    "CenterCrop",
+    "RandomCrop",
+    "RandomHorizontalFlip",
+    "RandomResizedCrop",
+    "RandomTranslate",
+    "RandomVerticalFlip",
+    "Resize",
+]
+
+# Codes of kernels/plan.py, repeated so that writing a pipeline down does not import Numba (a test compares them).
+RANDOM_RESIZED_CROP, RESIZE, RESIZE_SHORT, RESIZE_LONG, CENTER_CROP = 0, 1, 2, 3, 4
+RANDOM_CROP, RANDOM_TRANSLATE, HORIZONTAL_FLIP, VERTICAL_FLIP = 5, 6, 7, 8
+
+
+def _row(*values: float) -> list[float]:
+    return [float(v) for v in values] + [0.0] * (ROW_LENGTH - len(values))
+
+
+def _check_before_resize(owner: Geometry, state: ImageState) -> None:
+    if state.resized:
+        raise UsageError(
+            f"{owner.name} would resize an image that an earlier transform has already resized; one decode can "
+            f"resize once. Keep the one that gives the final size"
+        )
+    if state.padded:
+        raise UsageError(f"{owner.name} would resize an image after padding. Put it before the transform that pads")
+
+
+def _check_before_padding(owner: Geometry, state: ImageState) -> None:
+    if state.padded:
+        raise UsageError(f"{owner.name} would pad an image that an earlier transform has already padded. Keep one")
+    if state.resized and state.cropped:
+        raise UsageError(
+            f"{owner.name} would pad a crop of a resized image, which decoding cannot do. "
+            f"Leave out the crop before it, or use {owner.name} alone"
+        )
+
+
+def _fill_word(owner: str, fill: float | Sequence[float]) -> int:
+    """Return the fill of up to three channels as one 4-byte word, first channel in the lowest byte."""
+    values = [fill] if isinstance(fill, (int, float)) else list(fill)
+    if len(values) not in (1, 3) or not all(0 <= v <= 255 and float(v).is_integer() for v in values):
+        raise UsageError(f"{owner}: fill must be an integer in [0, 255], or three of them, got {fill!r}")
+    values = values * 3 if len(values) == 1 else values
+    return int(values[0]) | int(values[1]) << 8 | int(values[2]) << 16
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomResizedCrop(Geometry):
+    """Crop a random part of random shape and resize it to a fixed size (the usual ImageNet augmentation).
+
+    Parameters
+    ----------
+    size : int or (int, int)
+        Output (height, width) in pixels; one number means a square.
+    scale : (float, float)
+        Range of the part's area, as a fraction of the image's.
+    ratio : (float, float)
+        Range of its aspect ratio, width / height, drawn uniformly in log scale.
+    interpolation : {"bilinear", "bicubic", "nearest"}
+    antialias : bool
+        Low-pass when shrinking, as Pillow does.
+
+    Examples
+    --------
+    >>> RandomResizedCrop(224).size
+    (224, 224)
+    """
+
+    size: int | Sequence[int]
+    scale: Sequence[float] = (0.08, 1.0)
+    ratio: Sequence[float] = (3.0 / 4.0, 4.0 / 3.0)
+    interpolation: str = "bilinear"
+    antialias: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", check_size(self.name, self.size))
+        object.__setattr__(self, "scale", check_range(self.name, "scale", self.scale, 0.0, math.inf))
+        object.__setattr__(self, "ratio", check_range(self.name, "ratio", self.ratio, 1e-6, 1e6))
+        check_choice(self.name, "interpolation", self.interpolation, INTERPOLATIONS)
+
+    def lower(self, state: ImageState) -> tuple[int, list[float], ImageState]:
+        """See ``Geometry.lower``."""
+        _check_before_resize(self, state)
+        height, width = check_size(self.name, self.size)
+        # torchvision keeps the bounds of the log ratio in float32.
+        low, high = np.log(np.asarray(self.ratio, dtype=np.float32)).astype(np.float64)
+        row = _row(
+            height, width, *self.scale, low, high, *self.ratio, INTERPOLATIONS[self.interpolation], self.antialias
+        )
+        after = state.replace(height=height, width=width, min_side=min(height, width), resized=True, cropped=False)
+        return RANDOM_RESIZED_CROP, row, after
+
+
+@dataclasses.dataclass(frozen=True)
+class Resize(Geometry):
+    """Resize the image.
+
+    Parameters
+    ----------
+    size : int, (int, int) or None
+        (height, width) in pixels; one number is the length of the shorter side; None: ``max_size`` decides.
+    interpolation : {"bilinear", "bicubic", "nearest"}
+    max_size : int, optional
+        Longest side allowed, for an integer ``size`` or None.
+    antialias : bool
+        Low-pass when shrinking, as Pillow does.
+
+    Examples
+    --------
+    >>> Resize(256)
+    Resize(size=256, interpolation='bilinear', max_size=None, antialias=True)
+    """
+
+    size: int | Sequence[int] | None
+    interpolation: str = "bilinear"
+    max_size: int | None = None
+    antialias: bool = True
+
+    def __post_init__(self) -> None:
+        check_choice(self.name, "interpolation", self.interpolation, INTERPOLATIONS)
+        size = self.size
+        if isinstance(size, Sequence) and len(size) == 1:
+            size = size[0]
+        if size is None and self.max_size is None:
+            raise UsageError(f"{self.name}: max_size must be given when size is None")
+        if size is not None:
+            pair = check_size(self.name, size)
+            size = pair[0] if isinstance(size, (int, np.integer)) else pair
+        if self.max_size is not None:
+            check_size(self.name, self.max_size, what="max_size")
+            if isinstance(size, tuple):
+                raise UsageError(f"{self.name}: max_size works with an integer size only, got size={size}")
+            if size is not None and self.max_size <= size:
+                raise UsageError(f"{self.name}: max_size={self.max_size} must be larger than size={size}")
+        object.__setattr__(self, "size", size)
+
+    def output_size(self, height: int, width: int) -> tuple[int, int]:
+        """Return (height, width) of the result for an image of this size, as torchvision computes it."""
+        if isinstance(self.size, tuple):
+            return self.size
+        short, long = min(height, width), max(height, width)
+        if self.size is None:
+            assert self.max_size is not None
+            new_short, new_long = int(self.max_size * short / long), self.max_size
+        else:
+            assert isinstance(self.size, int)
+            new_short, new_long = self.size, int(self.size * long / short)
+            if self.max_size is not None and new_long > self.max_size:
+                new_short, new_long = int(self.max_size * new_short / new_long), self.max_size
+        return (new_long, new_short) if width <= height else (new_short, new_long)
+
+    def lower(self, state: ImageState) -> tuple[int, list[float], ImageState]:
+        """See ``Geometry.lower``."""
+        _check_before_resize(self, state)
+        kind = (INTERPOLATIONS[self.interpolation], self.antialias)
+        after = state.replace(resized=True, cropped=False)
+        if isinstance(self.size, tuple):
+            height, width = self.size
+            row = _row(height, width, 0, 0, 0, 0, 0, 0, *kind)
+            return RESIZE, row, after.replace(height=height, width=width, min_side=min(self.size))
+        if state.height is not None and state.width is not None:
+            height, width = self.output_size(state.height, state.width)
+            after = after.replace(height=height, width=width, min_side=min(height, width))
+        else:
+            keeps = isinstance(self.size, int) and self.max_size is None
+            after = after.replace(height=None, width=None, min_side=self.size if keeps else 1)
+        if self.size is None:
+            return RESIZE_LONG, _row(self.max_size or 0, 0, 0, 0, 0, 0, 0, 0, *kind), after
+        assert isinstance(self.size, int)
+        return RESIZE_SHORT, _row(self.size, self.max_size or 0, 0, 0, 0, 0, 0, 0, *kind), after
+
+
+def _after_crop(state: ImageState, height: int, width: int, *, pads: bool) -> ImageState:
+    whole = state.height == height and state.width == width
+    return state.replace(
+        height=height,
+        width=width,
+        min_side=min(height, width),
+        cropped=state.cropped or not whole,
+        padded=state.padded or pads,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class CenterCrop(Geometry):
+    """Cut out the middle; where the image is smaller, its surroundings are black.
+
+    Parameters
+    ----------
+    size : int or (int, int)
+        Output (height, width) in pixels; one number means a square.
+
+    Examples
+    --------
+    >>> CenterCrop(224)
+    CenterCrop(size=(224, 224))
+    """
+
+    size: int | Sequence[int]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", check_size(self.name, self.size))
+
+    def lower(self, state: ImageState) -> tuple[int, list[float], ImageState]:
+        """See ``Geometry.lower``."""
+        height, width = check_size(self.name, self.size)
+        pads = state.height is not None and state.width is not None and (height > state.height or width > state.width)
+        if pads:
+            _check_before_padding(self, state)
+        # Images of unknown size may turn out to need padding one by one; where that cannot be done the sample fails.
+        return CENTER_CROP, _row(height, width), _after_crop(state, height, width, pads=pads)
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomCrop(Geometry):
+    """Cut out a random part of fixed size, after padding if asked for.
+
+    Parameters
+    ----------
+    size : int or (int, int)
+        Output (height, width) in pixels; one number means a square.
+    padding : int or sequence of 2 or 4 int, optional
+        Pixels added at all borders; or (left and right, top and bottom); or (left, top, right, bottom).
+    pad_if_needed : bool
+        Pad an image that is smaller than ``size``, instead of failing on it.
+    fill : int or three int
+        Colour of constant padding, 0 to 255.
+    padding_mode : {"constant", "edge", "reflect", "symmetric"}
+
+    Examples
+    --------
+    >>> RandomCrop(32, padding=4).padding
+    (4, 4, 4, 4)
+    """
+
+    size: int | Sequence[int]
+    padding: int | Sequence[int] | None = None
+    pad_if_needed: bool = False
+    fill: int | Sequence[int] = 0
+    padding_mode: str = "constant"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", check_size(self.name, self.size))
+        check_choice(self.name, "padding_mode", self.padding_mode, PADDING_MODES)
+        _fill_word(self.name, self.fill)
+        if self.padding is not None:
+            pads = [self.padding] if isinstance(self.padding, int) else list(self.padding)
+            if len(pads) not in (1, 2, 4) or not all(isinstance(v, (int, np.integer)) and v >= 0 for v in pads):
+                raise UsageError(
+                    f"{self.name}: padding must be 1, 2 or 4 integers, none negative, got {self.padding!r}"
+                )
+            object.__setattr__(self, "padding", tuple(int(v) for v in (pads * (4 // len(pads)))))
+
+    def lower(self, state: ImageState) -> tuple[int, list[float], ImageState]:
+        """See ``Geometry.lower``."""
+        height, width = check_size(self.name, self.size)
+        left, top, right, bottom = self.padding if isinstance(self.padding, tuple) else (0, 0, 0, 0)
+        small = False
+        if state.height is not None and state.width is not None:
+            small = height > state.height + top + bottom or width > state.width + left + right
+            if small and not self.pad_if_needed:
+                raise UsageError(
+                    f"{self.name}: size {height}x{width} is larger than the image with its padding, "
+                    f"{state.height + top + bottom}x{state.width + left + right}. Pass pad_if_needed=True or a larger "
+                    f"padding"
+                )
+        pads = small or max(left, top, right, bottom) > 0
+        if pads:
+            _check_before_padding(self, state)
+            if self.padding_mode == "reflect" and (max(left, right) >= state.width or max(top, bottom) >= state.height):
+                raise UsageError(
+                    f"{self.name}: reflect padding {self.padding} must be smaller than the image, {state.size_text}"
+                )
+        row = _row(
+            height, width, left, top, right, bottom, self.pad_if_needed, PADDING_MODES[self.padding_mode],
+            _fill_word(self.name, self.fill),
+        )  # fmt: skip
+        return RANDOM_CROP, row, _after_crop(state, height, width, pads=pads)
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomHorizontalFlip(Geometry):
+    """Mirror left and right with probability ``p``.
+
+    Examples
+    --------
+    >>> RandomHorizontalFlip()
+    RandomHorizontalFlip(p=0.5)
+    """
+
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "p", check_probability(self.name, self.p))
+
+    def lower(self, state: ImageState) -> tuple[int, list[float], ImageState]:
+        """See ``Geometry.lower``."""
+        return HORIZONTAL_FLIP, _row(self.p), state
+
+    def step(self, state: ImageState) -> tuple[Step, ImageState]:
+        """See ``Geometry.step``."""
+        from dataloading.transforms.kernels import move
+
+        return Step(move.flip_horizontal, arguments=(np.array([self.p]),)), state
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomVerticalFlip(Geometry):
+    """Mirror top and bottom with probability ``p``.
+
+    Examples
+    --------
+    >>> RandomVerticalFlip(p=0.1)
+    RandomVerticalFlip(p=0.1)
+    """
+
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "p", check_probability(self.name, self.p))
+
+    def lower(self, state: ImageState) -> tuple[int, list[float], ImageState]:
+        """See ``Geometry.lower``."""
+        return VERTICAL_FLIP, _row(self.p), state
+
+    def step(self, state: ImageState) -> tuple[Step, ImageState]:
+        """See ``Geometry.step``."""
+        from dataloading.transforms.kernels import move
+
+        return Step(move.flip_vertical, arguments=(np.array([self.p]),)), state
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomTranslate(Geometry):
+    """Move the image by up to ``padding`` pixels in each direction; what comes in is ``fill``.
+
+    The same as ``RandomCrop(size of the image, padding=padding, fill=fill)``, without naming the size.
+
+    Parameters
+    ----------
+    padding : int
+        Largest shift in pixels; every shift in [-padding, padding] is equally likely, in x and in y.
+    fill : int or three int
+        Colour, 0 to 255.
+
+    Examples
+    --------
+    >>> RandomTranslate(4)
+    RandomTranslate(padding=4, fill=0)
+    """
+
+    padding: int
+    fill: int | Sequence[int] = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.padding, bool) or not isinstance(self.padding, int) or not 0 <= self.padding <= 65535:
+            raise UsageError(f"{self.name}: padding must be an integer in [0, 65535], got {self.padding!r}")
+        _fill_word(self.name, self.fill)
+
+    def lower(self, state: ImageState) -> tuple[int, list[float], ImageState]:
+        """See ``Geometry.lower``."""
+        if self.padding > 0:
+            _check_before_padding(self, state)
+        return RANDOM_TRANSLATE, _row(self.padding, _fill_word(self.name, self.fill)), state.replace(padded=True)
+
+    def step(self, state: ImageState) -> tuple[Step, ImageState]:
+        """See ``Geometry.step``."""
+        from dataloading.transforms.kernels import move
+
+        if state.dtype != "uint8":
+            raise UsageError(f"{self.name} needs uint8 images, got {state.dtype}. Put it before Normalize")
+        word = _fill_word(self.name, self.fill)
+        fill = np.array([(word >> shift) & 255 for shift in (0, 8, 16)], dtype=np.uint8)
+        return Step(move.translate, arguments=(np.array([self.padding], dtype=np.int64), fill)), state

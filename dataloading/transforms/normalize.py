@@ -1,0 +1,145 @@
+"""Normalize, and the conversions between floats and the bits they are stored as."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from dataloading.errors import UsageError
+from dataloading.transforms.base import FLOAT_DTYPES, ImageState, PixelOp, Step, check_choice, per_channel
+
+__all__ = ["Normalize", "ToDtype", "to_storage"]
+
+
+def to_storage(values: npt.NDArray[np.float64], dtype: str) -> npt.NDArray[Any]:
+    """Return float64 values in ``dtype``, rounded once to nearest even, as they are stored in a slot.
+
+    float32 as such; float16 and bfloat16 as their bits, uint16.
+    """
+    values = np.asarray(values, dtype=np.float64)
+    with np.errstate(over="ignore"):
+        if dtype == "float32":
+            return values.astype(np.float32)
+        if dtype == "float16":
+            return values.astype(np.float16).view(np.uint16)
+        nearest = values.astype(np.float32)
+    # bfloat16 is the upper half of float32. Rounding twice (to float32, then to its half) could go wrong where the
+    # first rounding lands on a tie of the second; rounding to odd first (von Neumann) makes the second exact.
+    bits = nearest.view(np.uint32).copy()
+    exact = nearest.astype(np.float64) == values
+    too_far = np.abs(nearest.astype(np.float64)) > np.abs(values)
+    finite = np.isfinite(nearest)
+    bits = np.where(finite & ~exact, np.where(too_far, bits - 1, bits) | np.uint32(1), bits).astype(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    return np.where(np.isnan(values), np.uint32(0x7FC0), rounded).astype(np.uint16)
+
+
+@dataclasses.dataclass(frozen=True)
+class Normalize(PixelOp):
+    r"""Turn uint8 pixels into floats with given mean and standard deviation.
+
+    .. math:: y_c = (x_c / max\_value - mean_c) / std_c
+
+    The result is the exact value of the formula, rounded to ``dtype``: to nearest even for float16 and bfloat16,
+    within one unit in the last place for float32. It replaces the pair ``ToDtype(torch.float32, scale=True)``,
+    ``Normalize(mean, std)`` of ``torchvision.transforms.v2``.
+
+    Parameters
+    ----------
+    mean, std : float or sequence of float
+        One number, or one a channel, in units of x / max_value: 0 to 1 with the default.
+    dtype : {"float32", "float16", "bfloat16"}
+        Of the tensors that come out.
+    max_value : float
+        What is 1.0. Pass 1.0 to give mean and std in units of 0 to 255.
+
+    Examples
+    --------
+    >>> Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), dtype="float16").dtype
+    'float16'
+    """
+
+    mirrors: ClassVar[bool] = True
+
+    mean: float | Sequence[float]
+    std: float | Sequence[float]
+    _: dataclasses.KW_ONLY
+    dtype: str = "float32"
+    max_value: float = 255.0
+
+    def __post_init__(self) -> None:
+        check_choice(self.name, "dtype", self.dtype, FLOAT_DTYPES)
+        for what in ("mean", "std"):
+            value = getattr(self, what)
+            try:
+                values = [float(value)] if np.ndim(value) == 0 else [float(v) for v in value]
+            except (TypeError, ValueError):
+                raise UsageError(f"{self.name}: {what} must be numbers, got {value!r}") from None
+            if not values or not all(math.isfinite(v) for v in values):
+                raise UsageError(f"{self.name}: {what} must be finite numbers, got {value!r}")
+            object.__setattr__(self, what, tuple(values))
+        if min(self.std) <= 0:  # type: ignore[arg-type]
+            raise UsageError(f"{self.name}: std must be positive, got {self.std}")
+        if not (math.isfinite(self.max_value) and self.max_value > 0):
+            raise UsageError(f"{self.name}: max_value must be positive, got {self.max_value}")
+        if self.max_value == 255.0 and (max(self.mean) > 2.0 or max(self.std) > 2.0):  # type: ignore[arg-type]
+            raise UsageError(
+                f"{self.name}: mean={self.mean} and std={self.std} look like units of 0 to 255, but pixels are divided "
+                f"by max_value=255 first. Divide both by 255, or pass max_value=1.0"
+            )
+
+    def table(self, channels: int) -> npt.NDArray[np.float64]:
+        """Return the exact results in float64, shape (channels, 256): row c holds the result for x = 0 .. 255."""
+        mean = np.array(per_channel(self.name, "mean", self.mean, channels))[:, None]
+        std = np.array(per_channel(self.name, "std", self.std, channels))[:, None]
+        return np.asarray((np.arange(256.0)[None] / self.max_value - mean) / std)
+
+    def step(self, state: ImageState) -> tuple[Step, ImageState]:
+        """See ``PixelOp.step``."""
+        from dataloading.transforms.kernels import normalize as kernels
+
+        if state.dtype != "uint8":
+            raise UsageError(f"{self.name} needs uint8 images, got {state.dtype}: they are floats already. Keep one")
+        after = state.replace(dtype=self.dtype)
+        if self.dtype == "float32":
+            mean = np.array(per_channel(self.name, "mean", self.mean, state.channels))
+            std = np.array(per_channel(self.name, "std", self.std, state.channels))
+            scale_bias = np.stack([1.0 / (self.max_value * std), -mean / std], axis=1)
+            return Step(kernels.normalize_affine, "convert", (scale_bias,)), after
+        return Step(kernels.normalize_table, "convert", (to_storage(self.table(state.channels), self.dtype),)), after
+
+
+@dataclasses.dataclass(frozen=True)
+class ToDtype(PixelOp):
+    """Turn uint8 pixels into floats: ``Normalize`` with mean 0 and std 1.
+
+    Parameters
+    ----------
+    dtype : {"float32", "float16", "bfloat16"}
+    scale : bool
+        True: 0 to 255 becomes 0 to 1. False: the numbers stay.
+
+    Examples
+    --------
+    >>> ToDtype("float32", scale=True)
+    ToDtype(dtype='float32', scale=True)
+    """
+
+    mirrors: ClassVar[bool] = True
+
+    dtype: str = "float32"
+    scale: bool = False
+
+    def __post_init__(self) -> None:
+        check_choice(self.name, "dtype", self.dtype, FLOAT_DTYPES)
+
+    def step(self, state: ImageState) -> tuple[Step, ImageState]:
+        """See ``PixelOp.step``."""
+        if state.dtype != "uint8":
+            raise UsageError(f"{self.name} needs uint8 images, got {state.dtype}: they are floats already. Keep one")
+        return Normalize(0.0, 1.0, dtype=self.dtype, max_value=255.0 if self.scale else 1.0).step(state)
