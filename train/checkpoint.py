@@ -1,0 +1,255 @@
+"""Checkpoints that are either whole or not there, and that continue a run bit for bit.
+
+Owns the layout on disk and the order of writes. A checkpoint is a directory ``step-00000123``:
+
+=====================  ======================================================================================
+``.metadata, *.distcp``  weights, optimiser and moving average, by torch.distributed.checkpoint: names are those of
+                       the plain network, so DDP and FSDP read each other's
+``rank-K.pt``          what each rank has for itself: random generators, loader position, batch-norm statistics,
+                       running sums of the epoch
+``meta.json``          step, epoch, world size, options; written last
+=====================  ======================================================================================
+
+It is written under a temporary name, synced, and renamed when every rank is done.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+from dataloading import UsageError
+
+from .distributed import World, barrier, broadcast_object
+from .model import MovingAverage
+
+VERSION = 1
+_NAME = re.compile(r"step-(\d{8,})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """Where a run stands, between two optimiser steps.
+
+    Parameters
+    ----------
+    step : int
+        Optimiser steps taken.
+    epoch : int
+        Epoch under way, or the next one.
+    step_in_epoch : int
+        Optimiser steps taken in it.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    step_in_epoch: int = 0
+
+
+def newest_checkpoint(directory: Path) -> Path | None:
+    """Return the complete checkpoint with the highest step, or None."""
+    found = [path for path in directory.glob("step-*") if _NAME.fullmatch(path.name) and (path / "meta.json").exists()]
+    return max(found, key=lambda path: int(path.name.removeprefix("step-")), default=None)
+
+
+def random_state(device: torch.device) -> dict[str, Any]:
+    """Return the state of every generator of this process that training may draw from."""
+    state: dict[str, Any] = {
+        "torch": torch.get_rng_state(),
+        "numpy": np.random.get_state(),  # noqa: NPY002  (third-party models may draw from it)
+        "python": random.getstate(),
+    }
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def set_random_state(state: dict[str, Any], device: torch.device) -> None:
+    """Put the generators back."""
+    torch.set_rng_state(state["torch"])
+    np.random.set_state(state["numpy"])  # noqa: NPY002
+    random.setstate(state["python"])
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)
+
+
+def save_checkpoint(
+    directory: Path,
+    *,
+    world: World,
+    progress: Progress,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    ema: MovingAverage | None,
+    rank_state: dict[str, Any],
+    meta: dict[str, Any],
+    keep: int,
+) -> Path:
+    """Write one checkpoint; every rank calls it.
+
+    Parameters
+    ----------
+    directory : Path
+        Where checkpoints live; shared by all nodes.
+    world, progress
+        Who and where we are.
+    model, optimizer, ema
+        Sharded or replicated state.
+    rank_state : dict
+        What only this rank knows.
+    meta : dict
+        What a resuming run must agree with.
+    keep : int
+        Older checkpoints beyond this number are removed.
+
+    Returns
+    -------
+    Path
+        The finished checkpoint.
+    """
+    final = directory / f"step-{progress.step:08d}"
+    partial = directory / f".partial-{final.name}"
+    if world.is_main:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+    barrier()
+    weights, optimizer_state = get_state_dict(model, optimizer)
+    state: dict[str, Any] = {"model": weights, "optimizer": optimizer_state}
+    if ema is not None:
+        state["ema"] = ema.weights
+    with _quiet():
+        dcp.save(state, checkpoint_id=partial, no_dist=not dist.is_initialized())
+    _write(partial / f"rank-{world.rank}.pt", lambda file: torch.save(rank_state, file))
+    barrier()
+    if world.is_main:
+        record = {"version": VERSION, **meta, **progress.__dict__, "world_size": world.world_size}
+        _write(partial / "meta.json", lambda file: file.write(json.dumps(record, indent=1).encode()))
+        for path in partial.iterdir():
+            _sync(path)
+        _sync(partial)
+        if final.exists():  # the same step, written again after a resume
+            shutil.rmtree(final)
+        partial.rename(final)
+        _sync(directory)
+        _prune(directory, keep)
+    barrier()
+    return final
+
+
+def read_meta(path: Path, expected: dict[str, Any]) -> dict[str, Any]:
+    """Return ``meta.json`` after checking that this run may continue it.
+
+    Raises
+    ------
+    UsageError
+        It is no checkpoint of ours, or an option that shapes the run differs.
+    """
+    try:
+        meta: dict[str, Any] = json.loads((path / "meta.json").read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UsageError(f"{path} is not a complete checkpoint: it has no meta.json") from error
+    if meta.get("version") != VERSION:
+        raise UsageError(f"{path} has checkpoint version {meta.get('version')}, this program reads {VERSION}")
+    for key, value in expected.items():
+        if meta.get(key) != value:
+            raise UsageError(
+                f"{path} was saved with {key} = {meta.get(key)!r}, this run has {value!r}; "
+                "resume with the options of the interrupted run, or start a new --output"
+            )
+    return meta
+
+
+def load_checkpoint(
+    path: Path,
+    *,
+    world: World,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    ema: MovingAverage | None,
+    expected: dict[str, Any],
+) -> tuple[Progress, dict[str, Any]]:
+    """Read one checkpoint into the objects given; every rank calls it.
+
+    Returns
+    -------
+    tuple
+        Where the run stands, and this rank's own state.
+
+    Raises
+    ------
+    UsageError
+        It does not fit this run.
+    """
+    meta = read_meta(path, {**expected, "world_size": world.world_size})
+    weights, optimizer_state = get_state_dict(model, optimizer)
+    state: dict[str, Any] = {"model": weights, "optimizer": optimizer_state}
+    if ema is not None:
+        state["ema"] = ema.weights
+    with _quiet():
+        dcp.load(state, checkpoint_id=path, no_dist=not dist.is_initialized())
+    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    # Written by this program beside the weights; it holds NumPy and Python generator states, not only tensors.
+    rank_state: dict[str, Any] = torch.load(path / f"rank-{world.rank}.pt", map_location="cpu", weights_only=False)
+    return Progress(step=meta["step"], epoch=meta["epoch"], step_in_epoch=meta["step_in_epoch"]), rank_state
+
+
+def choose_checkpoint(resume: str, directory: Path | None) -> Path | None:
+    """Return what ``--resume`` means here; rank 0 looks, so that all ranks agree."""
+    if resume == "no":
+        return None
+    choice = Path(resume) if resume != "auto" else newest_checkpoint(directory) if directory is not None else None
+    return broadcast_object(choice)  # type: ignore[return-value]
+
+
+def _write(path: Path, write: Any) -> None:
+    with path.open("wb") as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _prune(directory: Path, keep: int) -> None:
+    finished = sorted(path for path in directory.glob("step-*") if _NAME.fullmatch(path.name))
+    for path in finished[:-keep]:
+        shutil.rmtree(path)
+
+
+def _quiet() -> Any:
+    # DCP warns on every call without a process group, which is a normal way to run this program.
+    context = warnings.catch_warnings()
+    context.__enter__()
+    warnings.filterwarnings("ignore", module=r"torch\.distributed.*")
+    return _Closing(context)
+
+
+class _Closing:
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *details: object) -> None:
+        self._context.__exit__(*details)

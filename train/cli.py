@@ -1,0 +1,183 @@
+"""``beton train`` and ``beton compare``: command lines made from the options, nothing more.
+
+Imports no torch until a command runs, so that ``--help`` is immediate.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from dataloading import BetonError, UsageError
+
+from .options import LOADERS, make_options, option_fields
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def training_options(*, skip: tuple[str, ...] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds one click option for each training option but those in `skip`."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for item in reversed(option_fields()):
+            if item.name in skip:
+                continue
+            kind: Any = type(item.default)
+            names = [_flag(item.name)]
+            if kind is bool:
+                names = [f"{names[0]}/{_flag('no_' + item.name)}"]
+            if item.metadata["short"]:
+                names.append(item.metadata["short"])
+            if item.metadata["choices"]:
+                kind = click.Choice(item.metadata["choices"])
+            command = click.option(
+                *names, item.name, type=kind, default=item.default, show_default=True, help=item.metadata["help"]
+            )(command)
+        return command
+
+    return decorate
+
+
+@click.command("train", context_settings={"show_default": True, "max_content_width": 110})
+@click.option("--nproc-per-node", type=click.IntRange(min=0), default=0, help="start so many processes with torchrun")
+@training_options()
+def train(nproc_per_node: int, **values: Any) -> int:
+    """Train an ImageNet-style model with DDP or FSDP.
+
+    Start it under torchrun (`torchrun --nproc_per_node=2 -m train ...`), under srun, by itself, or let
+    --nproc-per-node start the processes.
+    """
+    options = make_options(**values)
+    if nproc_per_node:
+        if "RANK" in os.environ:
+            raise UsageError("--nproc-per-node starts torchrun, but this process already runs under it; drop one")
+        return _launch(nproc_per_node)
+    from .trainer import run_training
+
+    return _leave(run_training(options))
+
+
+def _leave(status: int) -> int:
+    if status:
+        click.get_current_context().exit(status)
+    return status
+
+
+def torchrun_command(nproc_per_node: int, arguments: list[str]) -> list[str]:
+    """Return the command that runs ``python -m train`` in so many processes on this machine."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc_per_node}"]
+    return [*launcher, "-m", "train", *arguments]
+
+
+def _launch(nproc_per_node: int) -> int:
+    """Run this command line again, in several processes, and pass signals on."""
+    arguments = _without_option(_own_arguments(), "--nproc-per-node")
+    child = subprocess.Popen(torchrun_command(nproc_per_node, arguments))
+
+    def forward(number: int, _frame: object) -> None:
+        child.send_signal(number)
+
+    kept = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    try:
+        status = child.wait()
+    except KeyboardInterrupt:
+        # The terminal sent it to torchrun too; wait for its clean-up.
+        child.wait()
+        raise
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+    return _leave(status if status >= 0 else 128 - status)
+
+
+def _own_arguments() -> list[str]:
+    # click has parsed them, but a launcher needs the words: those of the process, after the verb if there is one.
+    words = sys.argv[1:]
+    return words[words.index("train") + 1 :] if "train" in words[:2] else words
+
+
+def _without_option(words: list[str], name: str) -> list[str]:
+    kept, skip = [], False
+    for word in words:
+        if skip:
+            skip = False
+        elif word == name:
+            skip = True
+        elif not word.startswith(name + "="):
+            kept.append(word)
+    return kept
+
+
+def _loader_list(_context: click.Context, _parameter: click.Parameter, text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in LOADERS]
+    if unknown or not names:
+        raise click.BadParameter(f"{', '.join(unknown) or 'empty'}; choose from {', '.join(LOADERS)}")
+    if len(set(names)) != len(names):
+        raise click.BadParameter("a loader is named twice")
+    return names
+
+
+@click.command("compare", context_settings={"show_default": True, "max_content_width": 110})
+@click.option("--loaders", default="torch,torch-fast,beton", callback=_loader_list, help="the first is the baseline")
+@click.option("--nproc-per-node", type=click.IntRange(min=1), default=1, help="training processes")
+@click.option("--repeats", type=click.IntRange(min=1), default=3, help="runs of each loader, interleaved")
+@click.option("--warmup", type=click.IntRange(min=0), default=5, help="first steps left out of rates")
+@click.option("--out", default="compare-out", help="directory for compare.json, compare.png and the runs' logs")
+@click.option("--json", "as_json", is_flag=True, help="print the JSON instead of the table")
+@training_options(skip=("loader", "output", "resume", "checkpoint_steps", "keep"))
+def compare(
+    loaders: list[str], nproc_per_node: int, repeats: int, warmup: int, out: str, as_json: bool, **values: Any
+) -> int:
+    """Run the same training with several loaders and compare them.
+
+    Each run is a set of fresh processes; repeats are interleaved, so that a slow minute of the machine hits all
+    loaders. The table goes to stdout; compare.json and compare.png to --out.
+    """
+    from .compare import CompareOptions, run_comparison
+    from .report import format_table, write_reports
+
+    explicit = click.get_current_context().get_parameter_source
+    given = {name: value for name, value in values.items() if explicit(name) is not click.core.ParameterSource.DEFAULT}
+    comparison = run_comparison(
+        CompareOptions(
+            loaders=tuple(loaders),
+            nproc_per_node=nproc_per_node,
+            repeats=repeats,
+            warmup=warmup,
+            out=out,
+            training=given,
+        ),
+        progress=lambda text: click.echo(text, err=True),
+    )
+    paths = write_reports(comparison, out)
+    click.echo(comparison.to_json() if as_json else format_table(comparison))
+    for path in paths:
+        click.echo(f"wrote {path}", err=True)
+    return 0
+
+
+def main() -> None:
+    """Run ``python -m train``: the arguments of ``beton train``, and the same exit codes."""
+    try:
+        status = train.main(prog_name="python -m train", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        status = error.exit_code
+    except click.Abort:
+        status = 130
+    except UsageError as error:
+        click.echo(f"train: error: {error}", err=True)
+        status = 2
+    except BetonError as error:
+        click.echo(f"train: error: {error}", err=True)
+        status = 1
+    sys.exit(status)

@@ -1,0 +1,223 @@
+"""Which process this is among how many, and the few collectives the trainer needs.
+
+Owns: reading the launcher's environment (torchrun, SLURM, or none), starting and ending the process group,
+reductions of small tensors, and the vote that lets all ranks stop at the same step. Knows nothing of models or data.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from dataloading import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """One process's place.
+
+    Parameters
+    ----------
+    rank, world_size : int
+        This process among all of them.
+    local_rank, local_world_size : int
+        This process among those of its node.
+    launcher : str
+        ``torchrun``, ``slurm`` or ``none``.
+    master : str
+        ``host:port`` of the rendezvous; empty where torch reads it from the environment.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
+    launcher: str = "none"
+    master: str = ""
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes the log."""
+        return self.rank == 0
+
+
+def detect_world(environ: Mapping[str, str]) -> World:
+    """Read the launcher's environment variables.
+
+    Parameters
+    ----------
+    environ : Mapping
+        Usually ``os.environ``.
+
+    Raises
+    ------
+    UsageError
+        A variable that must be there is missing or not a number.
+
+    Examples
+    --------
+    >>> detect_world({"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1",
+    ...               "SLURM_NTASKS_PER_NODE": "4", "SLURM_JOB_NODELIST": "gpu[07-08]", "SLURM_JOB_ID": "1234"}).master
+    'gpu07:21234'
+    """
+    if "RANK" in environ and "WORLD_SIZE" in environ:
+        world_size = _number(environ, "WORLD_SIZE")
+        return World(
+            rank=_number(environ, "RANK"),
+            world_size=world_size,
+            local_rank=_number(environ, "LOCAL_RANK", "0"),
+            local_world_size=_number(environ, "LOCAL_WORLD_SIZE", str(world_size)),
+            launcher="torchrun",
+        )
+    if "SLURM_PROCID" in environ:
+        # srun sets the numbers of its step; in a plain batch script only those of the job are there.
+        tasks = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environ else "SLURM_NTASKS"
+        world_size = _number(environ, tasks, "1")
+        if world_size > 1:
+            return World(
+                rank=_number(environ, "SLURM_PROCID"),
+                world_size=world_size,
+                local_rank=_number(environ, "SLURM_LOCALID"),
+                local_world_size=_local_tasks(environ, world_size),
+                launcher="slurm",
+                master=_slurm_master(environ),
+            )
+    return World()
+
+
+def _number(environ: Mapping[str, str], name: str, default: str | None = None) -> int:
+    text = environ.get(name, default)
+    if text is None or not re.fullmatch(r"\d+", text):
+        raise UsageError(f"environment variable {name} is {text!r}; the launcher should have set a number")
+    return int(text)
+
+
+def _local_tasks(environ: Mapping[str, str], world_size: int) -> int:
+    # "4", "4(x2)" or "4(x2),3": tasks per node, run-length coded; ranks fill the nodes in this order.
+    text = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE")
+    if text is None:
+        return _number(environ, "SLURM_NTASKS_PER_NODE", str(world_size))
+    counts: list[int] = []
+    for tasks, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
+        counts += [int(tasks)] * int(times or 1)
+    node = _number(environ, "SLURM_NODEID", "0")
+    return counts[min(node, len(counts) - 1)] if counts else world_size
+
+
+def _slurm_master(environ: Mapping[str, str]) -> str:
+    host = environ.get("MASTER_ADDR")
+    if host is None:
+        nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or "127.0.0.1"
+        first = re.match(r"([^,\[]+)(?:\[(\d+))?", nodes)
+        assert first is not None
+        host = first.group(1) + (first.group(2) or "")
+    # One job id, one port: two jobs on a node do not meet, and every task computes the same.
+    port = environ.get("MASTER_PORT") or str(20000 + _number(environ, "SLURM_JOB_ID", "0") % 10000)
+    return f"{host}:{port}"
+
+
+def pick_device(choice: str, world: World) -> torch.device:
+    """Return the device of this process.
+
+    Raises
+    ------
+    UsageError
+        CUDA was asked for and is not there, or this node has fewer devices than processes.
+    """
+    if choice == "cpu" or (choice == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise UsageError("--device cuda, but torch sees no CUDA device; use --device cpu")
+    if world.local_rank >= torch.cuda.device_count():
+        raise UsageError(
+            f"process {world.local_rank} of this node has no device of its own: torch sees "
+            f"{torch.cuda.device_count()}; start that many processes or use --device cpu"
+        )
+    return torch.device("cuda", world.local_rank)
+
+
+@contextmanager
+def process_group(world: World, device: torch.device) -> Iterator[None]:
+    """Hold a process group open (nccl for CUDA plus gloo for the host, gloo for the CPU); nothing for one process."""
+    if world.world_size == 1 and world.launcher == "none":
+        yield
+        return
+    init_method = "env://"
+    if world.launcher == "slurm":
+        init_method = f"tcp://{world.master}"
+        os.environ.setdefault("LOCAL_RANK", str(world.local_rank))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
+        init_method=init_method,
+        rank=world.rank,
+        world_size=world.world_size,
+        timeout=timedelta(minutes=10),
+    )
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
+    """Return the element-wise sum over all ranks; the input is left alone."""
+    total = values.clone()
+    if dist.is_initialized():
+        dist.all_reduce(total)
+    return total
+
+
+def barrier() -> None:
+    """Wait until every rank is here."""
+    if dist.is_initialized():
+        dist.barrier()
+
+
+def broadcast_object(value: object) -> object:
+    """Return rank 0's value on every rank."""
+    if not dist.is_initialized():
+        return value
+    box = [value]
+    dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
+    return box[0]
+
+
+class StopVote:
+    """All ranks learn at the same step that one of them was asked to stop.
+
+    A signal reaches the ranks between different steps; if each acted at once, the others would wait in a collective
+    for ever. So each step casts a vote on the host (gloo) and reads the vote cast one step before, which has
+    arrived by then: no rank waits, and all read the same.
+    """
+
+    def __init__(self) -> None:
+        self._pending: tuple[torch.Tensor, dist.Work] | None = None
+
+    def cast(self, stop: bool) -> bool:
+        """Cast this step's vote and return the outcome of the previous step's."""
+        if not dist.is_initialized():
+            return stop
+        outcome = self.settle()
+        ballot = torch.tensor([int(stop)], dtype=torch.int32)
+        work = dist.all_reduce(ballot, op=dist.ReduceOp.MAX, async_op=True)
+        assert work is not None
+        self._pending = (ballot, work)
+        return outcome
+
+    def settle(self) -> bool:
+        """Wait for the pending vote, if there is one, and return its outcome."""
+        if self._pending is None:
+            return False
+        ballot, work = self._pending
+        self._pending = None
+        work.wait()
+        return bool(ballot.item())

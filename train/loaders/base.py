@@ -1,0 +1,153 @@
+"""The contract between the trainer and a loader. Knows no loader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+
+from dataloading import UsageError
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+class TrainBatch(NamedTuple):
+    """One micro-batch of one rank, on the device.
+
+    Parameters
+    ----------
+    images : torch.Tensor
+        Shape (B, 3, S, S): float32 and normalised, or uint8, as `TrainingLoader.normalised` declares.
+    labels : torch.Tensor
+        Shape (B,), int64.
+    num_valid : int
+        The first so many rows count; the rest is padding that evens out the ranks.
+    global_size : int
+        Sum of `num_valid` over all ranks: the divisor that makes a mean loss exact.
+    """
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    num_valid: int
+    global_size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderSpec:
+    """What the trainer asks of a loader; the same for all of them.
+
+    Parameters
+    ----------
+    path : str
+        A ``.beton`` file, or a directory of class folders where the loader can read one.
+    training : bool
+        Shuffled, random crops and flips; else in order with a centre crop, every sample counted once.
+    indices : numpy.ndarray or None
+        Samples to use, int64; all when None.
+    batch_size : int
+        Images per rank and batch.
+    num_workers, prefetch : int
+        Workers of this process, and batches ahead.
+    seed, rank, world_size : int
+        Order and augmentation depend on the seed; the shares on the other two.
+    device : torch.device
+        Where batches must arrive.
+    image_size, resize_size : int
+        Side of the crop; shorter side before the validation crop (pixels).
+    drop_last : bool
+        Leave out the incomplete last batch.
+    """
+
+    path: str
+    training: bool
+    batch_size: int
+    num_workers: int
+    seed: int
+    rank: int
+    world_size: int
+    device: torch.device
+    indices: np.ndarray | None = None
+    prefetch: int = 2
+    image_size: int = 224
+    resize_size: int = 256
+    drop_last: bool = False
+    mean: tuple[float, float, float] = IMAGENET_MEAN
+    std: tuple[float, float, float] = IMAGENET_STD
+
+
+class TrainingLoader(Protocol):
+    """What every loader in this package does.
+
+    ``len`` is the number of batches of a whole epoch, equal on all ranks. Iterating goes through one epoch, from its
+    start or from where ``load_state_dict`` put it; ``state_dict`` taken after k batches resumes at batch k, whatever
+    was prefetched.
+    """
+
+    name: str
+    normalised: bool
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[TrainBatch]: ...
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration goes through."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the current epoch stands."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state` at the next iteration."""
+
+    def close(self) -> None:
+        """End workers and free memory."""
+
+
+class Normaliser:
+    """Turn batches into what the network wants, on the device: float, normalised, in the right memory layout.
+
+    Parameters
+    ----------
+    spec : LoaderSpec
+        Device, mean and standard deviation.
+    normalised : bool
+        Whether images arrive normalised already.
+    channels_last : bool
+        Memory layout of the result.
+    """
+
+    def __init__(self, spec: LoaderSpec, *, normalised: bool, channels_last: bool) -> None:
+        self._normalised = normalised
+        self._format = torch.channels_last if channels_last else torch.contiguous_format
+        scale = 1.0 / (255.0 * torch.tensor(spec.std, dtype=torch.float64))
+        shift = -torch.tensor(spec.mean, dtype=torch.float64) / torch.tensor(spec.std, dtype=torch.float64)
+        self._scale = scale.float().view(1, 3, 1, 1).to(spec.device)
+        self._shift = shift.float().view(1, 3, 1, 1).to(spec.device)
+
+    def __call__(self, images_NCHW: torch.Tensor) -> torch.Tensor:
+        """Return float32 images, shape unchanged."""
+        images = images_NCHW.contiguous(memory_format=self._format)
+        if self._normalised:
+            return images
+        return torch.addcmul(self._shift, images.float(), self._scale)
+
+
+def check_position(state: Mapping[str, Any], expected: Mapping[str, Any]) -> tuple[int, int]:
+    """Return ``(epoch, batches)`` of a saved position after checking that it fits this loader.
+
+    Raises
+    ------
+    UsageError
+        The state was saved by another loader or with other data, batch size, seed or world size.
+    """
+    for key, value in expected.items():
+        if state.get(key) != value:
+            raise UsageError(
+                f"the saved loader state has {key} = {state.get(key)!r}, this run has {value!r}; "
+                "resume with the options of the interrupted run"
+            )
+    return int(state["epoch"]), int(state["batches"])

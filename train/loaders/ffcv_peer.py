@@ -1,0 +1,153 @@
+"""The real FFCV 1.0.2 behind the trainer's protocol, for comparison.
+
+Owns the translation and the protection: FFCV sets the thread counts of torch and numba for the whole process when it
+is imported, built and iterated; they are put back each time. Its limits stay visible: no position inside an epoch to
+resume from, augmentation that no seed governs, and centre crops by ratio instead of torchvision's Resize+CenterCrop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from dataloading import UsageError
+from train.shares import Shares
+
+from .base import LoaderSpec, TrainBatch, check_position
+from .sources import FileSource
+
+
+@contextmanager
+def _thread_count_kept() -> Iterator[None]:
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class FfcvLoader:
+    """`ffcv.loader.Loader` with the pipeline of this package.
+
+    Parameters
+    ----------
+    spec : LoaderSpec
+        What to deliver.
+
+    Raises
+    ------
+    UsageError
+        ffcv is not installed.
+    """
+
+    name = "ffcv"
+
+    def __init__(self, spec: LoaderSpec) -> None:
+        self.normalised = spec.device.type != "cuda"
+        source = FileSource(spec.path)
+        num_samples = len(source) if spec.indices is None else len(spec.indices)
+        # FFCV pads the ranks and knows no other tail; only whole batches can be left out.
+        self._shares = Shares(
+            num_samples=num_samples,
+            rank=spec.rank,
+            world_size=spec.world_size,
+            batch_size=spec.batch_size,
+            drop_last=False,
+        )
+        whole = self._shares.per_rank // spec.batch_size
+        self._length = whole if spec.drop_last else len(self._shares)
+        self._fields = source.image_field, source.label_field
+        self._epoch = 0
+        self._position = 0
+        self._spec = spec
+        with _thread_count_kept():
+            self._loader = self._build(spec)
+
+    def _build(self, spec: LoaderSpec) -> Any:
+        try:
+            from ffcv.fields.basics import IntDecoder
+            from ffcv.fields.rgb_image import CenterCropRGBImageDecoder, RandomResizedCropRGBImageDecoder
+            from ffcv.loader import Loader, OrderOption
+            from ffcv.transforms import NormalizeImage, RandomHorizontalFlip, ToDevice, ToTensor, ToTorchImage
+        except ImportError as error:
+            raise UsageError(f"--loader ffcv needs the real ffcv ({error}); pip install 'beton[ffcv]'") from error
+
+        size = (spec.image_size, spec.image_size)
+        if spec.training:
+            image: list[Any] = [RandomResizedCropRGBImageDecoder(size), RandomHorizontalFlip()]
+        else:
+            image = [CenterCropRGBImageDecoder(size, ratio=spec.image_size / spec.resize_size)]
+        label: list[Any] = [IntDecoder(), ToTensor()]
+        if self.normalised:
+            scale = np.float32(255.0)
+            mean, std = np.float32(spec.mean) * scale, np.float32(spec.std) * scale
+            image += [NormalizeImage(mean, std, np.float32), ToTensor(), ToTorchImage()]
+        else:
+            image += [ToTensor(), ToDevice(spec.device, non_blocking=True), ToTorchImage()]
+            label += [ToDevice(spec.device, non_blocking=True)]
+        return Loader(
+            spec.path,
+            batch_size=spec.batch_size,
+            num_workers=max(1, spec.num_workers),
+            order=OrderOption.RANDOM if spec.training else OrderOption.SEQUENTIAL,
+            distributed=spec.world_size > 1,
+            seed=spec.seed,
+            indices=spec.indices,
+            pipelines={self._fields[0]: image, self._fields[1]: label},
+            drop_last=spec.drop_last,
+            batches_ahead=max(1, spec.prefetch),
+        )
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[TrainBatch]:
+        self._loader.next_epoch = self._epoch
+        self._position = 0
+        with _thread_count_kept():
+            batches = iter(self._loader)
+        names = list(self._loader.pipeline_specs)
+        image, label = (names.index(name) for name in self._fields)
+        for number in range(self._length):
+            with _thread_count_kept():
+                batch = next(batches)
+            self._position = number + 1
+            labels = batch[label].reshape(-1).long()
+            shares = self._shares
+            yield TrainBatch(batch[image], labels, shares.num_valid(number), shares.global_size(number))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iteration."""
+        if epoch != self._epoch:
+            self._epoch, self._position = epoch, 0
+
+    def _identity(self) -> dict[str, Any]:
+        return {"loader": self.name, "num_samples": self._shares.num_samples, "world_size": self._spec.world_size}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the epoch and the number of its batches that were handed out."""
+        return {**self._identity(), "epoch": self._epoch, "batches": self._position}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue at the start of an epoch.
+
+        Raises
+        ------
+        UsageError
+            The state lies inside an epoch: FFCV cannot start there.
+        """
+        epoch, batches = check_position(state, self._identity())
+        if batches % max(1, self._length):
+            raise UsageError(
+                f"--loader ffcv cannot resume inside an epoch (saved at batch {batches} of {self._length}); "
+                "resume from a checkpoint at the end of an epoch, or use --loader beton"
+            )
+        self._epoch = epoch
+
+    def close(self) -> None:
+        """Drop the loader; FFCV has no way to end its threads."""
+        del self._loader

@@ -1,0 +1,142 @@
+"""Encoded images and labels of a ``.beton`` file or of a directory of class folders, by index.
+
+Owns reading the same stored bytes for the stock loaders, and what the trainer must know about a data set: how many
+samples, which classes. Decodes nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from dataloading import UsageError
+
+
+class Item(NamedTuple):
+    """One stored sample.
+
+    Parameters
+    ----------
+    encoded : bytes or None
+        A compressed image file.
+    raw : numpy.ndarray or None
+        Pixels (H, W, 3), uint8, where the file stores them uncompressed.
+    label : int
+        Class number.
+    """
+
+    encoded: bytes | None
+    raw: np.ndarray | None
+    label: int
+
+
+class Source(Protocol):
+    """A data set by index; picklable, so that worker processes can open their own."""
+
+    path: str
+    classes: list[str]
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Item: ...
+
+
+class DirectorySource:
+    """Class folders as `torchvision.datasets.ImageFolder` sees them.
+
+    Parameters
+    ----------
+    path : str
+        Directory with one folder per class.
+
+    Raises
+    ------
+    UsageError
+        There are no class folders with images.
+    """
+
+    def __init__(self, path: str) -> None:
+        from torchvision.datasets import ImageFolder
+
+        self.path = path
+        try:
+            folder = ImageFolder(path)
+        except FileNotFoundError as error:
+            raise UsageError(f"{path} is not a directory of class folders with images: {error}") from error
+        self.classes = list(folder.classes)
+        self._samples = folder.samples
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, index: int) -> Item:
+        name, label = self._samples[index]
+        return Item(Path(name).read_bytes(), None, label)
+
+
+class FileSource:
+    """The first image field and the first integer field of a ``.beton`` file.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+
+    Raises
+    ------
+    UsageError
+        The file has no image field or no integer field.
+    """
+
+    def __init__(self, path: str) -> None:
+        from dataloading import ImageField, IntField, Reader
+
+        self.path = path
+        reader = Reader(path)
+        self.image_field = _first(reader, ImageField, "image")
+        self.label_field = _first(reader, IntField, "label")
+        self._num_samples = int(reader.num_samples)
+        names = reader.extension.class_names if reader.extension is not None else None
+        if names is None:
+            labels = np.asarray(reader.column(self.label_field))
+            names = [str(number) for number in range(int(labels.max()) + 1)] if len(labels) else []
+        self.classes = list(names)
+        self._reader: Any = reader
+
+    def __len__(self) -> int:
+        return self._num_samples
+
+    def __getitem__(self, index: int) -> Item:
+        if self._reader is None:
+            from dataloading import Reader
+
+            self._reader = Reader(self.path)
+        image = self._reader.value(self.image_field, index)
+        label = int(self._reader.value(self.label_field, index))
+        if image.mode == 0:
+            return Item(bytes(image.data), None, label)
+        pixels = np.frombuffer(image.data, dtype=np.uint8).reshape(image.height, image.width, 3)
+        return Item(None, pixels, label)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_reader": None}
+
+
+def _first(reader: Any, kind: type, usual_name: str) -> str:
+    names = [name for name, field in reader.fields.items() if isinstance(field, kind)]
+    if not names:
+        raise UsageError(f"{reader.path} has no {usual_name} field ({kind.__name__}); its fields: {list(reader.fields)}")
+    return usual_name if usual_name in names else names[0]
+
+
+def open_source(path: str) -> Source:
+    """Open a ``.beton`` file or a directory of class folders.
+
+    Raises
+    ------
+    UsageError
+        It is neither.
+    """
+    return DirectorySource(path) if Path(path).is_dir() else FileSource(path)

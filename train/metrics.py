@@ -1,0 +1,118 @@
+"""Counting losses and right answers so that padding and uneven batches do not bias them.
+
+Owns the sums (float64, one small tensor, added over ranks once) and the words and records of the log.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+from torch.nn import functional
+
+from .distributed import sum_over_ranks
+
+
+class Tally:
+    """Sums over images of this rank; means are taken after adding up all ranks.
+
+    Parameters
+    ----------
+    device : torch.device
+        Where the sums live, so that counting does not wait for the device.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        # count, loss, top-1 hits, top-5 hits
+        dtype = torch.float64
+        self.sums = torch.zeros(4, dtype=dtype, device=device)
+
+    def add(self, logits: torch.Tensor, labels: torch.Tensor, num_valid: int, losses: torch.Tensor) -> None:
+        """Count the first `num_valid` rows of a batch.
+
+        Parameters
+        ----------
+        logits : torch.Tensor
+            Shape (N, C).
+        labels : torch.Tensor
+            Shape (N,).
+        num_valid : int
+            Rows that are not padding.
+        losses : torch.Tensor
+            Loss of each row, shape (N,).
+        """
+        logits, labels = logits[:num_valid].float(), labels[:num_valid]
+        best = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
+        count = self.sums.new_tensor(num_valid)
+        self.sums += torch.stack(
+            [count, losses[:num_valid].detach().double().sum(), best[:, :1].sum().double(), best.sum().double()]
+        )
+
+    def result(self) -> dict[str, float]:
+        """Return ``num_images, loss, top1, top5`` of all ranks together; shares are percent."""
+        count, loss, top1, top5 = sum_over_ranks(self.sums).tolist()
+        divisor = max(count, 1.0)
+        return {
+            "num_images": int(count),
+            "loss": loss / divisor,
+            "top1": 100.0 * top1 / divisor,
+            "top5": 100.0 * top5 / divisor,
+        }
+
+
+def row_losses(logits: torch.Tensor, targets: torch.Tensor, label_smoothing: float) -> torch.Tensor:
+    """Return the cross entropy of each row in float32, for class numbers or for target probabilities."""
+    return functional.cross_entropy(logits.float(), targets, label_smoothing=label_smoothing, reduction="none")
+
+
+class RunLog:
+    """The main process's log: JSON lines in a file, short lines for people on stderr; silent elsewhere.
+
+    Parameters
+    ----------
+    path : Path or None
+        The file; lines are appended, each with its ``event``.
+    active : bool
+        False on all ranks but the first.
+    stream : TextIO, optional
+        Where the lines for people go.
+    """
+
+    def __init__(self, path: Path | None, *, active: bool, stream: TextIO | None = None) -> None:
+        self._active = active
+        self._stream = stream if stream is not None else sys.stderr
+        self._file: TextIO | None = None
+        if active and path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("a", encoding="utf-8")
+
+    def record(self, event: str, **values: Any) -> None:
+        """Write one JSON line."""
+        if self._file is not None:
+            self._file.write(json.dumps({"event": event, **values}) + "\n")
+            self._file.flush()
+
+    def say(self, text: str) -> None:
+        """Write one line for people."""
+        if self._active:
+            self._stream.write(text + "\n")
+            self._stream.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """Return the records of a log; an unfinished last line (the writer was killed) is left out."""
+    records = []
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            if line.endswith("\n"):
+                records.append(json.loads(line))
+    return records

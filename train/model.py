@@ -1,0 +1,258 @@
+"""The network: made by name, laid out over processes by DDP or FSDP2, with parameter groups and a moving average.
+
+Owns what differs between the two strategies, so that the training loop does not ask which one it runs. Knows nothing
+of data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from dataloading import UsageError
+
+from .options import ModelOptions
+
+
+class TinyNet(nn.Module):
+    """A network for tests: two convolutions, group norm (no state across images), one linear layer."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 8, 3, stride=2, padding=1, bias=False),
+            nn.GroupNorm(2, 8),
+            nn.ReLU(),
+            nn.Sequential(nn.Conv2d(8, 16, 3, stride=2, padding=1, bias=False), nn.GroupNorm(2, 16), nn.ReLU()),
+        )
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.classifier = nn.Linear(16, num_classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return logits, shape (N, num_classes)."""
+        return self.classifier(self.pool(self.features(images)).flatten(1))
+
+
+def build_model(name: str, num_classes: int) -> nn.Module:
+    """Make an untrained network.
+
+    Parameters
+    ----------
+    name : str
+        ``tiny`` or the name of a torchvision classification model.
+    num_classes : int
+        Outputs.
+
+    Raises
+    ------
+    UsageError
+        torchvision has no such classification model.
+    """
+    if name == "tiny":
+        return TinyNet(num_classes)
+    from torchvision import models
+
+    known = models.list_models(module=models)
+    if name not in known:
+        import difflib
+
+        near = ", ".join(difflib.get_close_matches(name, known, n=3)) or "beton train --help"
+        raise UsageError(f"--model {name!r} is not a torchvision classification model; did you mean: {near}?")
+    options: dict[str, Any] = {"init_weights": True} if name in ("googlenet", "inception_v3") else {}
+    model = models.get_model(name, weights=None, num_classes=num_classes, **options)
+    if hasattr(model, "aux_logits"):
+        model.aux_logits = False
+    return model
+
+
+class Replica:
+    """A network laid out over the processes.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The plain network, equal on all ranks; it is moved to the device and wrapped in place.
+    options : ModelOptions
+        Strategy, layout, compilation.
+    device : torch.device
+        This process's device.
+    """
+
+    def __init__(self, model: nn.Module, options: ModelOptions, device: torch.device) -> None:
+        layout = torch.channels_last if options.channels_last else torch.contiguous_format
+        model = model.to(device=device, memory_format=layout)
+        distributed = dist.is_initialized()
+        if options.sync_bn and distributed:
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        self.module = model
+        self._ddp: DistributedDataParallel | None = None
+        self._fsdp: Any = None
+        if options.strategy == "fsdp":
+            self._fsdp = _shard(model, device)
+        if options.compile:
+            model.compile()
+        if options.strategy == "ddp" and distributed:
+            self._ddp = DistributedDataParallel(
+                model,
+                device_ids=[device.index] if device.type == "cuda" else None,
+                gradient_as_bucket_view=True,
+                static_graph=False,
+            )
+
+    @property
+    def training_module(self) -> nn.Module:
+        """What the training step calls."""
+        return self._ddp if self._ddp is not None else self.module
+
+    @contextmanager
+    def micro_batch(self, *, last: bool) -> Iterator[None]:
+        """Hold around forward and backward; gradients cross the network only for the last micro-batch."""
+        if self._fsdp is not None:
+            self._fsdp.set_requires_gradient_sync(last)
+        with self._ddp.no_sync() if self._ddp is not None and not last else nullcontext():
+            yield
+
+    def buffers(self) -> dict[str, torch.Tensor]:
+        """Return the state that no gradient moves (batch norm statistics), by name; each rank has its own."""
+        return dict(self.module.named_buffers())
+
+    @contextmanager
+    def evaluating(self, ema: MovingAverage | None) -> Iterator[nn.Module]:
+        """Lend the network for validation: averaged weights if there are any, statistics averaged over ranks.
+
+        Everything is put back afterwards, so that validating does not change the training.
+        """
+        weights = [_local(parameter) for parameter in self.module.parameters()]
+        buffers = list(self.module.buffers())
+        kept = [tensor.detach().clone() for tensor in (*weights, *buffers)]
+        with torch.no_grad():
+            if ema is not None:
+                ema.copy_to(weights, buffers)
+            if dist.is_initialized():
+                for buffer in buffers:
+                    if buffer.is_floating_point():
+                        dist.all_reduce(buffer)
+                        buffer.div_(dist.get_world_size())
+        self.module.eval()
+        try:
+            yield self.module
+        finally:
+            self.module.train()
+            with torch.no_grad():
+                for tensor, value in zip((*weights, *buffers), kept, strict=True):
+                    tensor.copy_(value)
+
+
+def _shard(model: nn.Module, device: torch.device) -> Any:
+    if not dist.is_initialized():
+        raise UsageError(
+            "--strategy fsdp needs a launcher, even for one process: "
+            "beton train --nproc-per-node N ..., torchrun -m train ..., or srun"
+        )
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    # One group per block of a sequence (a residual block, a transformer layer): gathered just before it is used.
+    for container in list(model.modules()):
+        if isinstance(container, (nn.Sequential, nn.ModuleList)):
+            for block in container:
+                if _is_block(block):
+                    fully_shard(block, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def _is_block(module: nn.Module) -> bool:
+    parts = list(module.children())
+    inner = any(isinstance(part, (nn.Sequential, nn.ModuleList)) and len(part) > 1 for part in parts)
+    return bool(parts) and (not isinstance(module, nn.Sequential) or not inner) and any(True for _ in module.parameters())
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    # A sharded parameter's own piece shares memory with the parameter.
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def parameter_groups(model: nn.Module, *, weight_decay: float, decay_norms: bool) -> list[dict[str, Any]]:
+    """Split parameters into those that decay and those that do not (norms and biases: all with one dimension).
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The network, wrapped or not.
+    weight_decay : float
+        Penalty of the first group.
+    decay_norms : bool
+        Put everything into one group.
+    """
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if decay_norms or weight_decay == 0:
+        return [{"params": parameters, "weight_decay": weight_decay}]
+    groups = [
+        {"params": [parameter for parameter in parameters if parameter.ndim > 1], "weight_decay": weight_decay},
+        {"params": [parameter for parameter in parameters if parameter.ndim <= 1], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+class MovingAverage:
+    """Exponential moving average of weights and floating-point buffers.
+
+    With the usual warm-up of the decay, ``min(decay, (1 + step) / (10 + step))``, early averages are not dominated by
+    the random start.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The wrapped network; sharded parameters are averaged where they are.
+    decay : float
+        0 < decay < 1.
+    """
+
+    def __init__(self, module: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self._module = module
+        self.weights = {name: value.detach().clone() for name, value in module.named_parameters()}
+        self.buffers = {name: value.detach().clone() for name, value in module.named_buffers()}
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Take in the weights after optimiser step `step`, counted from 0."""
+        weight = 1.0 - min(self.decay, (1 + step) / (10 + step))
+        averages = [_local(value) for value in self.weights.values()]
+        torch._foreach_lerp_(averages, [_local(value.detach()) for value in self._module.parameters()], weight)
+        for average, value in zip(self.buffers.values(), self._module.buffers(), strict=True):
+            if average.is_floating_point():
+                average.lerp_(value, weight)
+            else:
+                average.copy_(value)
+
+    def copy_to(self, weights: list[torch.Tensor], buffers: list[torch.Tensor]) -> None:
+        """Write the averages into the tensors given, in the module's order."""
+        for target, average in zip((*weights, *buffers), (*self.weights.values(), *self.buffers.values()), strict=True):
+            target.copy_(_local(average))
+
+
+def count_flops(model: nn.Module, image_size: int) -> float:
+    """Return the floating-point operations of one forward pass of one image, counted on fake tensors.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The plain network, before it is wrapped.
+    image_size : int
+        Side of the image in pixels.
+    """
+    import copy
+
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        copy.deepcopy(model).eval().to("meta")(torch.empty(1, 3, image_size, image_size, device="meta"))
+    return float(counter.get_total_flops())

@@ -1,0 +1,270 @@
+"""What a training run can be told: four frozen dataclasses, checked when they are made.
+
+Owns the options, their defaults, their help texts and the rules between them; the command line is generated from
+them (``cli``), so an option is written once. Knows nothing of torch, so that ``beton train --help`` is immediate.
+
+Defaults are the usual ImageNet recipe: SGD with Nesterov momentum, a linear warm-up, a cosine to zero, label
+smoothing 0.1, weight decay 5e-5 on all but norms and biases (He et al., arXiv:1812.01187).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import Field, asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from dataloading import UsageError
+
+LOADERS = ("beton", "torch", "torch-fast", "ffcv")
+STRATEGIES = ("ddp", "fsdp")
+PRECISIONS = ("none", "bf16", "fp16")
+REAL = "real"
+
+
+def option(default: Any, help_text: str, *, choices: Sequence[str] = (), short: str = "") -> Any:
+    """Return a dataclass field that carries what the command line needs to know about it."""
+    return field(default=default, metadata={"help": help_text, "choices": tuple(choices), "short": short})
+
+
+def _fail(name: str, value: object, rule: str) -> UsageError:
+    return UsageError(f"--{name.replace('_', '-')} is {value!r}; {rule}")
+
+
+def _check_choices(group: object) -> None:
+    for item in fields(group):  # type: ignore[arg-type]
+        choices = item.metadata.get("choices")
+        value = getattr(group, item.name)
+        if choices and value not in choices:
+            raise _fail(item.name, value, f"expected one of {', '.join(choices)}")
+
+
+def _check_range(
+    group: object, name: str, *, low: float | None = None, high: float | None = None, above: float | None = None
+) -> None:
+    value = getattr(group, name)
+    if low is not None and not value >= low:
+        raise _fail(name, value, f"it must be at least {low}")
+    if above is not None and not value > above:
+        raise _fail(name, value, f"it must be above {above}")
+    if high is not None and not value <= high:
+        raise _fail(name, value, f"it must be at most {high}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    """Where images come from and how they are cut.
+
+    Raises
+    ------
+    UsageError
+        A value is out of range, or two of them contradict each other.
+    """
+
+    data: str = option("", "training data: a .beton file, or a directory of class folders (stock loaders only)")
+    val: str = option("", "validation data, of the same two kinds")
+    val_fraction: float = option(0.0, "without --val: hold out this share of --data for validation, 0 to 0.5")
+    loader: str = option("beton", "which loader feeds the training", choices=LOADERS)
+    batch_size: int = option(256, "images per process and micro-batch", short="-b")
+    val_batch_size: int = option(0, "images per process while validating; 0 means --batch-size")
+    num_workers: int = option(-1, "loader workers per process; -1 means the cores divided by the processes of this node")
+    prefetch: int = option(2, "batches prepared ahead (per worker for the torch loaders)")
+    image_size: int = option(224, "side of the training and validation crop, pixels")
+    resize_size: int = option(256, "shorter side before the validation crop, pixels")
+    drop_last: bool = option(True, "leave out the incomplete last batch of a training epoch")
+
+    def __post_init__(self) -> None:
+        _check_choices(self)
+        if not self.data:
+            raise UsageError("--data is missing; give a .beton file or a directory of class folders")
+        for name in ("data", "val"):
+            value = getattr(self, name)
+            if value and not Path(value).exists():
+                raise _fail(name, value, "there is no such file or directory")
+            if value and Path(value).is_dir() and self.loader in ("beton", "ffcv"):
+                raise _fail(
+                    name, value, f"--loader {self.loader} reads .beton files; convert it: "
+                    f"beton convert imagefolder {value} OUT.beton"
+                )
+        _check_range(self, "val_fraction", low=0, high=0.5)
+        if self.val and self.val_fraction:
+            raise UsageError("--val and --val-fraction are both given; choose one source of validation images")
+        for name in ("batch_size", "image_size", "resize_size", "prefetch"):
+            _check_range(self, name, low=1)
+        _check_range(self, "val_batch_size", low=0)
+        _check_range(self, "num_workers", low=-1)
+        if self.resize_size < self.image_size:
+            raise _fail("resize_size", self.resize_size, f"it must not be below --image-size ({self.image_size})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """Which network, and how it is laid out over the processes.
+
+    Raises
+    ------
+    UsageError
+        A value is out of range, or two of them contradict each other.
+    """
+
+    model: str = option("resnet18", "a torchvision classification model, or `tiny` (tests)")
+    num_classes: int = option(0, "outputs of the network; 0 means as many as the data has classes")
+    strategy: str = option("ddp", "how processes share the work: replicas or sharded parameters", choices=STRATEGIES)
+    amp: str = option("none", "mixed precision of forward and backward", choices=PRECISIONS)
+    channels_last: bool = option(True, "NHWC memory layout for weights and images")
+    compile: bool = option(False, "compile the network with torch.compile")
+    sync_bn: bool = option(False, "batch normalisation over all processes (DDP)")
+
+    def __post_init__(self) -> None:
+        _check_choices(self)
+        _check_range(self, "num_classes", low=0)
+        if self.strategy == "fsdp" and self.amp == "fp16":
+            raise UsageError("--strategy fsdp with --amp fp16 has no exact gradient scaling; use --amp bf16")
+        if self.strategy == "fsdp" and self.sync_bn:
+            raise UsageError("--sync-bn works with --strategy ddp only")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimOptions:
+    """The recipe: optimiser, schedule, regularisation.
+
+    Raises
+    ------
+    UsageError
+        A value is out of range, or two of them contradict each other.
+    """
+
+    epochs: int = option(90, "passes over the training data")
+    steps: int = option(0, "stop after so many optimiser steps, and spread the schedule over them; 0 means --epochs")
+    lr: float = option(0.1, "learning rate for a global batch of 256 images; scaled linearly to the real one")
+    scale_lr: bool = option(True, "scale --lr by global batch / 256 (Goyal et al., arXiv:1706.02677)")
+    momentum: float = option(0.9, "SGD momentum")
+    nesterov: bool = option(True, "Nesterov momentum")
+    weight_decay: float = option(5e-5, "L2 penalty")
+    norm_weight_decay: bool = option(False, "apply --weight-decay to norms and biases too")
+    warmup_epochs: float = option(5.0, "epochs of linear warm-up; at most half of the run is used")
+    label_smoothing: float = option(0.1, "share of a target spread over all classes")
+    accum: int = option(1, "micro-batches per optimiser step")
+    clip_norm: float = option(0.0, "largest gradient norm; 0 means no clipping")
+    mixup: float = option(0.0, "alpha of mixup; 0 means off")
+    cutmix: float = option(0.0, "alpha of CutMix; 0 means off; with --mixup one of the two is drawn per batch")
+    ema: float = option(0.0, "decay of an exponential moving average of the weights, used to validate; 0 means off")
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "weight_decay", "warmup_epochs", "clip_norm", "mixup", "cutmix"):
+            _check_range(self, name, low=0)
+        _check_range(self, "epochs", low=1)
+        _check_range(self, "accum", low=1)
+        _check_range(self, "lr", above=0)
+        _check_range(self, "momentum", low=0, high=0.9999)
+        _check_range(self, "label_smoothing", low=0, high=0.9999)
+        _check_range(self, "ema", low=0, high=0.999999)
+        if self.nesterov and self.momentum == 0:
+            raise UsageError("--nesterov needs --momentum above 0; pass --no-nesterov")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Where the run writes, how often, and what it runs on.
+
+    Raises
+    ------
+    UsageError
+        A value is out of range, or two of them contradict each other.
+    """
+
+    output: str = option("", "directory for log.jsonl and checkpoints; none are written without it")
+    resume: str = option("no", "`no`, `auto` (newest checkpoint of --output, if any) or a checkpoint directory")
+    checkpoint_steps: int = option(0, "optimiser steps between checkpoints; 0 means at the end of each epoch")
+    keep: int = option(2, "checkpoints kept")
+    log_steps: int = option(10, "optimiser steps between log lines (each step has a record in log.jsonl)")
+    seed: int = option(0, "seed of weights, order and augmentation, 0 to 2**31-1")
+    device: str = option("auto", "`auto`, `cpu` or `cuda`")
+    accelerator: str = option(
+        REAL, "`real`, or `sim:RATE`: each process stands in for a device that takes RATE images/s by sleeping"
+    )
+    deterministic: bool = option(False, "only deterministic GPU kernels (slower)")
+    peak_tflops: float = option(0.0, "peak of one device in TFLOP/s; logs the model FLOP utilisation when above 0")
+
+    def __post_init__(self) -> None:
+        for name in ("checkpoint_steps", "peak_tflops"):
+            _check_range(self, name, low=0)
+        _check_range(self, "log_steps", low=1)
+        _check_range(self, "keep", low=1)
+        _check_range(self, "seed", low=0, high=2**31 - 1)
+        if self.device not in ("auto", "cpu", "cuda"):
+            raise _fail("device", self.device, "expected auto, cpu or cuda")
+        sim_rate(self.accelerator)
+        if self.resume == "auto" and not self.output:
+            raise UsageError("--resume auto looks for checkpoints in --output, which is missing")
+        if self.resume not in ("no", "auto") and not Path(self.resume).is_dir():
+            raise _fail("resume", self.resume, "expected no, auto, or the directory of a checkpoint")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """All options of one training run, in four groups."""
+
+    data: DataOptions
+    model: ModelOptions
+    optim: OptimOptions
+    run: RunOptions
+
+    def flat(self) -> dict[str, Any]:
+        """Return every option under its own name, as the command line spells it with underscores."""
+        return {name: value for group in asdict(self).values() for name, value in group.items()}
+
+
+GROUPS: dict[str, type] = {"data": DataOptions, "model": ModelOptions, "optim": OptimOptions, "run": RunOptions}
+
+
+def option_fields() -> list[Field[Any]]:
+    """Return the fields of all groups, in the order of the help text; names are unique across groups."""
+    return [item for group in GROUPS.values() for item in fields(group)]
+
+
+def make_options(**values: Any) -> TrainOptions:
+    """Sort flat option values into their groups.
+
+    Parameters
+    ----------
+    **values
+        Options by name; those left out keep their defaults.
+
+    Raises
+    ------
+    UsageError
+        A name is unknown, or a value is not allowed.
+
+    Examples
+    --------
+    >>> make_options(data=".", loader="torch", epochs=3).optim.epochs
+    3
+    """
+    groups = {}
+    for group_name, group in GROUPS.items():
+        names = {item.name for item in fields(group)} & values.keys()
+        groups[group_name] = group(**{name: values.pop(name) for name in names})
+    if values:
+        raise UsageError(f"unknown training options: {', '.join(sorted(values))}")
+    return TrainOptions(**groups)
+
+
+def sim_rate(accelerator: str) -> float:
+    """Return the images/s of a simulated device, or 0 for a real one.
+
+    Raises
+    ------
+    UsageError
+        The text is neither ``real`` nor ``sim:RATE`` with a positive rate.
+    """
+    if accelerator == REAL:
+        return 0.0
+    kind, _, text = accelerator.partition(":")
+    try:
+        rate = float(text) if kind == "sim" else -1.0
+    except ValueError:
+        rate = -1.0
+    if not 0 < rate < float("inf"):
+        raise _fail("accelerator", accelerator, "expected real or sim:RATE with RATE in images/s, e.g. sim:400")
+    return rate
