@@ -1,0 +1,61 @@
+"""The gateway to the compiled core: JPEG decoding of regions, resizing, encoding, lossless transcoding.
+
+This package owns the shared library ``libbeton_native.so`` and is the only Python that touches it. It must not know
+what a ``.beton`` file, a pipeline or a tensor is: it takes addresses and sizes and fills memory that others own.
+
+The library is plain C called through ctypes, so every call releases the GIL and one build serves all Pythons.
+
+============= ==========================================================================================
+module        what it holds
+============= ==========================================================================================
+``library``   finding and loading the shared library, its function signatures
+``regions``   ``REQUEST`` and ``decode_regions``: the hot path, many samples a call
+``jpeg``      one JPEG at a time: probe, decode, encode, transcode
+============= ==========================================================================================
+"""
+
+from __future__ import annotations
+
+from .jpeg import JpegInfo, decode_jpeg, encode_jpeg, probe_jpeg, transcode_jpeg
+from .library import kernels_in_use, library_path, use_kernels
+from .regions import (
+    BICUBIC,
+    BILINEAR,
+    FLIP_LEFT_RIGHT,
+    FLIP_TOP_BOTTOM,
+    MODE_JPEG,
+    MODE_RAW,
+    NEAREST,
+    PAD_CONSTANT,
+    PAD_EDGE,
+    PAD_REFLECT,
+    PAD_SYMMETRIC,
+    REQUEST,
+    decode_regions,
+    status_text,
+)
+
+__all__ = [
+    "BICUBIC",
+    "BILINEAR",
+    "FLIP_LEFT_RIGHT",
+    "FLIP_TOP_BOTTOM",
+    "MODE_JPEG",
+    "MODE_RAW",
+    "NEAREST",
+    "PAD_CONSTANT",
+    "PAD_EDGE",
+    "PAD_REFLECT",
+    "PAD_SYMMETRIC",
+    "REQUEST",
+    "JpegInfo",
+    "decode_jpeg",
+    "decode_regions",
+    "encode_jpeg",
+    "kernels_in_use",
+    "library_path",
+    "probe_jpeg",
+    "status_text",
+    "transcode_jpeg",
+    "use_kernels",
+]

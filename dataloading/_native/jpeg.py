@@ -1,0 +1,309 @@
+"""One JPEG at a time: probe, decode, encode, transcode. For conversion and inspection, not for the hot path."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from dataloading.errors import DecodeError, UsageError
+
+from .library import LIBRARY, Info
+from .regions import status_text
+
+__all__ = ["JpegInfo", "decode_jpeg", "encode_jpeg", "probe_jpeg", "transcode_jpeg"]
+
+BytesLike: TypeAlias = "bytes | bytearray | memoryview | npt.NDArray[np.uint8]"
+Restart: TypeAlias = Literal["auto", "none"]
+
+_SPACES = ("gray", "ycbcr", "rgb", "cmyk", "ycck")
+_SAMPLING_OF_RATIO = {
+    (1, 1): "4:4:4",
+    (2, 1): "4:2:2",
+    (2, 2): "4:2:0",
+    (4, 1): "4:1:1",
+    (1, 2): "4:4:0",
+    (4, 2): "4:1:0",
+}
+_RATIO_OF_SAMPLING = {name: ratio for ratio, name in _SAMPLING_OF_RATIO.items()}
+_RESTARTS = {"none": 0, "auto": 1}
+_REASON_BYTES = 200
+_MAX_PIXELS = 1 << 28
+
+
+@dataclass(frozen=True, kw_only=True)
+class JpegInfo:
+    """What a JPEG's headers say; nothing of it has been checked against the data.
+
+    Parameters
+    ----------
+    width, height : int
+        Pixels.
+    num_components : int
+        1 (gray), 3 or 4.
+    subsampling : str
+        ``"4:4:4"``, ``"4:2:2"``, ``"4:2:0"``, ``"4:1:1"``, ``"4:4:0"``, ``"4:1:0"``, ``"4:0:0"`` for gray, or the
+        sampling factors such as ``"2x2,1x2,1x1"`` where no name fits.
+    colour_space : str
+        ``"ycbcr"``, ``"gray"``, ``"rgb"``, ``"cmyk"`` or ``"ycck"``: as libjpeg decides it from the markers.
+    progressive, arithmetic : bool
+        Kinds that cannot be decoded by region.
+    restart_interval : int
+        MCUs between two restart markers; 0 without markers.
+    mcu_width, mcu_height : int
+        Pixels of one MCU, the unit of coding.
+    mcus_per_row, mcu_rows : int
+        MCUs that cover the image.
+
+    Examples
+    --------
+    >>> probe_jpeg(encode_jpeg(np.zeros((20, 30, 3), np.uint8))).subsampling
+    '4:2:0'
+    """
+
+    width: int
+    height: int
+    num_components: int
+    subsampling: str
+    colour_space: str
+    progressive: bool
+    arithmetic: bool
+    restart_interval: int
+    mcu_width: int
+    mcu_height: int
+    mcus_per_row: int
+    mcu_rows: int
+
+    @property
+    def baseline(self) -> bool:
+        """Whether it is sequential and Huffman-coded, the only kind that is decoded by region."""
+        return not self.progressive and not self.arithmetic
+
+
+def _bytes(data: BytesLike) -> npt.NDArray[np.uint8]:
+    if isinstance(data, np.ndarray):
+        if data.dtype != np.uint8 or data.ndim != 1 or not data.flags.c_contiguous:
+            raise UsageError(
+                f"JPEG data must be bytes or a contiguous 1-D uint8 array, got {data.dtype} of shape {data.shape}"
+            )
+        return data
+    return np.frombuffer(data, np.uint8)
+
+
+def _fail(status: int, reason: bytes = b"") -> DecodeError:
+    text, detail = status_text(status), reason.decode(errors="replace")
+    return DecodeError(f"{text} ({detail})" if detail and detail != text else text)
+
+
+def probe_jpeg(data: BytesLike) -> JpegInfo:
+    """Read a JPEG's headers without decoding; a few microseconds.
+
+    Parameters
+    ----------
+    data : bytes-like
+        The file's bytes; a beginning that reaches the first scan is enough.
+
+    Returns
+    -------
+    JpegInfo
+
+    Raises
+    ------
+    DecodeError
+        If the data are no JPEG, their headers are malformed, or the kind is not supported (12-bit, lossless,
+        hierarchical).
+
+    Examples
+    --------
+    >>> info = probe_jpeg(encode_jpeg(np.zeros((20, 30, 3), np.uint8)))
+    >>> info.width, info.height, info.progressive
+    (30, 20, False)
+    """
+    array, info = _bytes(data), Info()
+    status: int = LIBRARY.beton_jpeg_probe(array.ctypes.data, array.size, ctypes.byref(info))
+    if status != 0:
+        raise _fail(status)
+    return JpegInfo(
+        width=info.width,
+        height=info.height,
+        num_components=info.num_components,
+        subsampling=_subsampling(info),
+        colour_space=_SPACES[info.color_space],
+        progressive=bool(info.progressive),
+        arithmetic=bool(info.arithmetic),
+        restart_interval=info.restart_interval,
+        mcu_width=info.mcu_width,
+        mcu_height=info.mcu_height,
+        mcus_per_row=info.mcus_per_row,
+        mcu_rows=info.mcu_rows,
+    )
+
+
+def _subsampling(info: Info) -> str:
+    count = info.num_components
+    if count == 1:
+        return "4:0:0"
+    factors = [(info.h_samp[i], info.v_samp[i]) for i in range(count)]
+    (h, v), chroma = factors[0], factors[1]
+    if chroma == factors[2] and h % chroma[0] == 0 and v % chroma[1] == 0:
+        name = _SAMPLING_OF_RATIO.get((h // chroma[0], v // chroma[1]))
+        if name is not None:
+            return name
+    return ",".join(f"{h}x{v}" for h, v in factors)
+
+
+def decode_jpeg(data: BytesLike) -> npt.NDArray[np.uint8]:
+    """Decode a whole JPEG to RGB, strictly: damage anywhere in it is an error.
+
+    Parameters
+    ----------
+    data : bytes-like
+        Gray, YCbCr of any subsampling or RGB; baseline, progressive or arithmetic.
+
+    Returns
+    -------
+    ndarray of uint8, shape (height, width, 3)
+        Exactly the pixels Pillow gives after ``convert("RGB")``. EXIF orientation is not applied.
+
+    Raises
+    ------
+    DecodeError
+        If the data are damaged or end early (libjpeg's warnings count), if the image is CMYK or YCCK, or if it has
+        more than 2**28 pixels.
+
+    Examples
+    --------
+    >>> decode_jpeg(encode_jpeg(np.full((8, 8, 3), 128, np.uint8)))[0, 0].tolist()
+    [128, 128, 128]
+    """
+    array = _bytes(data)
+    info = probe_jpeg(array)
+    # Before memory is set aside for what a damaged header promises.
+    if info.width * info.height > _MAX_PIXELS:
+        raise DecodeError(f"JPEG declares {info.width} x {info.height} pixels, more than the {_MAX_PIXELS} allowed")
+    pixels = np.empty((info.height, info.width, 3), np.uint8)
+    reason = ctypes.create_string_buffer(_REASON_BYTES)
+    status: int = LIBRARY.beton_jpeg_decode(array.ctypes.data, array.size, pixels.ctypes.data, pixels.nbytes, reason)
+    if status != 0:
+        raise _fail(status, reason.value)
+    return pixels
+
+
+def encode_jpeg(
+    pixels_HWC: npt.NDArray[np.uint8],
+    *,
+    quality: int = 90,
+    subsampling: str = "4:2:0",
+    restart: Restart = "auto",
+) -> bytes:
+    """Encode RGB pixels as a baseline JPEG of which regions can be decoded cheaply.
+
+    Parameters
+    ----------
+    pixels_HWC : ndarray of uint8, shape (height, width, 3)
+        RGB; rows may be strided.
+    quality : int
+        1 to 100, libjpeg's scale.
+    subsampling : {"4:2:0", "4:2:2", "4:4:4", "4:1:1", "4:4:0", "4:1:0"}
+        Chroma resolution.
+    restart : {"auto", "none"}
+        ``"auto"`` writes restart markers, a few to a row of MCUs where the image is large enough that they weigh
+        less than optimised Huffman tables save; ``"none"`` writes none.
+
+    Returns
+    -------
+    bytes
+        The same bytes for the same arguments and libjpeg version.
+
+    Raises
+    ------
+    UsageError
+        If an argument is outside its range or the array is no RGB image.
+
+    Examples
+    --------
+    >>> encode_jpeg(np.zeros((16, 16, 3), np.uint8))[:2].hex()
+    'ffd8'
+    """
+    if pixels_HWC.dtype != np.uint8 or pixels_HWC.ndim != 3 or pixels_HWC.shape[2] != 3 or pixels_HWC.size == 0:
+        raise UsageError(
+            f"encode_jpeg needs uint8 pixels of shape (height, width, 3), got {pixels_HWC.dtype} of shape "
+            f"{pixels_HWC.shape}"
+        )
+    height, width = pixels_HWC.shape[:2]
+    if max(height, width) > 65500:
+        raise UsageError(f"a JPEG holds at most 65500 x 65500 pixels, got {width} x {height}")
+    if not 1 <= quality <= 100:
+        raise UsageError(f"quality must be from 1 to 100, got {quality}")
+    if subsampling not in _RATIO_OF_SAMPLING:
+        raise UsageError(f"subsampling must be one of {sorted(_RATIO_OF_SAMPLING)}, got {subsampling!r}")
+    if pixels_HWC.strides[2] != 1 or pixels_HWC.strides[1] != 3 or pixels_HWC.strides[0] < 3 * width:
+        pixels_HWC = np.ascontiguousarray(pixels_HWC)
+    h, v = _RATIO_OF_SAMPLING[subsampling]
+    return _produce(
+        LIBRARY.beton_jpeg_encode,
+        pixels_HWC.ctypes.data,
+        width,
+        height,
+        pixels_HWC.strides[0],
+        quality,
+        h,
+        v,
+        _restart(restart),
+    )
+
+
+def transcode_jpeg(data: BytesLike, *, restart: Restart = "auto", keep_icc: bool = False) -> bytes:
+    """Re-code a JPEG losslessly: the same pixels, baseline, optimised Huffman tables, restart markers.
+
+    Parameters
+    ----------
+    data : bytes-like
+        Any JPEG that `decode_jpeg` takes.
+    restart : {"auto", "none"}
+        As in `encode_jpeg`.
+    keep_icc : bool
+        Keep the colour profile. All other APPn and COM markers go, except those that change the pixels (JFIF, Adobe);
+        so does EXIF with its orientation.
+
+    Returns
+    -------
+    bytes
+        A JPEG whose decoded pixels are identical.
+
+    Raises
+    ------
+    DecodeError
+        As `decode_jpeg`: nothing is made of damaged data.
+    UsageError
+        If ``restart`` is none of its values.
+
+    Examples
+    --------
+    >>> data = encode_jpeg(np.zeros((16, 16, 3), np.uint8), restart="none")
+    >>> bool((decode_jpeg(transcode_jpeg(data)) == decode_jpeg(data)).all())
+    True
+    """
+    array = _bytes(data)
+    return _produce(LIBRARY.beton_jpeg_transcode, array.ctypes.data, array.size, _restart(restart), int(keep_icc))
+
+
+def _restart(value: str) -> int:
+    if value not in _RESTARTS:
+        raise UsageError(f"restart must be one of {sorted(_RESTARTS)}, got {value!r}")
+    return _RESTARTS[value]
+
+
+def _produce(function: ctypes._FuncPointer, *arguments: int) -> bytes:
+    out, size = ctypes.c_void_p(), ctypes.c_int64()
+    reason = ctypes.create_string_buffer(_REASON_BYTES)
+    status: int = function(*arguments, ctypes.byref(out), ctypes.byref(size), reason)
+    if status != 0:
+        raise _fail(status, reason.value)
+    try:
+        return ctypes.string_at(out, size.value)
+    finally:
+        LIBRARY.beton_free(out)

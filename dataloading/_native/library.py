@@ -1,0 +1,146 @@
+"""Finding and loading ``libbeton_native.so``; the C signatures. Knows nothing of what the functions mean."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+
+__all__ = ["LIBRARY", "Info", "kernels_in_use", "library_path", "use_kernels"]
+
+_NAME = "libbeton_native.so"
+# Names another build of the library (a sanitizer's, an older one); for development only.
+_OVERRIDE = "BETON_NATIVE_LIBRARY"
+
+
+class Info(ctypes.Structure):
+    """Mirror of ``beton_jpeg_info`` in ``src/beton_native.h``."""
+
+    _fields_ = [  # noqa: RUF012  (ctypes reads a plain list)
+        ("width", ctypes.c_int32),
+        ("height", ctypes.c_int32),
+        ("num_components", ctypes.c_int32),
+        ("h_samp", ctypes.c_int32 * 4),
+        ("v_samp", ctypes.c_int32 * 4),
+        ("progressive", ctypes.c_int32),
+        ("arithmetic", ctypes.c_int32),
+        ("restart_interval", ctypes.c_int32),
+        ("color_space", ctypes.c_int32),
+        ("mcu_width", ctypes.c_int32),
+        ("mcu_height", ctypes.c_int32),
+        ("mcus_per_row", ctypes.c_int32),
+        ("mcu_rows", ctypes.c_int32),
+        ("num_scan_components", ctypes.c_int32),
+    ]
+
+
+def library_path() -> str:
+    """Return the path of the shared library.
+
+    Returns
+    -------
+    str
+        The first ``libbeton_native.so`` in the package's search path: an installed one lies beside this module, an
+        editable install may keep it in the environment.
+
+    Raises
+    ------
+    ImportError
+        If there is none; the message says how to build it.
+
+    Examples
+    --------
+    >>> library_path().endswith(".so")
+    True
+    """
+    override = os.environ.get(_OVERRIDE)
+    if override:
+        return override
+    from . import __path__ as folders
+
+    for folder in folders:
+        path = Path(folder) / _NAME
+        if path.is_file():
+            return str(path)
+    raise ImportError(
+        f"{_NAME} was not found in {[str(folder) for folder in folders]}. Install the package (pip install .), or in a "
+        "checkout build it: cmake -S . -B build/dev -G Ninja -DCMAKE_BUILD_TYPE=Release && cmake --build build/dev"
+    )
+
+
+def _load() -> ctypes.CDLL:
+    path = library_path()
+    try:
+        library = ctypes.CDLL(path)
+    except OSError as error:
+        raise ImportError(
+            f"{path} does not load: {error}. It needs the libjpeg-turbo it was built with "
+            "(Debian: libjpeg62-turbo, Ubuntu: libjpeg-turbo8); build it again after changing that"
+        ) from error
+    pointer, i32, i64, text = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_char_p
+    out_pointer, out_i64 = ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64)
+    signatures: dict[str, tuple[object, list[object]]] = {
+        "beton_request_size": (i64, []),
+        "beton_decode_regions": (i64, [pointer, i64]),
+        "beton_status_text": (text, [i32]),
+        "beton_jpeg_probe": (i32, [pointer, i64, ctypes.POINTER(Info)]),
+        "beton_jpeg_decode": (i32, [pointer, i64, pointer, i64, pointer]),
+        "beton_jpeg_encode": (i32, [pointer, i32, i32, i64, i32, i32, i32, i32, out_pointer, out_i64, pointer]),
+        "beton_jpeg_transcode": (i32, [pointer, i64, i32, i32, out_pointer, out_i64, pointer]),
+        "beton_free": (None, [pointer]),
+        "beton_kernels": (text, []),
+        "beton_set_kernels": (i32, [text]),
+    }
+    for name, (result, arguments) in signatures.items():
+        try:
+            function = getattr(library, name)
+        except AttributeError as error:
+            raise ImportError(f"{path} lacks {name}: it is older than its gateway; build it again") from error
+        function.restype = result
+        function.argtypes = arguments
+    return library
+
+
+LIBRARY = _load()
+
+
+def kernels_in_use() -> str:
+    """Return the name of the instruction set the kernels use.
+
+    Returns
+    -------
+    str
+        ``"avx2"`` or ``"portable"``; both give the same bytes.
+
+    Examples
+    --------
+    >>> kernels_in_use() in ("avx2", "portable")
+    True
+    """
+    name: bytes = LIBRARY.beton_kernels()
+    return name.decode()
+
+
+def use_kernels(name: str) -> None:
+    """Choose the instruction set of the kernels for the whole process; for tests and benchmarks.
+
+    Parameters
+    ----------
+    name : {"auto", "avx2", "portable"}
+        ``"auto"`` takes the best this processor runs. The environment variable ``BETON_KERNELS=portable`` makes
+        ``"auto"`` mean ``"portable"``.
+
+    Raises
+    ------
+    ValueError
+        If there are no such kernels, or this processor cannot run them.
+
+    Examples
+    --------
+    >>> use_kernels("portable")
+    >>> kernels_in_use()
+    'portable'
+    >>> use_kernels("auto")
+    """
+    if LIBRARY.beton_set_kernels(name.encode()) != 0:
+        raise ValueError(f"kernels {name!r} are unknown or do not run on this processor; use 'auto' or 'portable'")

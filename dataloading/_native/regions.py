@@ -1,0 +1,146 @@
+"""The hot path: a table of requests in, finished planes in the caller's memory out.
+
+Owns the layout of a request. Must not know where the bytes come from, nor how boxes are drawn.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from .library import LIBRARY
+
+__all__ = [
+    "BICUBIC",
+    "BILINEAR",
+    "FLIP_LEFT_RIGHT",
+    "FLIP_TOP_BOTTOM",
+    "MODE_JPEG",
+    "MODE_RAW",
+    "NEAREST",
+    "PAD_CONSTANT",
+    "PAD_EDGE",
+    "PAD_REFLECT",
+    "PAD_SYMMETRIC",
+    "REQUEST",
+    "decode_regions",
+    "status_text",
+]
+
+MODE_JPEG, MODE_RAW = 0, 1
+NEAREST, BILINEAR, BICUBIC = 0, 1, 2
+PAD_CONSTANT, PAD_EDGE, PAD_REFLECT, PAD_SYMMETRIC = 0, 1, 2, 3
+FLIP_LEFT_RIGHT, FLIP_TOP_BOTTOM = 1, 2
+
+REQUEST: np.dtype[np.void] = np.dtype(
+    [
+        ("src", "u8"),  # address of the stored bytes
+        ("src_bytes", "u8"),
+        ("dst", "u8"),  # address of row 0 of plane 0
+        ("plane_stride", "i8"),  # bytes from a plane to the next
+        ("row_stride", "i8"),  # bytes from a row to the next
+        ("mode", "i4"),  # MODE_JPEG, MODE_RAW (row-major HWC)
+        ("src_width", "i4"),
+        ("src_height", "i4"),
+        ("box_x", "i4"),  # the crop, inside the image
+        ("box_y", "i4"),
+        ("box_w", "i4"),
+        ("box_h", "i4"),
+        ("scaled_w", "i4"),  # the crop is resized to this
+        ("scaled_h", "i4"),
+        ("window_x", "i4"),  # this window of the resized crop is written; what lies outside is padded
+        ("window_y", "i4"),
+        ("out_w", "i4"),
+        ("out_h", "i4"),
+        ("pad_mode", "i4"),
+        ("fill", "u1", (4,)),
+        ("flip", "i4"),  # FLIP_LEFT_RIGHT | FLIP_TOP_BOTTOM, applied last
+        ("interpolation", "i4"),
+        ("antialias", "i4"),
+        ("channels", "i4"),
+        ("status", "i4"),  # out: 0, or a reason for status_text
+    ],
+    align=True,
+)
+
+if LIBRARY.beton_request_size() != REQUEST.itemsize:
+    raise ImportError(
+        f"the native library's request has {LIBRARY.beton_request_size()} bytes, the gateway's {REQUEST.itemsize}: "
+        "they are of different versions; build the library again"
+    )
+
+
+def decode_regions(requests: npt.NDArray[np.void]) -> int:
+    """Produce the pixels of every request; equal to torchvision's crop, resize, crop or pad, flip.
+
+    Parameters
+    ----------
+    requests : ndarray of REQUEST, shape (n,)
+        One record a sample; contiguous and writable. The addresses must be valid for the sizes stated: the caller
+        keeps that memory alive during the call. Output is uint8, planar (CHW), 0 to 255.
+
+    Returns
+    -------
+    int
+        How many failed. Each record's ``status`` is 0, or a number for `status_text`; the output of a failed request
+        is unspecified, but the others are not touched by it.
+
+    Raises
+    ------
+    TypeError
+        If ``requests`` is not a contiguous, writable array of REQUEST. Data never raise.
+
+    Notes
+    -----
+    Without a resize the pixels are exactly libjpeg-turbo's (accurate integer DCT, fancy upsampling), as Pillow gives
+    them. With one, luma and chroma are resized apart and meet in RGB at output size, with the filters of Pillow and
+    torchvision's ``antialias=True`` in fixed point; ``docs/native.md`` states how near that is to exact arithmetic.
+    The GIL is released. Any number of threads may call at once; scratch memory is per thread.
+
+    Examples
+    --------
+    >>> pixels = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
+    >>> out = np.zeros((3, 2, 2), np.uint8)
+    >>> request = np.zeros(1, REQUEST)
+    >>> request["src"], request["src_bytes"] = pixels.ctypes.data, pixels.nbytes
+    >>> request["dst"], request["plane_stride"], request["row_stride"] = out.ctypes.data, 4, 2
+    >>> request["mode"], request["channels"] = MODE_RAW, 3
+    >>> for name in ("src_width", "src_height", "box_w", "box_h", "scaled_w", "scaled_h", "out_w", "out_h"):
+    ...     request[name] = 2
+    >>> decode_regions(request)
+    0
+    >>> out[:, 0, 1].tolist()
+    [3, 4, 5]
+    """
+    if requests.dtype != REQUEST or requests.ndim != 1 or not requests.flags.carray:
+        raise TypeError(
+            f"requests must be a contiguous, writable 1-D array of REQUEST, got dtype {requests.dtype} of shape "
+            f"{requests.shape}"
+        )
+    failed: int = LIBRARY.beton_decode_regions(requests.ctypes.data, len(requests))
+    return failed
+
+
+@lru_cache(maxsize=64)
+def status_text(status: int) -> str:
+    """Return what a request's status means, as a clause without a final stop.
+
+    Parameters
+    ----------
+    status : int
+        ``REQUEST.status`` after `decode_regions`.
+
+    Returns
+    -------
+    str
+        For example ``"JPEG data ends early"``.
+
+    Examples
+    --------
+    >>> status_text(3)
+    'JPEG data ends early'
+    """
+    text: bytes = LIBRARY.beton_status_text(int(status))
+    return text.decode()

@@ -1,0 +1,122 @@
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "beton_native.h"
+#include "header.h"
+#include "kernels.h"
+#include "libjpeg_io.h"
+#include "region.h"
+#include "status.h"
+
+using namespace beton;
+
+namespace {
+
+// libjpeg accepts images our header reader refuses up front; both must agree that this is an RGB-able JPEG.
+Status check_whole(const uint8_t* data, int64_t size, JpegHeader* header) {
+  if (size < 0 || (data == nullptr && size > 0)) return kBadRequest;
+  Status status = parse_header(data, size_t(size), header);
+  if (status != kOk) return status;
+  if (header->num_components == 4) return kFourColours;
+  return check_plausible(*header, size_t(size));
+}
+
+void clear(char* reason) {
+  if (reason != nullptr) reason[0] = 0;
+}
+
+}  // namespace
+
+extern "C" {
+
+int64_t beton_request_size(void) { return int64_t(sizeof(beton_request)); }
+
+int64_t beton_decode_regions(beton_request* requests, int64_t count) {
+  int64_t failed = 0;
+  for (int64_t i = 0; i < count; i++) {
+    Status status;
+    try {
+      status = decode_region(requests[i]);
+    } catch (const std::bad_alloc&) {
+      status = kOutOfMemory;
+    } catch (...) {
+      status = kLibjpeg;
+    }
+    requests[i].status = status;
+    failed += status != kOk;
+  }
+  return failed;
+}
+
+const char* beton_status_text(int32_t status) { return status_text(status); }
+
+int32_t beton_jpeg_probe(const uint8_t* data, int64_t size, beton_jpeg_info* info) {
+  JpegHeader h;
+  std::memset(info, 0, sizeof *info);
+  if (size < 0 || (data == nullptr && size > 0)) return kBadRequest;
+  const Status status = parse_header(data, size_t(size), &h);
+  if (status != kOk) return status;
+  info->width = h.width;
+  info->height = h.height;
+  info->num_components = h.num_components;
+  for (int i = 0; i < h.num_components; i++) {
+    info->h_samp[i] = h.component[i].h;
+    info->v_samp[i] = h.component[i].v;
+  }
+  info->progressive = h.progressive;
+  info->arithmetic = h.arithmetic;
+  info->restart_interval = h.restart_interval;
+  info->color_space = h.space;
+  info->mcu_width = h.mcu_width;
+  info->mcu_height = h.mcu_height;
+  info->mcus_per_row = h.mcus_per_row;
+  info->mcu_rows = h.mcu_rows;
+  info->num_scan_components = h.num_scan_components;
+  return kOk;
+}
+
+int32_t beton_jpeg_decode(const uint8_t* data, int64_t size, uint8_t* rgb, int64_t rgb_bytes, char* reason) {
+  clear(reason);
+  JpegHeader h;
+  const Status status = check_whole(data, size, &h);
+  if (status != kOk) return status;
+  const int64_t stride = int64_t(h.width) * 3;
+  if (rgb_bytes != stride * h.height) return kBadRequest;
+  return libjpeg_decode_rgb(data, size_t(size), 0, 0, h.width, h.height, rgb, size_t(stride), true, reason);
+}
+
+int32_t beton_jpeg_encode(const uint8_t* rgb, int32_t width, int32_t height, int64_t row_stride, int32_t quality,
+                          int32_t h_samp, int32_t v_samp, int32_t restart, uint8_t** out, int64_t* out_bytes,
+                          char* reason) {
+  clear(reason);
+  if (rgb == nullptr || width < 1 || height < 1 || width > 65500 || height > 65500 || row_stride < int64_t(width) * 3 ||
+      quality < 1 || quality > 100 || h_samp < 1 || h_samp > 4 || v_samp < 1 || v_samp > 4) {
+    return kBadRequest;
+  }
+  size_t bytes = 0;
+  const Status status =
+      libjpeg_encode(rgb, width, height, size_t(row_stride), quality, h_samp, v_samp, restart, out, &bytes, reason);
+  *out_bytes = int64_t(bytes);
+  return status;
+}
+
+int32_t beton_jpeg_transcode(const uint8_t* data, int64_t size, int32_t restart, int32_t keep_icc, uint8_t** out,
+                             int64_t* out_bytes, char* reason) {
+  clear(reason);
+  JpegHeader h;
+  Status status = check_whole(data, size, &h);
+  if (status != kOk) return status;
+  size_t bytes = 0;
+  status = libjpeg_transcode(data, size_t(size), restart, keep_icc != 0, out, &bytes, reason);
+  *out_bytes = int64_t(bytes);
+  return status;
+}
+
+void beton_free(uint8_t* memory) { std::free(memory); }
+
+const char* beton_kernels(void) { return kernels().name; }
+
+int32_t beton_set_kernels(const char* name) { return select_kernels(name) ? 0 : 1; }
+
+}  // extern "C"

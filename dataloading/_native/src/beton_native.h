@@ -1,0 +1,79 @@
+// Thread-safety: every function may be called from any number of threads at once; scratch memory is per thread.
+//
+// The C ABI of the native core: the only symbols the library exports. dataloading/_native/__init__.py mirrors it.
+#ifndef BETON_NATIVE_H
+#define BETON_NATIVE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define BETON_API __attribute__((visibility("default")))
+
+// One sample to produce. The order and types of the fields are those of REQUEST in the gateway.
+typedef struct beton_request {
+  uint64_t src;          // address of the stored bytes
+  uint64_t src_bytes;
+  uint64_t dst;          // address of row 0 of plane 0
+  int64_t plane_stride;  // bytes
+  int64_t row_stride;    // bytes
+  int32_t mode;          // BETON_MODE_*
+  int32_t src_width, src_height;
+  int32_t box_x, box_y, box_w, box_h;
+  int32_t scaled_w, scaled_h;
+  int32_t window_x, window_y, out_w, out_h;
+  int32_t pad_mode;  // BETON_PAD_*
+  uint8_t fill[4];
+  int32_t flip;  // bit 0: left-right, bit 1: top-bottom
+  int32_t interpolation;
+  int32_t antialias;
+  int32_t channels;
+  int32_t status;  // out
+} beton_request;
+
+enum { BETON_MODE_JPEG = 0, BETON_MODE_RAW = 1 };
+enum { BETON_PAD_CONSTANT = 0, BETON_PAD_EDGE = 1, BETON_PAD_REFLECT = 2, BETON_PAD_SYMMETRIC = 3 };
+enum { BETON_NEAREST = 0, BETON_BILINEAR = 1, BETON_BICUBIC = 2 };
+
+// What a JPEG's headers say.
+typedef struct beton_jpeg_info {
+  int32_t width, height, num_components;
+  int32_t h_samp[4], v_samp[4];
+  int32_t progressive, arithmetic, restart_interval;
+  int32_t color_space;  // BETON_SPACE_*
+  int32_t mcu_width, mcu_height, mcus_per_row, mcu_rows;
+  int32_t num_scan_components;  // of the first scan
+} beton_jpeg_info;
+
+enum { BETON_SPACE_GRAY = 0, BETON_SPACE_YCBCR = 1, BETON_SPACE_RGB = 2, BETON_SPACE_CMYK = 3, BETON_SPACE_YCCK = 4 };
+
+enum { BETON_RESTART_NONE = 0, BETON_RESTART_AUTO = 1 };
+
+BETON_API int64_t beton_request_size(void);
+// Fills every request's status; returns how many are not 0.
+BETON_API int64_t beton_decode_regions(beton_request* requests, int64_t count);
+BETON_API const char* beton_status_text(int32_t status);
+
+BETON_API int32_t beton_jpeg_probe(const uint8_t* data, int64_t size, beton_jpeg_info* info);
+// Whole image to interleaved RGB of width * height * 3 bytes. `reason` (may be null) receives a text of at most 200 bytes.
+BETON_API int32_t beton_jpeg_decode(const uint8_t* data, int64_t size, uint8_t* rgb, int64_t rgb_bytes, char* reason);
+// On success *out is memory for beton_free.
+BETON_API int32_t beton_jpeg_encode(const uint8_t* rgb, int32_t width, int32_t height, int64_t row_stride,
+                                    int32_t quality, int32_t h_samp, int32_t v_samp, int32_t restart, uint8_t** out,
+                                    int64_t* out_bytes, char* reason);
+BETON_API int32_t beton_jpeg_transcode(const uint8_t* data, int64_t size, int32_t restart, int32_t keep_icc,
+                                       uint8_t** out, int64_t* out_bytes, char* reason);
+BETON_API void beton_free(uint8_t* memory);
+
+// Name of the kernels in use ("avx2", "portable"); beton_set_kernels returns 0 when this processor can run `name`.
+BETON_API const char* beton_kernels(void);
+BETON_API int32_t beton_set_kernels(const char* name);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

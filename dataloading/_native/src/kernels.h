@@ -1,0 +1,54 @@
+// Thread-safety: kernels are pure functions over the caller's memory; the chosen table is one atomic pointer.
+//
+// The loops that cost time, once for every instruction set. All sets give the same bytes: it is integer arithmetic
+// whose every rounding is written down here, so that the portable loops are the reference of the others.
+#ifndef BETON_KERNELS_H
+#define BETON_KERNELS_H
+
+#include <cstddef>
+#include <cstdint>
+
+#include "resample.h"
+
+namespace beton {
+
+// Bytes behind the last sample of a source row that a kernel may read (and ignore).
+constexpr int kRowPadding = 64;
+// Samples behind the last output that a kernel may write.
+constexpr int kOutPadding = 32;
+
+// A horizontal Axis arranged for byte shuffles: four outputs a group, all their taps within 16 source bytes.
+struct RowPlan {
+  const Axis* axis = nullptr;
+  bool narrow = false;          // false: some group spans more than 16 bytes, and masks are not filled
+  int groups = 0, pairs = 0;
+  std::vector<int> base;        // groups: first source sample
+  std::vector<uint8_t> masks;   // groups * pairs * 16: byte shuffle giving four zero-extended tap pairs
+  std::vector<int16_t> weights; // groups * pairs * 8
+};
+
+void make_row_plan(const Axis& axis, RowPlan* plan);
+
+struct Kernels {
+  const char* name;
+  // dst[row][i] = (sum over t of w[i][t] * src[row][start[i] + t] + 128) >> 8; src points at sample 0 of the axis.
+  void (*horizontal)(const RowPlan& plan, const uint8_t* src, ptrdiff_t src_stride, int rows, int16_t* dst,
+                     ptrdiff_t dst_stride);
+  // out[i] = (sum over t of w[t] * src[t * stride + i] + (1 << 13)) >> 14; taps is even.
+  void (*vertical)(const int16_t* src, ptrdiff_t stride, const int16_t* weights, int taps, int n, int16_t* out);
+  // (q + 32) >> 6, clamped to a byte.
+  void (*pack)(const int16_t* src, int n, uint8_t* dst);
+  // JFIF's YCbCr to RGB on values with six fractional bits, then as pack.
+  void (*ycc_to_rgb)(const int16_t* y, const int16_t* cb, const int16_t* cr, int n, uint8_t* r, uint8_t* g, uint8_t* b);
+  void (*split_rgb)(const uint8_t* rgb, int n, uint8_t* r, uint8_t* g, uint8_t* b);
+};
+
+const Kernels& kernels();               // the best this processor runs, unless select_kernels chose another
+bool select_kernels(const char* name);  // false when unknown or not runnable here
+
+extern const Kernels kPortableKernels;
+const Kernels* avx2_kernels();  // null where not built or not runnable
+
+}  // namespace beton
+
+#endif

@@ -1,0 +1,42 @@
+// Thread-safety: every call owns its libjpeg object; no shared state.
+//
+// Everything that goes through libjpeg-turbo: whole or partial decoding of any kind of JPEG, encoding, lossless
+// transcoding. No libjpeg error or warning gets past this file: errors and warnings become a Status.
+#ifndef BETON_LIBJPEG_IO_H
+#define BETON_LIBJPEG_IO_H
+
+#include <cstddef>
+#include <cstdint>
+
+#include "header.h"
+#include "status.h"
+
+namespace beton {
+
+constexpr int kReasonBytes = 200;  // JMSG_LENGTH_MAX
+
+// Largest image that is decoded or transcoded whole: bounds what a hostile header can make us allocate and compute.
+constexpr int64_t kMaxPixels = int64_t(1) << 28;
+constexpr int kMaxScans = 256;
+
+// kTooLarge when the header asks for more than kMaxPixels, or kTruncated when the data is too short to hold even one
+// bit a block; cheap, to be asked before memory is spent.
+Status check_plausible(const JpegHeader& header, size_t size);
+
+// Decodes columns [x, x + width) of rows [y, y + height) to interleaved RGB: exactly the pixels of a full decode with
+// the accurate integer DCT and fancy upsampling. With `strict` the data below the region is read too, to its end marker.
+Status libjpeg_decode_rgb(const uint8_t* data, size_t size, int x, int y, int width, int height, uint8_t* rgb,
+                          size_t row_stride, bool strict, char* reason);
+
+Status libjpeg_encode(const uint8_t* rgb, int width, int height, size_t row_stride, int quality, int h_samp, int v_samp,
+                      int restart, uint8_t** out, size_t* out_bytes, char* reason);
+
+Status libjpeg_transcode(const uint8_t* data, size_t size, int restart, bool keep_icc, uint8_t** out, size_t* out_bytes,
+                         char* reason);
+
+// MCUs between two restart markers for an image whose entropy-coded data takes about `bytes` bytes; 0 = no markers.
+int choose_restart_interval(int width, int mcus_per_row, int mcu_rows, size_t bytes);
+
+}  // namespace beton
+
+#endif

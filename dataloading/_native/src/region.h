@@ -1,0 +1,16 @@
+// Thread-safety: decode_region may run in any number of threads, on different requests.
+//
+// One request from stored bytes to finished planes: geometry, and which of the decoders and resizers does the work.
+#ifndef BETON_REGION_H
+#define BETON_REGION_H
+
+#include "beton_native.h"
+#include "status.h"
+
+namespace beton {
+
+Status decode_region(const beton_request& request);
+
+}  // namespace beton
+
+#endif

@@ -1,0 +1,76 @@
+// Thread-safety: a Scratch belongs to one thread; thread_scratch() gives each thread its own, freed when it ends.
+//
+// Working memory that is kept from one sample to the next.
+#ifndef BETON_SCRATCH_H
+#define BETON_SCRATCH_H
+
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+
+#include "kernels.h"
+#include "resample.h"
+
+namespace beton {
+
+// Uninitialised memory, aligned to a cache line, that only grows until trim().
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer() { std::free(data_); }
+
+  template <typename T>
+  T* get(size_t count) {
+    const size_t bytes = (count * sizeof(T) + 63) & ~size_t(63);
+    if (bytes > capacity_) {
+      std::free(data_);
+      data_ = nullptr;
+      capacity_ = 0;
+      const size_t rounded = (bytes + bytes / 4 + 63) & ~size_t(63);
+      data_ = std::aligned_alloc(64, rounded);
+      if (data_ == nullptr) throw std::bad_alloc();
+      capacity_ = rounded;
+    }
+    return static_cast<T*>(data_);
+  }
+
+  // Gives back what one unusually large image needed.
+  void trim(size_t limit) {
+    if (capacity_ <= limit) return;
+    std::free(data_);
+    data_ = nullptr;
+    capacity_ = 0;
+  }
+
+ private:
+  void* data_ = nullptr;
+  size_t capacity_ = 0;
+};
+
+struct Scratch {
+  Axis x[3], y[3];       // per component
+  RowPlan plan[3];
+  Buffer strip[3];       // decoded or split rows of a component
+  Buffer middle[3];      // after the horizontal pass
+  Buffer line;           // one output row of each component
+  Buffer rgb;            // interleaved pixels from libjpeg
+  Buffer core;           // planar result before padding
+
+  void trim() {
+    constexpr size_t kKeep = size_t(32) << 20;
+    for (int i = 0; i < 3; i++) {
+      strip[i].trim(kKeep);
+      middle[i].trim(kKeep);
+    }
+    rgb.trim(kKeep);
+    core.trim(kKeep);
+  }
+};
+
+Scratch& thread_scratch();
+
+}  // namespace beton
+
+#endif
