@@ -1,0 +1,293 @@
+"""One batch in the making: memory, the hops its samples take, and what becomes of those that fail.
+
+`Recipe` holds what all batches of a loader share; `BatchJob` is one batch as the engine's unit of work.
+Knows neither the order of samples (that comes as a `Step`) nor threads (it is told which one runs it).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from dataloading.decode import Decoder, ImageDecoder, interleave
+from dataloading.errors import DecodeError, SampleError, TransformError
+from dataloading.pipeline import Pipeline, PipelineFault
+from dataloading.sampler import EpochOrder, Step
+from dataloading.stats import Clock
+from dataloading.transfer import Sent, Transfer, as_tensor
+from dataloading.transforms.rng import sample_keys
+from dataloading.workers import Ring
+
+__all__ = ["BatchJob", "ImageField", "OnError", "Recipe"]
+
+OnError = Literal["raise", "skip", "replace"]
+
+_ADVICE = {
+    DecodeError: "Run 'beton verify {path}' to list damaged samples, or pass on_error=\"skip\"",
+    TransformError: 'Mend the transform, or pass on_error="skip"',
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageField:
+    """How the images of one field are made, and where they go.
+
+    Parameters
+    ----------
+    decoder : ImageDecoder
+    pipeline : Pipeline
+    ring : Ring
+        Lends memory for the images of one batch.
+    interleaved : bool
+        Lay out the batch as NHWC (the tensor is still (N, C, H, W), in channels_last format).
+    """
+
+    decoder: ImageDecoder
+    pipeline: Pipeline
+    ring: Ring
+    interleaved: bool
+
+    def lend(self, rows: int) -> npt.NDArray[Any]:
+        """Lend an array of shape (rows, channels, height, width), or (rows, height, width, channels)."""
+        channels, height, width = self.pipeline.out_shape
+        shape = (height, width, channels) if self.interleaved else (channels, height, width)
+        storage = np.dtype(self.pipeline.storage_dtype)
+        num_bytes = rows * channels * height * width * storage.itemsize
+        return self.ring.lend()[:num_bytes].view(storage).reshape(rows, *shape)
+
+
+class Recipe:
+    """What all batches of one loader share.
+
+    Parameters
+    ----------
+    path : str
+        The file, for messages.
+    names : tuple of str
+        Fields to deliver, in order.
+    images, others : mappings
+        Field name to how it is made.
+    seed : int
+        Of the random keys.
+    group_size : int
+        Samples a worker takes at a time.
+    on_error : {"raise", "skip", "replace"}
+    transfer : Transfer
+    clock : Clock
+    """
+
+    def __init__(
+        self,
+        *,
+        path: str,
+        names: tuple[str, ...],
+        images: Mapping[str, ImageField],
+        others: Mapping[str, Decoder],
+        seed: int,
+        group_size: int,
+        num_workers: int,
+        on_error: OnError,
+        transfer: Transfer,
+        clock: Clock,
+    ) -> None:
+        self.path = path
+        self.names = names
+        self.images = images
+        self.others = others
+        self.seed = seed
+        self.group_size = group_size
+        self.on_error = on_error
+        self.transfer = transfer
+        self.clock = clock
+        self._scratch: list[dict[tuple[str, str], npt.NDArray[Any]]] = [{} for _ in range(num_workers)]
+
+    def jobs(self, order: EpochOrder, epoch: int) -> Iterator[BatchJob]:
+        """Make the jobs of one epoch, one a step."""
+        for number in range(len(order)):
+            with self.clock.measure("sampler"):
+                step = order.step(number)
+            yield BatchJob(self, step, epoch)
+
+    def scratch(self, worker: int, purpose: tuple[str, str], shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
+        """Give a worker's own array for one purpose, made once."""
+        arrays = self._scratch[worker]
+        if purpose not in arrays:
+            arrays[purpose] = np.empty((self.group_size, *shape), dtype)
+        return arrays[purpose]
+
+    def error(self, kind: type[SampleError], reason: str, sample: int, field: str) -> SampleError:
+        """Make the error for one sample, with the advice that fits."""
+        return kind(reason, sample=sample, field=field, path=self.path, advice=_ADVICE[kind].format(path=self.path))
+
+
+class BatchJob:
+    """One batch as the engine runs it: `run_group` from any thread, then `finish` from the last one.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    step : Step
+        Which samples.
+    epoch : int
+        Part of every random key.
+    """
+
+    def __init__(self, recipe: Recipe, step: Step, epoch: int) -> None:
+        self.step = step
+        self.epoch = epoch
+        self.indices = step.indices
+        self.num_valid = step.num_valid
+        self.errors: list[SampleError] = []
+        self.sent: Sent | None = None
+        self._recipe = recipe
+        self._failures: dict[int, SampleError] = {}  # by row; assignment to a dict is atomic
+        rows = len(step.indices)
+        self.num_groups = max(-(-rows // recipe.group_size), 1)
+        self._values: dict[str, Any] = {name: decoder.allocate(rows) for name, decoder in recipe.others.items()}
+        self._requests: dict[str, npt.NDArray[np.void]] = {}
+        self._keys = sample_keys(recipe.seed, epoch, step.indices)
+        for name, image in recipe.images.items():
+            self._values[name] = image.lend(rows)
+            with recipe.clock.measure("view"):
+                requests = image.decoder.requests(step.indices)
+                recipe.clock.count(bytes_read=int(requests["src_bytes"].sum()))
+            self._requests[name] = requests
+            self._plan(name, image.pipeline, requests)
+
+    def _plan(self, name: str, pipeline: Pipeline, requests: npt.NDArray[np.void]) -> None:
+        start = 0
+        while start < len(requests):
+            try:
+                pipeline.plan(requests["src_width"], requests["src_height"], self._keys, requests, start=start)
+                return
+            except PipelineFault as fault:
+                self._fail_transform(fault, 0, name)
+                start = fault.position + 1
+
+    def run_group(self, group: int, worker: int) -> None:
+        """Take the samples of one group through decoding and transforms."""
+        size = self._recipe.group_size
+        first, last = group * size, min((group + 1) * size, len(self.indices))
+        for name, decoder in self._recipe.others.items():
+            for row, reason in decoder.decode(self.indices[first:last], self._values[name], first):
+                self._fail(DecodeError, reason, first + row, name)
+        for name, image in self._recipe.images.items():
+            self._run_images(name, image, first, last, worker)
+
+    def _run_images(self, name: str, image: ImageField, first: int, last: int, worker: int) -> None:
+        recipe, pipeline, num = self._recipe, image.pipeline, last - first
+        out = self._values[name][first:last]
+        planar = out
+        if image.interleaved:
+            dtype = np.dtype(pipeline.storage_dtype)
+            planar = recipe.scratch(worker, (name, "planar"), pipeline.out_shape, dtype)[:num]
+        decoded = planar
+        if not pipeline.in_place:
+            decoded = recipe.scratch(worker, (name, "decoded"), pipeline.decode_shape, np.uint8)[:num]
+        started = time.perf_counter()
+        for run_first, run_last in self._good_runs(first, last):
+            requests = self._requests[name][run_first:run_last]
+            for row, reason in image.decoder.decode(requests, decoded[run_first - first : run_last - first]):
+                self._fail(DecodeError, reason, run_first + row, name)
+        decoded_at = time.perf_counter()
+        for run_first, run_last in self._good_runs(first, last):
+            part = slice(run_first - first, run_last - first)
+            self._transform(name, pipeline, decoded[part], self._keys[run_first:run_last], planar[part], run_first)
+        if image.interleaved:
+            interleave(planar, out)
+        recipe.clock.add("decode", decoded_at - started)
+        recipe.clock.add("transform", time.perf_counter() - decoded_at)
+
+    def _transform(
+        self,
+        name: str,
+        pipeline: Pipeline,
+        decoded_NCHW: npt.NDArray[np.uint8],
+        keys: npt.NDArray[np.uint64],
+        out_NCHW: npt.NDArray[Any],
+        first_row: int,
+    ) -> None:
+        start = 0
+        while start < len(keys):
+            try:
+                pipeline.run(decoded_NCHW, keys, out_NCHW, start=start)
+                return
+            except PipelineFault as fault:
+                self._fail_transform(fault, first_row, name)
+                start = fault.position + 1
+
+    def _good_runs(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Cut rows `first` to `last` at those that have failed."""
+        if not self._failures:
+            yield first, last
+            return
+        start = first
+        for row in sorted(row for row in list(self._failures) if first <= row < last):
+            if row > start:
+                yield start, row
+            start = row + 1
+        if start < last:
+            yield start, last
+
+    def _fail(
+        self, kind: type[SampleError], reason: str, row: int, field: str, cause: BaseException | None = None
+    ) -> None:
+        if row not in self._failures:
+            error = self._recipe.error(kind, reason, int(self.indices[row]), field)
+            error.__cause__ = cause
+            self._failures[row] = error
+
+    def _fail_transform(self, fault: PipelineFault, first_row: int, field: str) -> None:
+        reason = f"{fault.transform} raised {type(fault.cause).__name__}: {fault.cause}"
+        self._fail(TransformError, reason, first_row + fault.position, field, fault.cause)
+
+    def finish(self) -> None:
+        """Deal with the samples that failed, make tensors, and start their way to the device."""
+        self.errors = [self._failures[row] for row in sorted(self._failures)]
+        if self.errors:
+            if self._recipe.on_error == "raise" or len(self.errors) == len(self.indices):
+                raise self.errors[0]  # the first by row, whichever thread was fastest
+            self._repair()
+        tensors = [self._tensor(name) for name in self._recipe.names]
+        with self._recipe.clock.measure("transfer"):
+            self.sent = self._recipe.transfer.send(tensors)
+        self._values.clear()
+        self._requests.clear()
+
+    def _repair(self) -> None:
+        """Leave the failed rows out, or put the next good row of the batch in their place."""
+        rows = np.arange(len(self.indices))
+        good = np.setdiff1d(rows, list(self._failures))
+        if self._recipe.on_error == "skip":
+            source = good
+            self.num_valid = int(np.count_nonzero(good < self.step.num_valid))
+        else:
+            source = good[np.searchsorted(good, rows) % len(good)]
+        for name, values in self._values.items():
+            if isinstance(values, list):
+                self._values[name] = [values[row] for row in source]
+            elif self._recipe.on_error == "skip":
+                # Good rows move up one by one, in place: memory is lent for this batch and no other.
+                for row, origin in enumerate(source.tolist()):
+                    if row != origin:
+                        values[row] = values[origin]
+                self._values[name] = values[: len(source)]
+            else:
+                for row in self._failures:
+                    values[row] = values[source[row]]
+        self.indices = self.indices[source]
+
+    def _tensor(self, name: str) -> Any:
+        values = self._values[name]
+        if isinstance(values, list):
+            return values
+        image = self._recipe.images.get(name)
+        if image is None:
+            return as_tensor(values)
+        tensor = as_tensor(values, image.pipeline.out_dtype)
+        return tensor.permute(0, 3, 1, 2) if image.interleaved else tensor

@@ -1,0 +1,101 @@
+"""What a loader yields: a tuple of the fields' values that also knows which samples it holds.
+
+Knows no files and no tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, SupportsIndex, overload
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Batch"]
+
+
+class Batch(tuple[Any, ...]):
+    """The values of one batch, a tuple in the order of the file's fields.
+
+    ``for images, labels in loader`` works, and so does ``batch["image"]``. It is yours until you drop it:
+    its memory is used again only when no tensor refers to it any more.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The fields' names, in the order of the values.
+    indices : ndarray of int64, shape (rows,)
+        Index in the dataset of each row's sample.
+    num_valid : int
+        Rows that are not padding (``tail="pad"``); they come first.
+    global_size : int
+        Such rows in this step over all ranks: divide summed losses by it.
+    epoch, step : int
+        Where in the run this batch belongs; `step` counts from the start of this iteration.
+
+    Examples
+    --------
+    >>> batch = Batch([[1.0, 2.0], [0, 1]], names=("x", "label"), indices=np.array([4, 2]))
+    >>> x, label = batch
+    >>> batch["label"], batch.indices.tolist(), batch.num_valid
+    ([0, 1], [4, 2], 2)
+    """
+
+    names: tuple[str, ...]
+    indices: npt.NDArray[np.int64]
+    num_valid: int
+    global_size: int
+    epoch: int
+    step: int
+
+    def __new__(
+        cls,
+        values: Iterable[Any] = (),
+        *,
+        names: tuple[str, ...] = (),
+        indices: npt.NDArray[np.int64] | None = None,
+        num_valid: int | None = None,
+        global_size: int | None = None,
+        epoch: int = 0,
+        step: int = 0,
+    ) -> Batch:
+        """Make a batch; with the values alone it is a tuple without names or indices."""
+        # The first argument alone must do: libraries that move nested data rebuild tuples as type(x)(values).
+        self = super().__new__(cls, values)
+        self.names = names
+        self.indices = np.empty(0, np.int64) if indices is None else indices
+        self.num_valid = len(self.indices) if num_valid is None else num_valid
+        self.global_size = self.num_valid if global_size is None else global_size
+        self.epoch = epoch
+        self.step = step
+        return self
+
+    @overload
+    def __getitem__(self, key: SupportsIndex | str) -> Any: ...
+    @overload
+    def __getitem__(self, key: slice) -> tuple[Any, ...]: ...
+    def __getitem__(self, key: SupportsIndex | slice | str) -> Any:
+        if isinstance(key, str):
+            if key not in self.names:
+                raise KeyError(f"{key!r} is not a field of this batch; it has {', '.join(map(repr, self.names))}")
+            return super().__getitem__(self.names.index(key))
+        return super().__getitem__(key)
+
+    def replace(self, values: Iterable[Any]) -> Batch:
+        """Make a batch of the same samples with other values."""
+        return Batch(
+            values,
+            names=self.names,
+            indices=self.indices,
+            num_valid=self.num_valid,
+            global_size=self.global_size,
+            epoch=self.epoch,
+            step=self.step,
+        )
+
+    def __repr__(self) -> str:
+        parts = []
+        for name, value in zip(self.names, self, strict=False):
+            shape = getattr(value, "shape", None)
+            parts.append(f"{name}: {len(value)} values" if shape is None else f"{name}: {tuple(shape)} {value.dtype}")
+        return f"Batch({', '.join(parts)}; epoch {self.epoch}, step {self.step})"

@@ -1,0 +1,41 @@
+"""What a training script asks of ``loader.dataset``, and which data it is. Knows no order and no pixels."""
+
+from __future__ import annotations
+
+import hashlib
+
+from dataloading.format import Reader
+
+__all__ = ["DatasetInfo"]
+
+
+class DatasetInfo:
+    """What scripts ask of ``loader.dataset``: its length and its classes.
+
+    Attributes
+    ----------
+    path : str
+    classes : list of str or None
+        Class names in the order of labels; None where the file does not record them (FFCV's do not).
+    class_to_idx : dict of str to int or None
+    fingerprint : str
+        Changes with the file's content (for files FFCV wrote: with its size, fields and number of samples).
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self.path = reader.path
+        self._num_samples = reader.num_samples
+        names = reader.extension.class_names if reader.extension is not None else None
+        self.classes = None if names is None else list(names)
+        self.class_to_idx = None if names is None else {name: label for label, name in enumerate(names)}
+
+        fields = [(field, type(kind).__name__) for field, kind in reader.fields.items()]
+        content = None if reader.extension is None else reader.extension.digests_xxh3
+        identity = repr((reader.num_samples, reader.num_bytes, fields, content))
+        self.fingerprint = hashlib.sha256(identity.encode()).hexdigest()[:16]
+
+    def __len__(self) -> int:
+        return self._num_samples
+
+    def __repr__(self) -> str:
+        return f"DatasetInfo({self.path!r}, {len(self)} samples)"
