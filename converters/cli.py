@@ -1,0 +1,198 @@
+"""``beton convert SOURCE SRC OUT.beton``: the options of conversion, and one command a kind of source.
+
+Parses words into options and prints the result; the work is in ``encode.py``. Nothing heavy is imported before a
+command runs, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from dataloading.cli import (
+    LazyGroup,
+    Size,
+    Verb,
+    default_num_workers,
+    note,
+    option_dry_run,
+    option_json,
+    option_limit,
+    option_num_workers,
+    option_overwrite,
+    option_quiet,
+    option_seed,
+)
+
+if TYPE_CHECKING:
+    from .source import Source
+
+__all__ = ["convert", "imagefolder", "run_conversion"]
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_SHOWN_AT_MOST = 20
+
+# A new kind of source is a new line here and a new module.
+_SOURCES = {
+    "imagefolder": Verb("converters.cli:imagefolder", "Folders of images, one a class (ImageFolder)."),
+}
+
+
+@click.group(cls=LazyGroup, verbs=lambda: _SOURCES)
+def convert() -> None:
+    """Convert an image dataset into one .beton file."""
+
+
+def conversion_options(command: _Command) -> _Command:
+    """Add the options that every kind of source shares, in the order the help shows them."""
+    options = [
+        click.option("--max-resolution", type=click.IntRange(1, 65535), metavar="PIXELS",
+                     help="Shrink images whose longest side is larger. Default: keep sizes."),
+        click.option("--mode", type=click.Choice(["jpg", "raw", "mix", "smart"]), default="jpg", show_default=True,
+                     help="Store JPEGs, RGB pixels, JPEGs for a random part, or whichever is smaller."),
+        click.option("--quality", type=click.IntRange(1, 100), default=90, show_default=True,
+                     help="JPEG quality of images that must be encoded; JPEGs that can be kept keep theirs."),
+        click.option("--keep", type=click.Choice(["pixels", "bytes", "never"]), default="pixels", show_default=True,
+                     help="Of a JPEG that needs no change keep the pixels exactly (recoded losslessly with restart "
+                          "markers, fastest to load), its very bytes, or nothing (encode anew at --quality)."),
+        click.option("--mix-fraction", type=click.FloatRange(0, 1), default=0.5, show_default=True, metavar="F",
+                     help="--mode mix: fraction stored as JPEG; the rest is raw."),
+        click.option("--smart-threshold", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True,
+                     metavar="T", help="--mode smart: JPEG where raw takes more than T times its bytes."),
+        click.option("--subsampling", type=click.Choice(["4:2:0", "4:2:2", "4:4:4"]), default="4:2:0",
+                     show_default=True, help="Chroma subsampling of images that must be encoded."),
+        click.option("--resample", type=click.Choice(["box", "bilinear", "bicubic", "lanczos"]), default="lanczos",
+                     show_default=True, help="Antialiased filter for shrinking (Pillow's)."),
+        click.option("--background", default="white", show_default=True, metavar="COLOUR", callback=_colour,
+                     help="What shows through transparent pixels: a name, #rrggbb or R,G,B."),
+        click.option("--orientation", type=click.Choice(["apply", "ignore"]), default="apply", show_default=True,
+                     help="Turn images upright as EXIF says, or take them as stored."),
+        click.option("--to-srgb", is_flag=True, help="Convert embedded colour profiles to sRGB."),
+        click.option("--shuffle", is_flag=True, help="Store the samples in a random order (see --seed)."),
+        option_limit,
+        option_seed,
+        click.option("--on-error", type=click.Choice(["raise", "skip"]), default="raise", show_default=True,
+                     help="Stop at an image that cannot be converted, or leave it out and list it."),
+        click.option("--page-size", type=Size(), default=None, metavar="SIZE",
+                     help="Page size, a power of two. Default: 8MiB, larger if an image needs it."),
+        option_num_workers,
+        option_overwrite,
+        option_dry_run,
+        option_json,
+        option_quiet,
+    ]  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _colour(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[int, int, int]:
+    from PIL import ImageColor
+
+    try:
+        levels = tuple(int(word) for word in value.split(",")) if "," in value else ImageColor.getrgb(value)[:3]
+    except ValueError:
+        levels = ()
+    if len(levels) != 3 or not all(0 <= level <= 255 for level in levels):
+        raise click.BadParameter(f"{value!r} is not a colour; write white, #808080 or 128,128,128")
+    return levels[0], levels[1], levels[2]
+
+
+@click.command()
+@click.argument("src", type=click.Path(exists=True, file_okay=False))
+@click.argument("out", type=click.Path(dir_okay=False))
+@click.option("--extensions", default=None, metavar="LIST",
+              help="Endings of image files, such as .jpg,.png,.gif. Default: those torchvision takes.")  # fmt: skip
+@click.option("--allow-empty", is_flag=True, help="Accept classes without images.")
+@conversion_options
+def imagefolder(src: str, out: str, *, extensions: str | None, allow_empty: bool, **options: Any) -> None:
+    """Convert SRC/CLASS/.../IMAGE into the file OUT.
+
+    Classes and images are found and ordered exactly as torchvision.datasets.ImageFolder does, so labels are the
+    same. The file's bytes depend on the images, the options and the seed, not on the number of workers.
+    """
+    from .imagefolder import IMAGE_EXTENSIONS, ImageFolder
+
+    endings: tuple[str, ...] = IMAGE_EXTENSIONS
+    if extensions is not None:
+        endings = tuple("." + word.strip().lower().lstrip(".") for word in extensions.split(",") if word.strip(" ."))
+        if not endings:
+            raise click.BadParameter(f"{extensions!r} names no ending", param_hint="--extensions")
+    source = ImageFolder(src, extensions=endings, allow_empty=allow_empty)
+    if source.num_ignored:
+        shown = ", ".join(source.ignored[:3]) + (", ..." if source.num_ignored > 3 else "")
+        note(f"ignored {source.num_ignored:,} files that are no images by their ending or lie outside a class: {shown}")
+    extra = {"num_classes": len(source.class_names), "num_ignored": source.num_ignored, "ignored": source.ignored}
+    run_conversion(source, out, extra=extra, **options)
+
+
+def run_conversion(
+    source: Source,
+    out: str,
+    *,
+    extra: dict[str, Any],
+    num_workers: int | None,
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
+    seed: int,
+    limit: int | None,
+    shuffle: bool,
+    page_size: int | None,
+    overwrite: bool,
+    on_error: Any,
+    orientation: str,
+    **image_options: Any,
+) -> None:
+    """Convert ``source`` as the shared options say and print the result.
+
+    Parameters
+    ----------
+    source : Source
+        Where the samples come from.
+    out : str
+        The file to make.
+    extra : dict
+        What the kind of source adds to the JSON result.
+    num_workers, dry_run, as_json, quiet, seed, limit, shuffle, page_size, overwrite, on_error, orientation
+        The shared options, see ``beton convert imagefolder --help``.
+    **image_options
+        The others: parameters of `converters.policy.ImagePolicy`.
+    """
+    from .encode import Options, convert, estimate
+    from .policy import ImagePolicy
+
+    policy = ImagePolicy(orient=orientation == "apply", seed=seed, **image_options)
+    options = Options(
+        num_workers=default_num_workers() if num_workers is None else num_workers,
+        limit=limit, shuffle=shuffle, seed=seed, page_size=page_size, overwrite=overwrite, on_error=on_error,
+        quiet=quiet,
+    )  # fmt: skip
+    if dry_run:
+        _print_estimate(estimate(source, policy=policy, options=options) | {"path": out} | extra, as_json)
+        return
+    report = convert(source, out, policy=policy, options=options)
+    for item in report.skipped[:_SHOWN_AT_MOST]:
+        note(f"skipped {item.name}: {item.reason}")
+    if len(report.skipped) > _SHOWN_AT_MOST:
+        note(f"... and {len(report.skipped) - _SHOWN_AT_MOST:,} more; --json lists all of them")
+    click.echo(json.dumps(report.as_dict() | extra, indent=2) if as_json else str(report))
+
+
+def _print_estimate(guess: dict[str, Any], as_json: bool) -> None:
+    from .report import human_bytes
+
+    if as_json:
+        click.echo(json.dumps({"dry_run": True, **guess}, indent=2))
+        return
+    kinds = ", ".join(f"{count} {kind}" for kind, count in guess["images"].items())
+    click.echo(
+        f"would write {guess['path']}: {guess['num_samples']:,} samples, "
+        f"about {human_bytes(guess['estimated_bytes'])}, in about {guess['estimated_seconds']:,.0f} s "
+        f"(from {guess['num_tried']} samples tried: {kinds})"
+    )
+    for item in guess["skipped"]:
+        click.echo(f"cannot be converted: {item['name']}: {item['reason']}")

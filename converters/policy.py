@@ -1,0 +1,224 @@
+"""Which form an image is stored in: its own JPEG bytes where they can be kept, new JPEG bytes, or raw pixels.
+
+`ImagePolicy` is the user's wishes; `ImagePolicy.store` applies them to one image in any shape a source delivers.
+A JPEG that needs neither resizing nor turning nor a change of colours is never decoded and encoded again: its
+coefficients are copied (same pixels, usually fewer bytes) into a baseline JPEG with restart markers, which the loader
+cuts crops out of. What is stored depends on the image, the policy and the sample's own random number alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal, get_args
+
+import numpy as np
+from PIL import Image
+
+from dataloading import DecodeError, EncodedImage, UsageError, decode_jpeg, encode_jpeg, probe_jpeg, transcode_jpeg
+
+from .chance import chance
+from .pixels import as_rgb, is_jpeg, jpeg_orientation, read_jpeg, read_other, target_size, upright
+from .source import SampleFault
+
+__all__ = ["KEPT", "RAW", "RECODED", "TRANSCODED", "ImagePolicy", "Keep", "Mode", "Resample", "Subsampling"]
+
+Mode = Literal["jpg", "raw", "mix", "smart"]
+Keep = Literal["pixels", "bytes", "never"]
+Resample = Literal["box", "bilinear", "bicubic", "lanczos"]
+Subsampling = Literal["4:2:0", "4:2:2", "4:4:4"]
+
+JPEG_MODE, RAW_MODE = 0, 1
+LARGEST_SIDE = 65_535
+
+# What became of an image; the counts in the report carry these names.
+TRANSCODED, KEPT, RECODED, RAW = "transcoded", "kept", "encoded", "raw"
+
+# What TurboJPEG, FFCV's decoder, reads; anything rarer is decoded and encoded again.
+_READABLE_SUBSAMPLING = frozenset({"4:4:4", "4:2:2", "4:2:0", "4:4:0", "4:1:1", "4:0:0"})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImagePolicy:
+    """How images are stored.
+
+    Parameters
+    ----------
+    mode : {"jpg", "raw", "mix", "smart"}
+        JPEG; RGB pixels; JPEG for a random fraction of the samples and pixels for the rest; or per image whichever
+        ``smart_threshold`` prefers.
+    mix_fraction : float
+        Fraction stored as JPEG in mode "mix", 0 to 1.
+    smart_threshold : float
+        In mode "smart" an image becomes a JPEG if its pixels take more than this many times the JPEG's bytes; both
+        sizes are the real ones.
+    max_resolution : int, optional
+        Longest side in pixels; larger images are shrunk, smaller ones are left alone.
+    quality : int
+        JPEG quality, 1 to 100, of images that are encoded; kept JPEGs keep theirs.
+    subsampling : {"4:2:0", "4:2:2", "4:4:4"}
+        Chroma subsampling of images that are encoded.
+    keep : {"pixels", "bytes", "never"}
+        What is kept of a JPEG that could stay as it is: its pixels (coefficients copied losslessly into a baseline
+        JPEG with restart markers), its very bytes, or nothing (decoded and encoded at ``quality``, as FFCV does).
+    resample : {"box", "bilinear", "bicubic", "lanczos"}
+        Pillow's antialiased filter for shrinking.
+    background : tuple of int
+        RGB, 0 to 255, behind transparent pixels.
+    orient : bool
+        Turn images upright as EXIF or XMP say.
+    to_srgb : bool
+        Convert embedded colour profiles to sRGB.
+    seed : int
+        Seed of mode "mix".
+
+    Raises
+    ------
+    UsageError
+        If a value is out of range.
+    """
+
+    mode: Mode = "jpg"
+    mix_fraction: float = 0.5
+    smart_threshold: float = 1.0
+    max_resolution: int | None = None
+    quality: int = 90
+    subsampling: Subsampling = "4:2:0"
+    keep: Keep = "pixels"
+    resample: Resample = "lanczos"
+    background: tuple[int, int, int] = (255, 255, 255)
+    orient: bool = True
+    to_srgb: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("mode", Mode), ("keep", Keep), ("resample", Resample), ("subsampling", Subsampling)):
+            value = getattr(self, name)
+            if value not in get_args(allowed):
+                raise UsageError(f"{name} must be one of {', '.join(get_args(allowed))}, got {value!r}")
+        if not 0 <= self.mix_fraction <= 1:
+            raise UsageError(f"mix_fraction must be from 0 to 1, got {self.mix_fraction}")
+        if not self.smart_threshold > 0:
+            raise UsageError(f"smart_threshold must be above 0, got {self.smart_threshold}")
+        if not 1 <= self.quality <= 100:
+            raise UsageError(f"quality must be from 1 to 100, got {self.quality}")
+        if self.max_resolution is not None and not 1 <= self.max_resolution <= LARGEST_SIDE:
+            raise UsageError(f"max_resolution must be from 1 to {LARGEST_SIDE:,}, got {self.max_resolution}")
+        if len(self.background) != 3 or not all(0 <= level <= 255 for level in self.background):
+            raise UsageError(f"background must be three levels from 0 to 255, got {self.background}")
+
+    def provenance(self) -> dict[str, object]:
+        """Return the options as JSON-able values, for the file's record of its origin."""
+        return {**dataclasses.asdict(self), "background": list(self.background)}
+
+    def store(self, image: object, index: int) -> tuple[EncodedImage, str]:
+        """Return the image as it is stored, and what became of it (``TRANSCODED``, ``KEPT``, ``RECODED``, ``RAW``).
+
+        Parameters
+        ----------
+        image : bytes, PIL.Image.Image, numpy.ndarray or EncodedImage
+            A whole image file's bytes, a Pillow image, uint8 pixels of shape (H, W, 3) or (H, W), or something that
+            is stored already and passes through.
+        index : int
+            Index of the sample in its source; decides mode "mix".
+
+        Raises
+        ------
+        SampleFault
+            If the image cannot be read or stored, with the reason.
+        """
+        if isinstance(image, EncodedImage):
+            return image, KEPT
+        try:
+            if isinstance(image, (bytes, bytearray, memoryview)):
+                data = bytes(image)
+                return self._store_jpeg(data, index) if is_jpeg(data) else self._store_other(data, index)
+            return self._store_pixels(self._shrink(_from_object(image, self)), index)
+        except DecodeError as error:
+            raise SampleFault(error.reason) from error
+
+    def _store_jpeg(self, data: bytes, index: int) -> tuple[EncodedImage, str]:
+        info = probe_jpeg(data)
+        size = (info.width, info.height)
+        orientation = jpeg_orientation(data) if self.orient else 1
+        cmyk = info.colour_space in {"cmyk", "ycck"}
+        profiled = self.to_srgb and b"ICC_PROFILE\0" in data
+        may_keep = (
+            self.keep != "never"
+            and not self._wants_raw(index)
+            and orientation == 1
+            and not cmyk
+            and not profiled
+            and target_size(size, self.max_resolution) == size
+            and info.subsampling in _READABLE_SUBSAMPLING
+        )
+        if not may_keep:
+            image = upright(read_jpeg(data, cmyk=cmyk, to_srgb=profiled), orientation)
+            return self._store_pixels(self._shrink(image), index)
+        _check_size(size)
+        kept, label = self._kept(data)
+        if self.mode == "smart" and not self._prefers_jpeg(size, len(kept)):
+            return self._raw(Image.fromarray(decode_jpeg(data)))
+        return EncodedImage(JPEG_MODE, *size, kept), label
+
+    def _kept(self, data: bytes) -> tuple[bytes, str]:
+        # Copying the coefficients reads all of them, so it also finds damage; the very bytes are stored only then.
+        transcoded = transcode_jpeg(data)
+        return (data, KEPT) if self.keep == "bytes" else (transcoded, TRANSCODED)
+
+    def _store_other(self, data: bytes, index: int) -> tuple[EncodedImage, str]:
+        image = read_other(data, background=self.background, orient=self.orient, to_srgb=self.to_srgb)
+        return self._store_pixels(self._shrink(image), index)
+
+    def _store_pixels(self, image: Image.Image, index: int) -> tuple[EncodedImage, str]:
+        _check_size(image.size)
+        if self._wants_raw(index):
+            return self._raw(image)
+        data = encode_jpeg(np.asarray(image), quality=self.quality, subsampling=self.subsampling)
+        if self.mode == "smart" and not self._prefers_jpeg(image.size, len(data)):
+            return self._raw(image)
+        return EncodedImage(JPEG_MODE, *image.size, data), RECODED
+
+    def _raw(self, image: Image.Image) -> tuple[EncodedImage, str]:
+        return EncodedImage(RAW_MODE, *image.size, image.tobytes()), RAW
+
+    def _wants_raw(self, index: int) -> bool:
+        return self.mode == "raw" or (self.mode == "mix" and chance(self.seed, index) >= self.mix_fraction)
+
+    def _prefers_jpeg(self, size: tuple[int, int], jpeg_bytes: int) -> bool:
+        return size[0] * size[1] * 3 > self.smart_threshold * jpeg_bytes
+
+    def _shrink(self, image: Image.Image) -> Image.Image:
+        size = target_size(image.size, self.max_resolution)
+        return image if size == image.size else image.resize(size, Image.Resampling[self.resample.upper()])
+
+
+def _check_size(size: tuple[int, int]) -> None:
+    if max(size) > LARGEST_SIDE:
+        raise SampleFault(
+            f"{size[0]}x{size[1]} pixels: a side may have at most {LARGEST_SIDE:,}; --max-resolution shrinks it"
+        )
+
+
+def _from_object(image: object, policy: ImagePolicy) -> Image.Image:
+    """Return RGB for what a Python dataset delivers, or say clearly what it delivered."""
+    if isinstance(image, Image.Image):
+        try:
+            image.load()
+        except Exception as error:
+            raise SampleFault(f"cannot be decoded: {error or type(error).__name__}") from error
+        # Not turned: an image that a program hands over has the pixels the program means.
+        return as_rgb(image, background=policy.background, to_srgb=policy.to_srgb)
+    if isinstance(image, np.ndarray):
+        if image.dtype == np.uint8 and (image.ndim == 2 or (image.ndim == 3 and image.shape[2] in {1, 3, 4})):
+            if 0 in image.shape:
+                raise SampleFault(f"an array of shape {image.shape} holds no pixels")
+            array = np.ascontiguousarray(image[:, :, 0] if image.ndim == 3 and image.shape[2] == 1 else image)
+            return as_rgb(Image.fromarray(array), background=policy.background)
+        raise SampleFault(
+            f"an image array must be uint8 of shape (height, width), (height, width, 1), (height, width, 3) or "
+            f"(height, width, 4), got {image.dtype} of shape {image.shape}"
+        )
+    raise SampleFault(
+        f"an image must be a file's bytes, a Pillow image or a uint8 array (height, width, channels), "
+        f"got {type(image).__module__}.{type(image).__qualname__}"
+    )

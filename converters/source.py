@@ -1,0 +1,95 @@
+"""What every source of samples looks like to the engine, and how it says that one sample is bad.
+
+A source is cheap in the parent process and does its reading in the workers: the parent asks it for a small picklable
+*task* per sample (a path, an offset in a tar file, an index), sends that to a worker, and the worker hands it to the
+source's ``load``, which returns the sample's fields. Images may come as file bytes, Pillow images or arrays; turning
+them into what is stored is the image policy's job (``policy.py``), not the source's.
+A new kind of dataset is one new file with one such class; the engine, the writer and the policy stay as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from dataloading import Field
+
+__all__ = ["SampleFault", "Source", "printable", "read_file"]
+
+
+class SampleFault(Exception):  # noqa: N818 - a fault of the data, caught by the engine and never shown as it is
+    """One sample cannot be converted; the text is the reason, a clause without a final stop."""
+
+
+class Source(Protocol):
+    """A dataset that can be converted: a length, and random access to samples.
+
+    Attributes
+    ----------
+    fields : mapping of str to Field
+        The file's fields in order; a task's ``load`` returns one value for each.
+    class_names : sequence of str or None
+        Names of the classes in the order of their labels, where there are classes.
+    provenance : mapping
+        What the file remembers of its origin. No absolute path, host or time: equal input gives equal bytes.
+    load : callable
+        ``load(task) -> {field: value}``. Runs in the workers, so it must be picklable; raises `SampleFault` (or
+        `OSError`) for a sample that cannot be read.
+    """
+
+    @property
+    def fields(self) -> Mapping[str, Field]: ...  # noqa: D102
+    @property
+    def class_names(self) -> Sequence[str] | None: ...  # noqa: D102
+    @property
+    def provenance(self) -> Mapping[str, object]: ...  # noqa: D102
+    @property
+    def load(self) -> Callable[[Any], Mapping[str, Any]]: ...  # noqa: D102
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        ...
+
+    def task(self, index: int) -> object:
+        """Return what ``load`` needs to find sample ``index``: small and picklable."""
+        ...
+
+    def name(self, index: int) -> str:
+        """Return the words by which a message names sample ``index``: its file, where it has one."""
+        ...
+
+
+def read_file(path: str | bytes) -> bytes:
+    """Return the bytes of a regular file.
+
+    Parameters
+    ----------
+    path : str or bytes
+        The file; symbolic links are followed.
+
+    Raises
+    ------
+    SampleFault
+        If it is a pipe, device or socket, which could block for ever.
+    OSError
+        If it cannot be read.
+    """
+    # O_NONBLOCK: opening a pipe that nobody writes to would otherwise wait.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise SampleFault("it is not a regular file")
+        return file.read()
+
+
+def printable(name: str) -> str:
+    """Return ``name`` with bytes that are not UTF-8 escaped, so that it can be printed and stored as JSON.
+
+    Parameters
+    ----------
+    name : str
+        A file name as Python gives it (undecodable bytes are surrogates).
+    """
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
