@@ -262,7 +262,7 @@ def transcode_jpeg(data: BytesLike, *, restart: Restart = "auto", keep_icc: bool
     Parameters
     ----------
     data : bytes-like
-        Any JPEG that `decode_jpeg` takes.
+        Any JPEG that `decode_jpeg` takes, and CMYK or YCCK.
     restart : {"auto", "none"}
         As in `encode_jpeg`.
     keep_icc : bool

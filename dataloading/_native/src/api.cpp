@@ -13,12 +13,11 @@ using namespace beton;
 
 namespace {
 
-// libjpeg accepts images our header reader refuses up front; both must agree that this is an RGB-able JPEG.
+// libjpeg accepts images our header reader refuses up front; both must agree on what this JPEG is.
 Status check_whole(const uint8_t* data, int64_t size, JpegHeader* header) {
   if (size < 0 || (data == nullptr && size > 0)) return kBadRequest;
   Status status = parse_header(data, size_t(size), header);
   if (status != kOk) return status;
-  if (header->num_components == 4) return kFourColours;
   return check_plausible(*header, size_t(size));
 }
 
@@ -81,6 +80,7 @@ int32_t beton_jpeg_decode(const uint8_t* data, int64_t size, uint8_t* rgb, int64
   JpegHeader h;
   const Status status = check_whole(data, size, &h);
   if (status != kOk) return status;
+  if (h.num_components == 4) return kFourColours;
   const int64_t stride = int64_t(h.width) * 3;
   if (rgb_bytes != stride * h.height) return kBadRequest;
   return libjpeg_decode_rgb(data, size_t(size), 0, 0, h.width, h.height, rgb, size_t(stride), true, reason);
@@ -105,6 +105,7 @@ int32_t beton_jpeg_transcode(const uint8_t* data, int64_t size, int32_t restart,
                              int64_t* out_bytes, char* reason) {
   clear(reason);
   JpegHeader h;
+  // Coefficients are copied whatever their colours: that is also how a CMYK file is checked for damage.
   Status status = check_whole(data, size, &h);
   if (status != kOk) return status;
   size_t bytes = 0;
