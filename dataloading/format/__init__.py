@@ -17,6 +17,7 @@ from .fields import (
     JSONField,
 )
 from .reader import Reader
+from .verify import Problem, VerifyReport, verify_file
 from .writer import Writer
 
 __all__ = [
@@ -32,7 +33,10 @@ __all__ = [
     "IntField",
     "JSONField",
     "NDArrayField",
+    "Problem",
     "Reader",
     "TorchTensorField",
+    "VerifyReport",
     "Writer",
+    "verify_file",
 ]

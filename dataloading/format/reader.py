@@ -185,28 +185,68 @@ class Reader:
         if not kind.has_data:
             raise UsageError(f"field '{field}' has no stored bytes; read reader.column('{field}')")
         chosen = self._check_indices(indices)
-        records = self.table[chosen][self._columns[field]]
+        pointers, sizes, faults = self.examine(field, chosen)
+        if faults:
+            position, reason = min(faults)
+            raise FormatError(
+                f"{self.path}: sample {int(chosen[position])}, field '{field}': {reason}; the file is damaged, restore "
+                "it or convert the data again"
+            )
+        return pointers, sizes
+
+    def examine(self, field: str, samples: npt.NDArray[np.int64]) -> tuple[Integers, Integers, list[tuple[int, str]]]:
+        """Return what :meth:`locate` does, and what is wrong instead of raising.
+
+        Parameters
+        ----------
+        field : str
+            Name of a field that has stored bytes.
+        samples : int64 array, shape (n,)
+            Samples of this file.
+
+        Returns
+        -------
+        pointers, sizes : uint64 arrays, shape (n,)
+            As :meth:`locate`, meaningless where something is wrong.
+        faults : list of (position in ``samples``, reason)
+            At most one for each sample.
+        """
+        kind = self.fields[field]
+        records = self.table[self._columns[field]][samples]
+        faults: dict[int, str] = {}
+
+        def note(bad: npt.NDArray[np.bool_], reason: str, shown: npt.NDArray[Any]) -> None:
+            if bad.any():
+                for position in np.flatnonzero(bad).tolist():
+                    faults.setdefault(position, reason.format(shown[position]))
+
         if isinstance(kind, BytesField):
             pointers, sizes = records["ptr"].astype(np.uint64), records["size"].astype(np.uint64)
         elif isinstance(kind, ImageField):
             pointers = records["data_ptr"].astype(np.uint64)
-            sizes = records["width"].astype(np.uint64) * records["height"].astype(np.uint64) * np.uint64(3)
-            impossible = (records["mode"] > MODE_RAW) | (sizes == 0)
-            self._refuse(impossible, chosen, field, "its record (mode, width, height, pointer) is {}", records)
-            is_jpeg = records["mode"] == MODE_JPEG
+            mode = records["mode"]
+            sizes = records["width"].astype(np.uint64) * records["height"] * np.uint64(3)
+            note((mode > MODE_RAW) | (sizes == 0), "its record (mode, width, height, pointer) is {}", records)
+            is_jpeg = mode == MODE_JPEG
             if is_jpeg.any():
-                sizes[is_jpeg] = self._allocated(field, chosen[is_jpeg], pointers[is_jpeg])
+                allocated, found = self.allocated(field, samples, pointers)
+                note(is_jpeg & ~found, "no allocation starts at its pointer {}", pointers)
+                note(is_jpeg & found & (allocated == 0), "its JPEG at {} has no bytes", pointers)
+                np.copyto(sizes, allocated, where=is_jpeg)
         else:
             pointers = records.astype(np.uint64)
-            sizes = np.full(len(chosen), kind.fixed_bytes, dtype=np.uint64)
+            sizes = np.full(len(samples), kind.fixed_bytes, dtype=np.uint64)
         # Where nothing is stored FFCV leaves an arbitrary pointer.
         pointers[sizes == 0] = self.table_end
         end = np.uint64(self.data_end)
         outside = (pointers < np.uint64(self.table_end)) | (pointers > end)
         outside |= sizes > end - np.minimum(pointers, end)
-        reason = f"its {{}} stored bytes lie outside the pages (bytes {self.table_end} to {self.data_end - 1})"
-        self._refuse(outside, chosen, field, reason, sizes)
-        return pointers, sizes
+        note(
+            outside,
+            f"its {{}} stored bytes lie outside the pages (bytes {self.table_end} to {self.data_end - 1})",
+            sizes,
+        )
+        return pointers, sizes, list(faults.items())
 
     def view(self, field: str, index: int) -> npt.NDArray[np.uint8]:
         """Return a sample's stored bytes as a read-only view of the map; copies nothing.
@@ -239,7 +279,7 @@ class Reader:
         """
         kind = self._field(field)
         payload = self.view(field, index) if kind.has_data else None
-        record = self.table[self._check_indices([index])][self._columns[field]][0]
+        record = self.table[self._columns[field]][self._check_indices([index])[0]]
         try:
             return kind.decode(record, payload)
         except FormatError as error:
@@ -290,52 +330,36 @@ class Reader:
             )
         return chosen.astype(np.int64, copy=False)
 
-    def _allocated(self, field: str, samples: npt.NDArray[np.int64], pointers: Integers) -> Integers:
-        """Return the size that the allocation table gives for each pointer.
+    def allocated(
+        self, field: str, samples: npt.NDArray[np.int64], pointers: Integers
+    ) -> tuple[Integers, npt.NDArray[np.bool_]]:
+        """Return the size that the allocation table gives for each pointer, and whether it gives any.
 
         Our writer, and FFCV's with one worker, list each sample's values in order: then the entry's position is known
-        and is only checked. Otherwise it is found by bisection, after sorting the table once if it isn't sorted.
+        and is only checked. Otherwise it is found by bisection, after sorting the table once.
         """
         table = self.allocations
         if len(table) == 0:
-            raise FormatError(f"{self.path}: the allocation table is empty, though field '{field}' stores bytes")
+            return np.zeros(len(samples), dtype=np.uint64), np.zeros(len(samples), dtype=bool)
         guess = np.minimum(samples * len(self._ordinals) + self._ordinals[field], len(table) - 1)
         entries = table[guess]
-        found = (entries["ptr"] == pointers) & (entries["sample_id"] == samples.astype(np.uint64))
-        if found.all():
-            return entries["size"].astype(np.uint64)
         sizes = entries["size"].astype(np.uint64)
-        rest = np.flatnonzero(~found)
-        if self._sorted is None:
-            self._sorted = self._sort_allocations()
-        sorted_pointers, sorted_sizes = self._sorted
-        # Of entries with one pointer all but the last are empty values, so take the last.
-        position = np.maximum(np.searchsorted(sorted_pointers, pointers[rest], side="right") - 1, 0)
-        missing = np.zeros(len(samples), dtype=bool)
-        missing[rest] = sorted_pointers[position] != pointers[rest]
-        self._refuse(missing, samples, field, "no allocation starts at its pointer {}", pointers)
-        sizes[rest] = sorted_sizes[position]
-        return sizes
+        found = (entries["ptr"] == pointers) & (entries["sample_id"] == samples.astype(np.uint64))
+        if not found.all():
+            if self._sorted is None:
+                self._sorted = self._sort_allocations()
+            sorted_pointers, sorted_sizes = self._sorted
+            rest = np.flatnonzero(~found)
+            # Of entries with one pointer all but the last are empty values, so take the last.
+            position = np.maximum(np.searchsorted(sorted_pointers, pointers[rest], side="right") - 1, 0)
+            found[rest] = sorted_pointers[position] == pointers[rest]
+            sizes[rest] = sorted_sizes[position]
+        return sizes, found
 
     def _sort_allocations(self) -> tuple[Integers, Integers]:
         pointers, sizes = self.allocations["ptr"], self.allocations["size"]
         order = np.lexsort((sizes, pointers))
         return pointers[order], sizes[order]
-
-    def _refuse(
-        self,
-        bad: npt.NDArray[np.bool_],
-        samples: npt.NDArray[np.int64],
-        field: str,
-        reason: str,
-        shown: npt.NDArray[Any],
-    ) -> None:
-        if bad.any():
-            first = int(np.flatnonzero(bad)[0])
-            raise FormatError(
-                f"{self.path}: sample {int(samples[first])}, field '{field}': {reason.format(shown[first])}; "
-                "the file is damaged, restore it or convert the data again"
-            )
 
 
 def _reopen(

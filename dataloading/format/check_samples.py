@@ -1,0 +1,193 @@
+"""Checking what the tables of a file say, and what its samples hold.
+
+Owns the structural rules that hold without checksums, for FFCV's files as well: every value lies inside the pages, in
+one page, where exactly one allocation says so. Goes through the tables in steps, so memory stays bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dataloading.errors import FormatError
+
+from .fields import MODE_JPEG, EncodedImage, ImageField, JSONField
+from .findings import Findings, Problem, in_order
+from .reader import Reader
+
+__all__ = ["Decode", "check_contents", "check_structure"]
+
+Decode = Callable[[Any], object]
+SAMPLES_PER_STEP = 1 << 16
+SAMPLES_PER_TASK = 64
+
+
+def check_structure(reader: Reader, found: Findings) -> None:
+    """Check every record of the sample table and of the allocation table.
+
+    Parameters
+    ----------
+    reader : Reader
+        The file.
+    found : Findings
+        Takes what is wrong.
+    """
+    for name, field in reader.fields.items():
+        if field.has_data:
+            for start in range(0, reader.num_samples, SAMPLES_PER_STEP):
+                if found.full:
+                    return
+                stop = min(start + SAMPLES_PER_STEP, reader.num_samples)
+                _check_records(reader, found, name, np.arange(start, stop, dtype=np.int64))
+    _check_allocations(reader, found)
+
+
+def _check_records(reader: Reader, found: Findings, name: str, samples: npt.NDArray[np.int64]) -> None:
+    pointers, sizes, faults = reader.examine(name, samples)
+    known = {position for position, _ in faults}
+    allocated, exists = reader.allocated(name, samples, pointers)
+    for position in np.flatnonzero((sizes > 0) & (~exists | (allocated != sizes))).tolist():
+        if position not in known:
+            what = f"{allocated[position]} bytes" if exists[position] else "nothing"
+            reason = f"its record declares {sizes[position]} bytes where the allocation table has {what}"
+            faults.append((position, reason))
+    for position, reason in sorted(faults):
+        sample = int(samples[position])
+        found.add(Problem(region="sample table", message=f"field '{name}': {reason}", samples=((sample, sample + 1),)))
+        if found.full:
+            return
+
+
+def _check_allocations(reader: Reader, found: Findings) -> None:
+    table = reader.allocations
+    highest = 0
+    ascending = True
+    for start in range(0, len(table), SAMPLES_PER_STEP):
+        part = table[start : start + SAMPLES_PER_STEP]
+        owners, pointers, sizes = part["sample_id"], part["ptr"], part["size"]
+        # Where nothing is stored FFCV leaves an arbitrary pointer.
+        filled = sizes > 0
+        limit = np.uint64(reader.data_end)
+        outside = (pointers < reader.table_end) | (pointers > limit) | (sizes > limit - np.minimum(pointers, limit))
+        crosses = pointers // reader.page_size != (pointers + (sizes - filled)) // reader.page_size
+        for bad, reason in (
+            (owners >= reader.num_samples, f"belongs to no sample (there are {reader.num_samples})"),
+            (filled & outside, f"lies outside the pages (bytes {reader.table_end} to {reader.data_end - 1})"),
+            (filled & ~outside & crosses, "crosses the border of a page"),
+        ):
+            for position in np.flatnonzero(bad).tolist():
+                _report_allocation(found, table, start + position, reason)
+                if found.full:
+                    return
+        pointers, sizes = pointers[filled & ~outside], sizes[filled & ~outside]
+        if len(pointers):
+            ends = np.maximum.accumulate(pointers + sizes)
+            ascending &= int(pointers[0]) >= highest and not (pointers[1:] < ends[:-1]).any()
+            highest = int(ends[-1])
+    if not ascending:
+        _check_overlaps(table, found)
+
+
+def _check_overlaps(table: npt.NDArray[np.void], found: Findings) -> None:
+    order = np.argsort(table["ptr"], kind="stable")
+    order = order[table["size"][order] > 0]
+    highest, owner = 0, -1
+    for start in range(0, len(order), SAMPLES_PER_STEP):
+        rows = order[start : start + SAMPLES_PER_STEP]
+        pointers, ends = table["ptr"][rows], table["ptr"][rows] + table["size"][rows]
+        before = np.maximum.accumulate(np.concatenate([np.array([highest], dtype=np.uint64), ends]))[:-1]
+        for position in np.flatnonzero(pointers < before).tolist():
+            if position or owner >= 0:
+                other = int(rows[position - 1]) if position else owner
+                reason = f"overlaps that of sample {int(table['sample_id'][other])}"
+                _report_allocation(found, table, int(rows[position]), reason)
+                if found.full:
+                    return
+        highest, owner = int(max(before[-1], ends[-1])), int(rows[-1])
+
+
+def _report_allocation(found: Findings, table: npt.NDArray[np.void], row: int, reason: str) -> None:
+    owner, pointer, size = table[row].item()
+    message = f"entry {row}, {size} bytes at {pointer} for sample {owner}, {reason}"
+    found.add(Problem(region="allocation table", message=message, samples=((owner, owner + 1),)))
+
+
+def check_contents(
+    reader: Reader,
+    found: Findings,
+    spans: tuple[tuple[int, int], ...],
+    decode: Decode | None,
+    pool: ThreadPoolExecutor,
+    workers: int,
+) -> int:
+    """Decode the images and JSON texts of some samples; return how many images were decoded.
+
+    Parameters
+    ----------
+    spans : tuple of (int, int)
+        Half-open ranges of samples.
+    decode : callable or None
+        Raises if a JPEG's bytes do not decode; images are left alone without one.
+    """
+    names = [
+        name
+        for name, field in reader.fields.items()
+        if isinstance(field, JSONField) or (isinstance(field, ImageField) and decode is not None)
+    ]
+    if not names:
+        return 0
+    num_decoded = 0
+    jobs = (
+        partial(_decode_range, reader, names, low, min(low + SAMPLES_PER_TASK, stop), decode)
+        for start, stop in spans
+        for low in range(start, stop, SAMPLES_PER_TASK)
+    )
+    for count, problems in in_order(pool, 2 * workers, jobs):
+        num_decoded += count
+        for problem in problems:
+            found.add(problem)
+        if found.full:
+            break
+    return num_decoded
+
+
+def _decode_range(
+    reader: Reader, names: list[str], start: int, stop: int, decode: Decode | None
+) -> tuple[int, list[Problem]]:
+    samples = np.arange(start, stop, dtype=np.int64)
+    problems = []
+    count = 0
+    for name in names:
+        field = reader.fields[name]
+        pointers, sizes, faults = reader.examine(name, samples)
+        # Those are known: the structure was checked before.
+        faulty = {position for position, _ in faults}
+        records = reader.column(name)[start:stop]
+        for position in range(len(samples)):
+            if position in faulty:
+                continue
+            low = int(pointers[position])
+            payload = reader.data[low : low + int(sizes[position])]
+            try:
+                value = field.decode(records[position], payload)
+                if isinstance(value, EncodedImage) and value.mode == MODE_JPEG:
+                    count += 1
+                    _decode_image(value, decode)
+            except Exception as error:  # whatever the caller's decoder raises
+                sample = start + position
+                message = f"field '{name}': {error}"
+                problems.append(Problem(region="samples", message=message, samples=((sample, sample + 1),)))
+    return count, problems
+
+
+def _decode_image(image: EncodedImage, decode: Decode | None) -> None:
+    assert decode is not None
+    pixels = decode(image.data)
+    shape = getattr(pixels, "shape", None)
+    if shape is not None and tuple(shape[:2]) != (image.height, image.width):
+        raise FormatError(f"the JPEG is {shape[1]}x{shape[0]} pixels, its record declares {image.width}x{image.height}")

@@ -1,0 +1,167 @@
+"""What verifying a file finds, as objects and in words."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+__all__ = ["Findings", "Problem", "VerifyReport", "in_order"]
+
+Result = TypeVar("Result")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One thing that is wrong with a file.
+
+    Parameters
+    ----------
+    region : str
+        ``"header"``, ``"sample table"``, ``"pages"``, ``"padding"``, ``"extension block"``, ``"allocation table"`` or
+        ``"samples"``.
+    message : str
+        What is wrong, in words.
+    start, stop : int
+        The bytes it concerns, as a half-open range; empty if no range can be named.
+    page : int or None
+        Page of the first such byte, counted from the file's start.
+    samples : tuple of (int, int)
+        Half-open ranges of the samples that are touched.
+    """
+
+    region: str
+    message: str
+    start: int = 0
+    stop: int = 0
+    page: int | None = None
+    samples: tuple[tuple[int, int], ...] = ()
+
+    def __str__(self) -> str:
+        place = self.region
+        if self.stop > self.start:
+            place += f", bytes {self.start} to {self.stop - 1}"
+        if self.page is not None:
+            place += f" (page {self.page})"
+        text = f"{place}: {self.message}"
+        return f"{text}; {describe_samples(self.samples)}" if self.samples else text
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VerifyReport:
+    """What :func:`verify_file` found.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    num_samples, num_bytes : int
+        Its size; 0 samples if it could not be opened.
+    has_checksums : bool
+        Whether its writer stored checksums (FFCV does not).
+    num_decoded : int
+        How many images were decoded.
+    problems : tuple of Problem
+        Empty for a sound file.
+    complete : bool
+        Whether the whole file was checked, rather than given up after ``max_problems``.
+    """
+
+    path: str
+    num_samples: int
+    num_bytes: int
+    has_checksums: bool
+    num_decoded: int
+    problems: tuple[Problem, ...]
+    complete: bool
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+    @property
+    def samples(self) -> list[int]:
+        """Every sample that a listed problem touches, ascending."""
+        touched = {index for problem in self.problems for span in problem.samples for index in range(*span)}
+        return sorted(touched)
+
+    def __str__(self) -> str:
+        if self.ok:
+            how = "every byte matches its checksum" if self.has_checksums else "no checksums stored; structure is sound"
+            decoded = f", {self.num_decoded} images decoded" if self.num_decoded else ""
+            return f"{self.path}: {self.num_samples} samples, {self.num_bytes} bytes: {how}{decoded}"
+        count = len(self.problems)
+        lines = [f"{self.path}: {count} problem{'s' if count > 1 else ''} found"]
+        lines += [f"  {problem}" for problem in self.problems]
+        return "\n".join(lines if self.complete else [*lines, "  ... and perhaps more: the search ended here"])
+
+
+class Findings:
+    """Problems as they are found; whoever adds them stops once it is full.
+
+    Parameters
+    ----------
+    limit : int
+        How many problems are enough.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._problems: list[Problem] = []
+        self.unreadable = False
+        """Whether the disk failed, so that touching the memory map would kill the process."""
+
+    @property
+    def full(self) -> bool:
+        """Whether enough problems are known."""
+        return len(self._problems) >= self._limit
+
+    def add(self, problem: Problem) -> None:
+        """Take a problem, unless there are enough."""
+        if not self.full:
+            self._problems.append(problem)
+
+    def samples(self) -> tuple[tuple[int, int], ...]:
+        """Return the samples touched so far as ascending, disjoint ranges."""
+        merged: list[tuple[int, int]] = []
+        for start, stop in sorted(span for problem in self._problems for span in problem.samples):
+            if merged and start <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
+            else:
+                merged.append((start, stop))
+        return tuple(merged)
+
+    def report(
+        self, path: str, *, num_samples: int, num_bytes: int, has_checksums: bool, num_decoded: int
+    ) -> VerifyReport:
+        """Return the final report."""
+        return VerifyReport(
+            path=path,
+            num_samples=num_samples,
+            num_bytes=num_bytes,
+            has_checksums=has_checksums,
+            num_decoded=num_decoded,
+            problems=tuple(self._problems),
+            complete=not self.full,
+        )
+
+
+def describe_samples(spans: tuple[tuple[int, int], ...]) -> str:
+    """Return ranges of samples in words."""
+    parts = [str(start) if stop == start + 1 else f"{start} to {stop - 1}" for start, stop in spans]
+    single = len(spans) == 1 and spans[0][1] == spans[0][0] + 1
+    return f"touches sample {parts[0]}" if single else f"touches samples {', '.join(parts)}"
+
+
+def in_order(pool: ThreadPoolExecutor, window: int, jobs: Iterable[Callable[[], Result]]) -> Iterator[Result]:
+    """Yield each job's result in order, with at most ``window`` of them under way: memory stays bounded."""
+    pending: deque[Future[Result]] = deque()
+    for job in jobs:
+        pending.append(pool.submit(job))
+        if len(pending) >= window:
+            yield pending.popleft().result()
+    for future in pending:
+        yield future.result()

@@ -1,0 +1,101 @@
+"""Verifying that every byte of a ``.beton`` file is what its writer wrote.
+
+Owns the order of the checks: checksums (:mod:`.check_bytes`), structure and contents (:mod:`.check_samples`). Works on
+a few megabytes at a time, whatever the file's size. It does not know what a JPEG is: the caller hands in a decoder.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from dataloading.errors import FormatError, UsageError
+
+from .check_bytes import Checksums, Progress
+from .check_samples import Decode, check_contents, check_structure
+from .findings import Findings, Problem, VerifyReport
+from .reader import Reader
+
+__all__ = ["Problem", "VerifyReport", "verify_file"]
+
+
+def verify_file(
+    path: str | os.PathLike[str],
+    *,
+    decode: Decode | None = None,
+    decode_all: bool | None = None,
+    num_workers: int | None = None,
+    max_problems: int = 1000,
+    progress: Progress | None = None,
+) -> VerifyReport:
+    """Check a file and say what is wrong with it; damage is reported, never raised.
+
+    A file of ours is compared byte for byte with its checksums, so any changed, missing or added bit is found. A file
+    of FFCV has none: its structure is checked, and its images are decoded if a decoder is given.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file.
+    decode : callable, optional
+        Takes a JPEG's bytes and raises if they do not decode; if it returns an array of shape (height, width, ...),
+        that must be the declared size. ``dataloading.decode_jpeg`` is one.
+    decode_all : bool, optional
+        Whether to decode every image, or only those that a changed byte touches. By default every one if the file has
+        no checksums.
+    num_workers : int, optional
+        Threads; by default one for each CPU this process may use.
+    max_problems : int
+        Stop after this many problems.
+    progress : callable, optional
+        Called with (bytes done, bytes in all) from the calling thread.
+
+    Returns
+    -------
+    VerifyReport
+
+    Raises
+    ------
+    OSError
+        If the file cannot be opened at all.
+
+    Examples
+    --------
+    >>> verify_file("train.beton").ok           # doctest: +SKIP
+    True
+    """
+    name = os.fspath(path)
+    workers = len(os.sched_getaffinity(0)) if num_workers is None else num_workers
+    if workers < 1:
+        raise UsageError(f"num_workers must be at least 1, got {workers}")
+    found = Findings(max_problems)
+    num_bytes = Path(name).stat().st_size
+    try:
+        reader = Reader(name)
+    except FormatError as error:
+        found.add(Problem(region="header", message=str(error).removeprefix(f"{name}: ")))
+        return found.report(name, num_samples=0, num_bytes=num_bytes, has_checksums=False, num_decoded=0)
+    with reader, ThreadPoolExecutor(workers, thread_name_prefix="beton-verify") as pool:
+        num_samples = reader.num_samples
+        try:
+            if reader.extension is not None:
+                Checksums(reader, found, progress).run(pool, workers)
+            damaged = found.samples()
+            if not found.unreadable:
+                check_structure(reader, found)
+            if decode_all is None:
+                decode_all = reader.extension is None
+            wanted = ((0, num_samples),) if decode_all else damaged
+            num_decoded = 0
+            if not found.unreadable:
+                num_decoded = check_contents(reader, found, wanted, decode, pool, workers)
+        finally:
+            pool.shutdown(cancel_futures=True)
+    return found.report(
+        name,
+        num_samples=num_samples,
+        num_bytes=num_bytes,
+        has_checksums=reader.extension is not None,
+        num_decoded=num_decoded,
+    )
