@@ -39,7 +39,7 @@ from dataloading.ranks import find_ranks
 from dataloading.sampler import ForeignSampler, ShardSampler, Shuffle, Tail
 from dataloading.stats import Clock, LoaderStats
 from dataloading.transfer import MemoryFormat, Transfer
-from dataloading.transforms import BatchOp
+from dataloading.transforms.base import BatchOp
 from dataloading.workers import Ring
 
 __all__ = ["DatasetInfo", "Loader"]

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataloading.errors import UsageError
-from dataloading.transforms.base import STORAGE_DTYPES, BatchOp, Geometry, ImageState, PixelOp, Step, Transform
+from dataloading.transforms.base import ROW_LENGTH, STORAGE_DTYPES, BatchOp, Geometry, ImageState, PixelOp, Step, Transform
 
 __all__ = ["Pipeline", "PipelineFault"]
 
@@ -174,7 +174,7 @@ class Pipeline:
         ours[:] = pixels
         self._codes = np.array(codes, dtype=np.int64)
         self._positions = np.array(positions, dtype=np.int64)
-        self._rows = np.array(rows, dtype=np.float64).reshape(len(codes), -1)
+        self._rows = np.array(rows, dtype=np.float64).reshape(len(codes), ROW_LENGTH)
         self.decode_shape = (state.channels, state.height, state.width)
         return state
 

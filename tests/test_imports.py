@@ -105,9 +105,11 @@ def test_importing_changes_nothing_global():
     code = """
 import os, random, signal, sys, threading, warnings
 import numpy, torch, multiprocessing
-before = lambda: (torch.get_num_threads(), torch.initial_seed(), random.getstate(),
-    numpy.random.get_state()[1].tolist(), multiprocessing.get_start_method(allow_none=True), threading.active_count(), dict(os.environ),
-    signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM), list(warnings.filters))
+before = lambda: (
+    torch.get_num_threads(), torch.initial_seed(), random.getstate(), numpy.random.get_state()[1].tolist(),
+    multiprocessing.get_start_method(allow_none=True), threading.active_count(), dict(os.environ),
+    signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM), list(warnings.filters),
+)
 a = before()
 import dataloading, dataloading.loader, dataloading.transforms, dataloading.pipeline, converters, train
 names = [getattr(dataloading, name) for name in dataloading.__all__]

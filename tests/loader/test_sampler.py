@@ -29,9 +29,7 @@ tails = st.sampled_from(["pad", "drop", "even"])
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    num=sizes, world=worlds, seed=seeds, epoch=st.integers(0, 5), shuffle=st.booleans(), drop=st.booleans()
-)
+@given(num=sizes, world=worlds, seed=seeds, epoch=st.integers(0, 5), shuffle=st.booleans(), drop=st.booleans())
 def test_every_rank_gets_the_indices_of_distributed_sampler(num, world, seed, epoch, shuffle, drop):
     for rank in range(world):
         want = DistributedSampler(range(num), world, rank, shuffle=shuffle, seed=seed, drop_last=drop)
@@ -90,9 +88,9 @@ def test_any_chain_of_world_and_batch_sizes_covers_every_sample_once(num, seed, 
     consumed, seen = 0, []
     for world, batch, steps in [*legs, (3, 11, None)]:
         orders = [
-            make(
-                num, world_size=world, rank=rank, batch_size=batch, seed=seed, shuffle="global", tail=tail
-            ).order(1, consumed)
+            make(num, world_size=world, rank=rank, batch_size=batch, seed=seed, shuffle="global", tail=tail).order(
+                1, consumed
+            )
             for rank in range(world)
         ]
         for k in range(len(orders[0]))[:steps]:
