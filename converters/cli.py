@@ -124,7 +124,7 @@ def imagefolder(src: str, out: str, *, extensions: str | None, allow_empty: bool
     source = ImageFolder(src, extensions=endings, allow_empty=allow_empty)
     if source.num_ignored:
         shown = ", ".join(source.ignored[:3]) + (", ..." if source.num_ignored > 3 else "")
-        note(f"ignored {source.num_ignored:,} files that are no images by their ending or lie outside a class: {shown}")
+        note(f"not taken, by their ending or because they lie in no class folder: {source.num_ignored:,} ({shown})")
     extra = {"num_classes": len(source.class_names), "num_ignored": source.num_ignored, "ignored": source.ignored}
     run_conversion(source, out, extra=extra, **options)
 
