@@ -20,6 +20,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from . import transforms
     from ._native import JpegInfo, decode_jpeg, encode_jpeg, probe_jpeg, transcode_jpeg
+    from .batch import Batch
     from .errors import (
         BetonError,
         ChecksumError,
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
         Writer,
         verify_file,
     )
-    from .loader import Batch, Loader
+    from .loader import Loader
 
 # Public name -> module that defines it. One line here and one above makes a name public.
 _HOME = {
@@ -60,7 +61,7 @@ _HOME = {
     "TransformError": "errors",
     "UsageError": "errors",
     "WorkerError": "errors",
-    "Batch": "loader",
+    "Batch": "batch",
     "Loader": "loader",
     "BytesField": "format",
     "EncodedImage": "format",

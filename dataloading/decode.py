@@ -131,7 +131,7 @@ class ImageDecoder:
     def __init__(self, reader: Reader, name: str) -> None:
         self.name = name
         self._reader = reader
-        self._column = reader.column(name)
+        self._column: npt.NDArray[np.void] = reader.column(name)  # type: ignore[assignment]  # an image's record
 
     def requests(self, indices: Indices) -> npt.NDArray[np.void]:
         """Find where the stored bytes of `indices` lie (hop 2); geometry and destination are left zero.
@@ -215,7 +215,7 @@ def make_decoder(reader: Reader, name: str) -> Decoder | ImageDecoder:
     return maker(reader, name, field)
 
 
-@numba.njit(nogil=True, cache=False)  # type: ignore[untyped-decorator]
+@numba.njit(nogil=True)
 def _interleave(images_NCHW: Any, out_NHWC: Any) -> None:
     for n in range(images_NCHW.shape[0]):
         for c in range(images_NCHW.shape[1]):
