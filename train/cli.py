@@ -16,11 +16,8 @@ import click
 
 from dataloading import BetonError, UsageError
 
+from .launch import launch_environment, option_flag, torchrun_command
 from .options import LOADERS, make_options, option_fields
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
 
 
 def training_options(*, skip: tuple[str, ...] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -31,9 +28,9 @@ def training_options(*, skip: tuple[str, ...] = ()) -> Callable[[Callable[..., A
             if item.name in skip:
                 continue
             kind: Any = type(item.default)
-            names = [_flag(item.name)]
+            names = [option_flag(item.name)]
             if kind is bool:
-                names = [f"{names[0]}/{_flag('no_' + item.name)}"]
+                names = [f"{names[0]}/{option_flag('no_' + item.name)}"]
             if item.metadata["short"]:
                 names.append(item.metadata["short"])
             if item.metadata["choices"]:
@@ -71,16 +68,10 @@ def _leave(status: int) -> int:
     return status
 
 
-def torchrun_command(nproc_per_node: int, arguments: list[str]) -> list[str]:
-    """Return the command that runs ``python -m train`` in so many processes on this machine."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc_per_node}"]
-    return [*launcher, "-m", "train", *arguments]
-
-
 def _launch(nproc_per_node: int) -> int:
     """Run this command line again, in several processes, and pass signals on."""
     arguments = _without_option(_own_arguments(), "--nproc-per-node")
-    child = subprocess.Popen(torchrun_command(nproc_per_node, arguments))
+    child = subprocess.Popen(torchrun_command(nproc_per_node, arguments), env=launch_environment(os.environ))
 
     def forward(number: int, _frame: object) -> None:
         child.send_signal(number)
@@ -131,11 +122,19 @@ def _loader_list(_context: click.Context, _parameter: click.Parameter, text: str
 @click.option("--nproc-per-node", type=click.IntRange(min=1), default=1, help="training processes")
 @click.option("--repeats", type=click.IntRange(min=1), default=3, help="runs of each loader, interleaved")
 @click.option("--warmup", type=click.IntRange(min=0), default=5, help="first steps left out of rates")
+@click.option("--stock-data", default="", help="what the torch loaders read instead of --data, e.g. the source folders")
 @click.option("--out", default="compare-out", help="directory for compare.json, compare.png and the runs' logs")
 @click.option("--json", "as_json", is_flag=True, help="print the JSON instead of the table")
-@training_options(skip=("loader", "output", "resume", "checkpoint_steps", "keep"))
+@training_options(skip=("loader", "output", "resume", "checkpoints", "checkpoint_steps", "keep", "log_steps"))
 def compare(
-    loaders: list[str], nproc_per_node: int, repeats: int, warmup: int, out: str, as_json: bool, **values: Any
+    loaders: list[str],
+    nproc_per_node: int,
+    repeats: int,
+    warmup: int,
+    stock_data: str,
+    out: str,
+    as_json: bool,
+    **values: Any,
 ) -> int:
     """Run the same training with several loaders and compare them.
 
@@ -154,6 +153,7 @@ def compare(
             repeats=repeats,
             warmup=warmup,
             out=out,
+            stock_data=stock_data,
             training=given,
         ),
         progress=lambda text: click.echo(text, err=True),

@@ -85,7 +85,9 @@ class Replica:
     """
 
     def __init__(self, model: nn.Module, options: ModelOptions, device: torch.device) -> None:
-        layout = torch.channels_last if options.channels_last else torch.contiguous_format
+        # FSDP2 shards contiguous parameters only; images in channels_last are enough for the kernels to follow.
+        nhwc = options.channels_last and options.strategy != "fsdp"
+        layout = torch.channels_last if nhwc else torch.contiguous_format
         model = model.to(device=device, memory_format=layout)
         distributed = dist.is_initialized()
         if options.sync_bn and distributed:
@@ -171,7 +173,9 @@ def _shard(model: nn.Module, device: torch.device) -> Any:
 def _is_block(module: nn.Module) -> bool:
     parts = list(module.children())
     inner = any(isinstance(part, (nn.Sequential, nn.ModuleList)) and len(part) > 1 for part in parts)
-    return bool(parts) and (not isinstance(module, nn.Sequential) or not inner) and any(True for _ in module.parameters())
+    return (
+        bool(parts) and (not isinstance(module, nn.Sequential) or not inner) and any(True for _ in module.parameters())
+    )
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

@@ -67,7 +67,9 @@ class DataOptions:
     loader: str = option("beton", "which loader feeds the training", choices=LOADERS)
     batch_size: int = option(256, "images per process and micro-batch", short="-b")
     val_batch_size: int = option(0, "images per process while validating; 0 means --batch-size")
-    num_workers: int = option(-1, "loader workers per process; -1 means the cores divided by the processes of this node")
+    num_workers: int = option(
+        -1, "loader workers per process; -1 means the cores divided by the processes of this node"
+    )
     prefetch: int = option(2, "batches prepared ahead (per worker for the torch loaders)")
     image_size: int = option(224, "side of the training and validation crop, pixels")
     resize_size: int = option(256, "shorter side before the validation crop, pixels")
@@ -83,8 +85,10 @@ class DataOptions:
                 raise _fail(name, value, "there is no such file or directory")
             if value and Path(value).is_dir() and self.loader in ("beton", "ffcv"):
                 raise _fail(
-                    name, value, f"--loader {self.loader} reads .beton files; convert it: "
-                    f"beton convert imagefolder {value} OUT.beton"
+                    name,
+                    value,
+                    f"--loader {self.loader} reads .beton files; convert it: "
+                    f"beton convert imagefolder {value} OUT.beton",
                 )
         _check_range(self, "val_fraction", low=0, high=0.5)
         if self.val and self.val_fraction:
@@ -175,6 +179,7 @@ class RunOptions:
 
     output: str = option("", "directory for log.jsonl and checkpoints; none are written without it")
     resume: str = option("no", "`no`, `auto` (newest checkpoint of --output, if any) or a checkpoint directory")
+    checkpoints: bool = option(True, "write checkpoints to --output")
     checkpoint_steps: int = option(0, "optimiser steps between checkpoints; 0 means at the end of each epoch")
     keep: int = option(2, "checkpoints kept")
     log_steps: int = option(10, "optimiser steps between log lines (each step has a record in log.jsonl)")

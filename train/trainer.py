@@ -12,11 +12,9 @@ import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from dataloading import UsageError
@@ -29,29 +27,19 @@ from .checkpoint import (
     save_checkpoint,
     set_random_state,
 )
-from .clock import DeviceMonitor, StepClock, StepTimes
-from .distributed import StopVote, World, detect_world, pick_device, process_group, sum_over_ranks
-from .loaders import LoaderSpec, TrainBatch, TrainingLoader, make_loader, open_source
+from .clock import StepClock
+from .data import make_data
+from .distributed import StopVote, World, detect_world, pick_device, process_group
+from .loaders import TrainBatch, TrainingLoader
 from .loaders.base import Normaliser
 from .metrics import RunLog
 from .model import MovingAverage, Replica, build_model, count_flops, parameter_groups
 from .options import TrainOptions
 from .schedule import Schedule
+from .steplog import Step, StepLog
 from .work import NetworkWork, Work, make_simulated
 
 STOPPED = 128 + signal.SIGTERM
-
-
-@dataclass
-class _Pending:
-    """A step whose numbers are still on the device."""
-
-    step: int
-    epoch: int
-    lr: float
-    num_images: int
-    loss_sum: torch.Tensor
-    times: StepTimes
 
 
 class Trainer:
@@ -80,8 +68,8 @@ class Trainer:
         self.clock = StepClock(device)
         self._vote = StopVote()
         self._stop_asked = False
-        self._pending: list[_Pending] = []
-        self._loader, self._val_loader, self._classes, self._num_val = self._make_loaders()
+        self._data = make_data(options, world, device)
+        self._loader = self._data.loader
         data, optim = options.data, options.optim
         self._micro_batches = len(self._loader)
         if self._micro_batches == 0:
@@ -108,62 +96,24 @@ class Trainer:
         if log_path is not None and world.is_main and not resumed:
             log_path.unlink(missing_ok=True)
         self.log = RunLog(log_path, active=world.is_main)
+        self._steps = StepLog(
+            self.log,
+            world=world,
+            device=device,
+            total_steps=self._total_steps,
+            flops_per_image=self._flops_per_image,
+            peak_flops=options.run.peak_tflops * 1e12,
+            has_loss=self._network is not None,
+        )
 
     # ------------------------------------------------------------------ making the parts
 
-    def _make_loaders(self) -> tuple[TrainingLoader, TrainingLoader | None, list[str], int]:
-        data, run = self._options.data, self._options.run
-        source = open_source(data.data)
-        workers = data.num_workers
-        if workers < 0:
-            workers = max(1, len(os.sched_getaffinity(0)) // self._world.local_world_size)
-        train_indices, val_indices = split_indices(len(source), data.val_fraction, run.seed)
-        common: dict[str, Any] = {
-            "num_workers": workers,
-            "prefetch": data.prefetch,
-            "seed": run.seed,
-            "rank": self._world.rank,
-            "world_size": self._world.world_size,
-            "device": self._device,
-            "image_size": data.image_size,
-            "resize_size": data.resize_size,
-        }
-        self._train_spec = LoaderSpec(
-            path=data.data,
-            training=True,
-            indices=train_indices,
-            batch_size=data.batch_size,
-            drop_last=data.drop_last,
-            **common,
-        )
-        loader = make_loader(data.loader, self._train_spec)
-        val_loader, num_val = None, 0
-        if data.val or val_indices is not None:
-            val_path = data.val or data.data
-            val_source = open_source(val_path)
-            if len(val_source.classes) > len(source.classes):
-                raise UsageError(
-                    f"{val_path} has {len(val_source.classes)} classes, {data.data} has {len(source.classes)}"
-                )
-            num_val = len(val_source) if val_indices is None else len(val_indices)
-            val_loader = make_loader(
-                data.loader,
-                LoaderSpec(
-                    path=val_path,
-                    training=False,
-                    indices=val_indices,
-                    batch_size=data.val_batch_size or data.batch_size,
-                    **common,
-                ),
-            )
-        return loader, val_loader, source.classes, num_val
-
     def _make_network(self) -> NetworkWork:
         options = self._options
-        num_classes = options.model.num_classes or len(self._classes)
-        if num_classes < len(self._classes):
+        num_classes = options.model.num_classes or len(self._data.classes)
+        if num_classes < len(self._data.classes):
             raise UsageError(
-                f"--num-classes {num_classes} is less than the {len(self._classes)} classes of {options.data.data}"
+                f"--num-classes {num_classes} is less than the {len(self._data.classes)} classes of {options.data.data}"
             )
         torch.manual_seed(options.run.seed)
         model = build_model(options.model.model, num_classes)
@@ -197,7 +147,7 @@ class Trainer:
 
     def _normaliser(self, loader: TrainingLoader) -> Normaliser:
         return Normaliser(
-            self._train_spec, normalised=loader.normalised, channels_last=self._options.model.channels_last
+            self._data.spec, normalised=loader.normalised, channels_last=self._options.model.channels_last
         )
 
     # ------------------------------------------------------------------ the loop
@@ -219,7 +169,7 @@ class Trainer:
                 if not stopped:
                     self._finish_epoch()
             stopped = self._vote.settle() or stopped
-        self._flush()
+        self._steps.flush()
         finished = self._progress.step >= self._total_steps
         if self._network is not None and (stopped or options.run.checkpoint_steps):
             self._save()
@@ -230,9 +180,7 @@ class Trainer:
     def _train_epoch(self) -> bool:
         epoch = self._progress.epoch
         self._epoch_start = time.perf_counter()
-        self._epoch_images = 0
-        self._epoch_waited = 0.0
-        self._epoch_total = 0.0
+        self._steps.start_epoch()
         if self._progress.step_in_epoch == 0:
             self._loader.set_epoch(epoch)
         batches = iter(self._loader)
@@ -272,15 +220,24 @@ class Trainer:
         self._work.update(step=progress.step, lr=lr, num_images=num_images)
         assert loss_sum is not None
         times = self.clock.step_done()
-        self._pending.append(_Pending(progress.step, progress.epoch, lr, num_images, loss_sum, times))
+        self._steps.add(
+            Step(
+                step=progress.step,
+                epoch=progress.epoch,
+                lr=lr,
+                num_images=num_images,
+                loss_sum=loss_sum,
+                times=times,
+            )
+        )
         self._progress = Progress(
             step=progress.step + 1, epoch=progress.epoch, step_in_epoch=progress.step_in_epoch + 1
         )
         if self._progress.step % self._options.run.log_steps == 0:
-            self._flush()
+            self._steps.flush()
 
     def _finish_epoch(self) -> None:
-        self._flush()
+        self._steps.flush()
         progress = self._progress
         whole = progress.step_in_epoch == self._steps_per_epoch
         seconds = time.perf_counter() - self._epoch_start
@@ -288,8 +245,8 @@ class Trainer:
             "epoch": progress.epoch,
             "step": progress.step,
             "seconds": seconds,
-            "images_per_s": self._epoch_images / max(seconds, 1e-9),
-            "wait_pct": 100.0 * self._epoch_waited / max(self._epoch_total, 1e-9),
+            "images_per_s": self._steps.epoch_images / max(seconds, 1e-9),
+            "wait_pct": self._steps.epoch_wait_pct,
         }
         if self._network is not None:
             record |= {f"train_{name}": value for name, value in self._network.tally.result().items()}
@@ -300,8 +257,8 @@ class Trainer:
             f"{record['wait_pct']:.1f} % of the time"
             + (f", loss {record['train_loss']:.4f}, top-1 {record['train_top1']:.2f} %" if self._network else "")
         )
-        if self._network is not None and self._val_loader is not None:
-            self._validate(self._val_loader, self._network)
+        if self._network is not None and self._data.val_loader is not None:
+            self._validate(self._data.val_loader, self._network)
         if whole:
             self._progress = Progress(step=progress.step, epoch=progress.epoch + 1)
         if self._network is not None and not self._options.run.checkpoint_steps:
@@ -311,9 +268,9 @@ class Trainer:
         start = time.perf_counter()
         loader.set_epoch(self._progress.epoch)
         result = network.evaluate(iter(loader), self._normaliser(loader))
-        if result["num_images"] != self._num_val:
+        if result["num_images"] != self._data.num_val:
             raise UsageError(
-                f"validation counted {result['num_images']} images, the data has {self._num_val}: "
+                f"validation counted {result['num_images']} images, the data has {self._data.num_val}: "
                 f"--loader {self._options.data.loader} lost or repeated some"
             )
         seconds = time.perf_counter() - start
@@ -329,7 +286,6 @@ class Trainer:
     # ------------------------------------------------------------------ log
 
     def _announce(self) -> None:
-        self.monitor = DeviceMonitor(self._device if self._world.is_main else torch.device("cpu"))
         options = self._options
         self.log.record(
             "start",
@@ -345,7 +301,7 @@ class Trainer:
             steps_per_epoch=self._steps_per_epoch,
             total_steps=self._total_steps,
             startup_s=time.perf_counter() - self._born,
-            device_monitor=self.monitor.problem or "nvml",
+            device_monitor=self._steps.monitor_problem or "nvml",
         )
         simulated = self._network is None
         self.log.say(
@@ -358,56 +314,6 @@ class Trainer:
             + f", {self._steps_per_epoch} steps per epoch, steps {self._progress.step} to {self._total_steps}"
         )
 
-    def _flush(self) -> None:
-        """Bring the numbers of the last steps from the device, add up the ranks, write."""
-        if not self._pending:
-            return
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        rows = []
-        for item in self._pending:
-            item.times.resolve()
-            times = torch.tensor([item.times.waited, item.times.total, item.times.slept], dtype=torch.float64)
-            rows.append(torch.cat([item.loss_sum.reshape(1), times.to(self._device)]))
-        sums = sum_over_ranks(torch.stack(rows)).tolist()
-        busy = self.monitor.take_percent()
-        world_size = self._world.world_size
-        for item, (loss, waited, total, slept) in zip(self._pending, sums, strict=True):
-            waited, total, slept = waited / world_size, total / world_size, slept / world_size
-            values: dict[str, Any] = {
-                "step": item.step,
-                "epoch": item.epoch,
-                "lr": item.lr,
-                "loss": loss / max(1, item.num_images) if self._network is not None else None,
-                "images": item.num_images,
-                "start_s": item.times.start,
-                "step_s": total,
-                "wait_s": waited,
-                "sleep_s": slept,
-                "images_per_s": item.num_images / max(total, 1e-9),
-                "wait_pct": 100.0 * waited / max(total, 1e-9),
-                "device_pct": busy,
-            }
-            if self._flops_per_image:
-                peak = self._options.run.peak_tflops * 1e12 * world_size
-                values["mfu_pct"] = 100.0 * values["images_per_s"] * self._flops_per_image / peak
-            self.log.record("step", **values)
-            self._epoch_images += item.num_images
-            self._epoch_waited += waited
-            self._epoch_total += total
-        self._say_steps([item.num_images for item in self._pending], sums, values)
-        self._pending.clear()
-
-    def _say_steps(self, images: list[int], sums: list[list[float]], last: dict[str, Any]) -> None:
-        waited, total = (sum(row[column] for row in sums) for column in (1, 2))
-        loss = "" if last["loss"] is None else f"  loss {last['loss']:.4f}  lr {last['lr']:.4g}"
-        mfu = f"  mfu {last['mfu_pct']:.1f} %" if "mfu_pct" in last else ""
-        rate = sum(images) * self._world.world_size / max(total, 1e-9)
-        self.log.say(
-            f"epoch {last['epoch']} step {last['step'] + 1}/{self._total_steps}{loss}"
-            f"  {rate:.0f} images/s  data wait {100.0 * waited / max(total, 1e-9):.1f} %{mfu}"
-        )
-
     # ------------------------------------------------------------------ checkpoints and signals
 
     def _identity(self) -> dict[str, Any]:
@@ -415,7 +321,7 @@ class Trainer:
         options = self._options
         return {
             "model": options.model.model,
-            "classes": len(self._classes),
+            "classes": len(self._data.classes),
             "batch_size": options.data.batch_size,
             "accum": options.optim.accum,
             "seed": options.run.seed,
@@ -426,9 +332,9 @@ class Trainer:
         }
 
     def _save(self) -> None:
-        if self._output is None or self._network is None:
+        if self._output is None or self._network is None or not self._options.run.checkpoints:
             return
-        self._flush()
+        self._steps.flush()
         rank_state = {
             "random": random_state(self._device),
             "loader": self._loader.state_dict(),
@@ -494,43 +400,8 @@ class Trainer:
     def close(self) -> None:
         """End loaders, threads and files."""
         self.log.close()
-        monitor = getattr(self, "monitor", None)
-        if monitor is not None:
-            monitor.close()
-        self._loader.close()
-        if self._val_loader is not None:
-            self._val_loader.close()
-
-
-def split_indices(num_samples: int, val_fraction: float, seed: int) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Divide sample numbers into training and validation, by chance but the same for each loader and rank.
-
-    Parameters
-    ----------
-    num_samples : int
-        Samples of the data set.
-    val_fraction : float
-        Share to hold out; 0 means that all train and none validate.
-    seed : int
-        Of the division.
-
-    Returns
-    -------
-    tuple of numpy.ndarray or None
-        Sorted int64 indices for training and for validation; None, None without a division.
-
-    Raises
-    ------
-    UsageError
-        One of the two parts would be empty.
-    """
-    if val_fraction == 0:
-        return None, None
-    num_val = round(num_samples * val_fraction)
-    if not 0 < num_val < num_samples:
-        raise UsageError(f"--val-fraction {val_fraction} of {num_samples} samples leaves one of the two parts empty")
-    order = np.random.default_rng(seed).permutation(num_samples)
-    return np.sort(order[num_val:]), np.sort(order[:num_val])
+        self._steps.close()
+        self._data.close()
 
 
 def run_training(options: TrainOptions, environ: Mapping[str, str] | None = None) -> int:

@@ -127,7 +127,9 @@ class FileSource:
 def _first(reader: Any, kind: type, usual_name: str) -> str:
     names = [name for name, field in reader.fields.items() if isinstance(field, kind)]
     if not names:
-        raise UsageError(f"{reader.path} has no {usual_name} field ({kind.__name__}); its fields: {list(reader.fields)}")
+        raise UsageError(
+            f"{reader.path} has no {usual_name} field ({kind.__name__}); its fields: {list(reader.fields)}"
+        )
     return usual_name if usual_name in names else names[0]
 
 

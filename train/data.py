@@ -1,0 +1,133 @@
+"""The training and validation loaders of one process, made from the options.
+
+Owns opening the data sets, dividing one in two for ``--val-fraction``, and the specs that loaders get.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from dataloading import UsageError
+
+from .distributed import World
+from .loaders import LoaderSpec, TrainingLoader, make_loader, open_source
+from .options import REAL, TrainOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingData:
+    """What a run trains and validates on.
+
+    Parameters
+    ----------
+    loader : TrainingLoader
+        Training batches.
+    spec : LoaderSpec
+        What they were asked to be.
+    classes : list of str
+        Names of the classes, by number.
+    val_loader : TrainingLoader or None
+        Validation batches, as many on every rank.
+    num_val : int
+        Images that a validation must count.
+    """
+
+    loader: TrainingLoader
+    spec: LoaderSpec
+    classes: list[str]
+    val_loader: TrainingLoader | None
+    num_val: int
+
+    def close(self) -> None:
+        """End the loaders' workers."""
+        self.loader.close()
+        if self.val_loader is not None:
+            self.val_loader.close()
+
+
+def make_data(options: TrainOptions, world: World, device: torch.device) -> TrainingData:
+    """Open what ``--data``, ``--val`` and ``--val-fraction`` name, with the loader ``--loader`` names.
+
+    Raises
+    ------
+    UsageError
+        The validation data has classes the training data lacks, or the loader cannot serve the options.
+    """
+    data, run = options.data, options.run
+    source = open_source(data.data)
+    train_indices, val_indices = split_indices(len(source), data.val_fraction, run.seed)
+    workers = data.num_workers
+    if workers < 0:
+        workers = max(1, len(os.sched_getaffinity(0)) // world.local_world_size)
+    common: dict[str, Any] = {
+        "num_workers": workers,
+        "prefetch": data.prefetch,
+        "seed": run.seed,
+        "rank": world.rank,
+        "world_size": world.world_size,
+        "device": device,
+        "image_size": data.image_size,
+        "resize_size": data.resize_size,
+    }
+    spec = LoaderSpec(
+        path=data.data,
+        training=True,
+        indices=train_indices,
+        batch_size=data.batch_size,
+        drop_last=data.drop_last,
+        **common,
+    )
+    val_loader, num_val = None, 0
+    # A simulated device has nothing to validate.
+    if (data.val or val_indices is not None) and run.accelerator == REAL:
+        path = data.val or data.data
+        val_source = open_source(path)
+        if len(val_source.classes) > len(source.classes):
+            raise UsageError(f"{path} has {len(val_source.classes)} classes, {data.data} has {len(source.classes)}")
+        num_val = len(val_source) if val_indices is None else len(val_indices)
+        batch_size = data.val_batch_size or data.batch_size
+        val_spec = LoaderSpec(path=path, training=False, indices=val_indices, batch_size=batch_size, **common)
+        val_loader = make_loader(data.loader, val_spec)
+    return TrainingData(
+        loader=make_loader(data.loader, spec),
+        spec=spec,
+        classes=source.classes,
+        val_loader=val_loader,
+        num_val=num_val,
+    )
+
+
+def split_indices(num_samples: int, val_fraction: float, seed: int) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Divide sample numbers into training and validation, by chance but the same for each loader and rank.
+
+    Parameters
+    ----------
+    num_samples : int
+        Samples of the data set.
+    val_fraction : float
+        Share to hold out; 0 means that all train and none validate.
+    seed : int
+        Of the division.
+
+    Returns
+    -------
+    tuple of numpy.ndarray or None
+        Sorted int64 indices for training and for validation; None, None without a division.
+
+    Raises
+    ------
+    UsageError
+        One of the two parts would be empty.
+    """
+    if val_fraction == 0:
+        return None, None
+    num_val = round(num_samples * val_fraction)
+    if not 0 < num_val < num_samples:
+        raise UsageError(f"--val-fraction {val_fraction} of {num_samples} samples leaves one of the two parts empty")
+    order = np.random.default_rng(seed).permutation(num_samples)
+    return np.sort(order[num_val:]), np.sort(order[:num_val])
