@@ -25,8 +25,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dataloading._native import plan_requests
 from dataloading.errors import UsageError
-from dataloading.transforms.base import ROW_LENGTH, STORAGE_DTYPES, BatchOp, Geometry, ImageState, PixelOp, Step, Transform
+from dataloading.transforms.base import (
+    ROW_LENGTH,
+    STORAGE_DTYPES,
+    BatchOp,
+    Geometry,
+    ImageState,
+    PixelOp,
+    Step,
+    Transform,
+)
+from dataloading.transforms.custom import Custom
 
 __all__ = ["Pipeline", "PipelineFault"]
 
@@ -189,7 +200,9 @@ class Pipeline:
         self._ours = ours
         self._decoded_state = state
         steps: list[tuple[int, Step]] = []
+        self._image_dtypes: dict[int, np.dtype[Any]] = {}
         for position, transform in ours:
+            self._image_dtypes[position] = np.dtype(STORAGE_DTYPES[state.dtype])
             step, state = self._checked(position, transform.step, state)
             steps.append((position, step))
         assert state.height is not None and state.width is not None
@@ -198,9 +211,9 @@ class Pipeline:
         self.out_dtype = state.dtype
         self.storage_dtype: np.dtype[Any] = np.dtype(STORAGE_DTYPES[state.dtype])
         self.in_place = all(step.kind == "in_place" for _, step in steps)
-        for position, transform in enumerate(self.transforms):
-            if isinstance(transform, BatchOp) and self.batch_transforms[0] is transform:
-                self._checked(position, transform.check, state)
+        if self.batch_transforms and isinstance(self.batch_transforms[0], BatchOp):
+            # Behind a torch module nobody knows what the images are.
+            self._checked(self.transforms.index(self.batch_transforms[0]), self.batch_transforms[0].check, state)
         self._program: Callable[..., int] | None = None
 
     # -- hop 3: what to decode ----------------------------------------------------------------------------------
@@ -231,28 +244,18 @@ class Pipeline:
         PipelineFault
             For the first sample whose image does not suit the transforms, say one smaller than a RandomCrop.
         """
-        from dataloading.transforms.kernels import plan
-
-        if not requests.flags.c_contiguous or requests.dtype.itemsize % 4:
-            raise UsageError("requests must be a contiguous array of the decoder's REQUEST records")
-        fields = requests.dtype.fields
-        assert fields is not None
-        offsets = np.array([fields[name][1] // 4 for name in plan.COLUMNS], dtype=np.int64)
-        words = requests.view(np.int32).reshape(requests.shape[0], -1)
-        failed = plan.plan_requests(
+        failure = plan_requests(
             self._codes,
             self._positions,
             self._rows,
             np.ascontiguousarray(widths, dtype=np.int64),
             np.ascontiguousarray(heights, dtype=np.int64),
-            np.ascontiguousarray(keys, dtype=np.uint64),
-            offsets,
-            words,
+            keys,
+            requests,
             start,
         )
-        if failed >= 0:
-            reason, position, *sizes = (int(v) for v in words[failed, offsets[:6]])
-            raise PipelineFault(int(failed), ValueError(plan.FAILURES[reason].format(*sizes)), self._where(position))
+        if failure is not None:
+            raise PipelineFault(failure.sample, ValueError(failure.reason), self._where(failure.position))
 
     # -- hop 4: pixels ------------------------------------------------------------------------------------------
 
@@ -325,10 +328,25 @@ class Pipeline:
 
         with _programs_lock:
             if self._program is None:
-                self._program = fuse(self._steps, self.in_place, _programs)
+                self._check_custom()
+                program = fuse(self._steps, self.in_place, _programs)
                 nothing = np.zeros((0, *self.decode_shape), dtype=np.uint8)
                 out = nothing if self.in_place else np.zeros((0, *self.out_shape), dtype=self.storage_dtype)
                 arguments = [argument for _, step in self._steps for argument in step.arguments]
                 # No sample, but the types of real calls: this is what makes Numba compile.
-                self._program(nothing, np.zeros(0, np.uint64), out, 0, np.zeros(2, np.int64), *arguments)
+                program(nothing, np.zeros(0, np.uint64), out, 0, np.zeros(2, np.int64), *arguments)
+                self._program = program
         return self._program
+
+    def _check_custom(self) -> None:
+        """Compile users' own kernels one by one, so that the message names the one that does not compile."""
+        from dataloading.transforms.kernels.fuse import why_not_compiled
+
+        for position, step in self._steps:
+            if isinstance(self.transforms[position], Custom):
+                reason = why_not_compiled(step, self._image_dtypes[position], self.storage_dtype)
+                if reason is not None:
+                    raise UsageError(
+                        f"{self._where(position)} does not compile. Numba says: {reason}\n"
+                        f"Use plain loops, NumPy operations and T.uniform, T.randint or T.normal in it"
+                    )

@@ -10,6 +10,7 @@ module        what it holds
 ============= ==========================================================================================
 ``library``   finding and loading the shared library, its function signatures
 ``regions``   ``REQUEST`` and ``decode_regions``: the hot path, many samples a call
+``plan``      geometry of a pipeline's front: which region each request asks for
 ``jpeg``      one JPEG at a time: probe, decode, encode, transcode
 ============= ==========================================================================================
 """
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 from .jpeg import JpegInfo, decode_jpeg, encode_jpeg, probe_jpeg, transcode_jpeg
 from .library import kernels_in_use, library_path, use_kernels
+from .plan import PlanFailure, plan_requests
 from .regions import (
     BICUBIC,
     BILINEAR,
@@ -49,11 +51,13 @@ __all__ = [
     "PAD_SYMMETRIC",
     "REQUEST",
     "JpegInfo",
+    "PlanFailure",
     "decode_jpeg",
     "decode_regions",
     "encode_jpeg",
     "kernels_in_use",
     "library_path",
+    "plan_requests",
     "probe_jpeg",
     "status_text",
     "transcode_jpeg",

@@ -16,7 +16,7 @@ _OVERRIDE = "BETON_NATIVE_LIBRARY"
 class Info(ctypes.Structure):
     """Mirror of ``beton_jpeg_info`` in ``src/beton_native.h``."""
 
-    _fields_ = [  # noqa: RUF012  (ctypes reads a plain list)
+    _fields_ = [
         ("width", ctypes.c_int32),
         ("height", ctypes.c_int32),
         ("num_components", ctypes.c_int32),
@@ -82,6 +82,7 @@ def _load() -> ctypes.CDLL:
     signatures: dict[str, tuple[object, list[object]]] = {
         "beton_request_size": (i64, []),
         "beton_decode_regions": (i64, [pointer, i64]),
+        "beton_plan_requests": (i64, [pointer] * 3 + [i64] + [pointer] * 4 + [i64, i64, pointer]),
         "beton_status_text": (text, [i32]),
         "beton_jpeg_probe": (i32, [pointer, i64, ctypes.POINTER(Info)]),
         "beton_jpeg_decode": (i32, [pointer, i64, pointer, i64, pointer]),

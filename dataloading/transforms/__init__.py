@@ -8,6 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dataloading.transforms.color import (
+    ColorJitter,
+    Grayscale,
+    RandomAutocontrast,
+    RandomGrayscale,
+    RandomInvert,
+    RandomPosterize,
+    RandomSolarize,
+)
+from dataloading.transforms.custom import Custom
+from dataloading.transforms.erase import Cutout, RandomErasing
 from dataloading.transforms.geometry import (
     CenterCrop,
     RandomCrop,
@@ -17,6 +28,7 @@ from dataloading.transforms.geometry import (
     RandomVerticalFlip,
     Resize,
 )
+from dataloading.transforms.mix import CutMix, MixUp, Mixup
 from dataloading.transforms.normalize import Normalize, ToDtype
 
 if TYPE_CHECKING:
@@ -24,10 +36,23 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CenterCrop",
+    "ColorJitter",
+    "Custom",
+    "CutMix",
+    "Cutout",
+    "Grayscale",
+    "MixUp",
+    "Mixup",
     "Normalize",
+    "RandomAutocontrast",
     "RandomCrop",
+    "RandomErasing",
+    "RandomGrayscale",
     "RandomHorizontalFlip",
+    "RandomInvert",
+    "RandomPosterize",
     "RandomResizedCrop",
+    "RandomSolarize",
     "RandomTranslate",
     "RandomVerticalFlip",
     "Resize",

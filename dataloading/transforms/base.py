@@ -3,7 +3,7 @@
 A transform is a frozen dataclass of plain values. It is one of three kinds, by what it tells the pipeline:
 
 ``Geometry``   says which pixels are wanted. At the front of a pipeline it costs nothing: it becomes columns of
-               the decoder's request (a *row* of numbers that ``kernels/plan.py`` interprets for each sample).
+               the decoder's request (a *row* of numbers that ``_native/src/plan.cpp`` interprets for each sample).
 ``PixelOp``    changes pixels: names a compiled kernel and its arguments (a *step*).
 ``BatchOp``    works on the tensors of a whole batch, after batching.
 """
@@ -38,7 +38,7 @@ STORAGE_DTYPES = {"uint8": np.uint8, "float32": np.float32, "float16": np.uint16
 INTERPOLATIONS = {"nearest": 0, "bilinear": 1, "bicubic": 2}
 PADDING_MODES = {"constant": 0, "edge": 1, "reflect": 2, "symmetric": 3}
 
-ROW_LENGTH = 16  # numbers in the row of a geometry: its parameters, see kernels/plan.py
+ROW_LENGTH = 16  # numbers in the row of a geometry: its parameters, see _native/src/plan.h
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +57,8 @@ class ImageState:
         "uint8", "float32", "float16" or "bfloat16".
     resized, cropped, padded : bool
         What the decoder's request already holds: a resize; after it a crop that may be a strict part; padding.
+    written : bool
+        The image is in its output slot, so that only changes in place can follow.
     """
 
     channels: int
@@ -67,6 +69,7 @@ class ImageState:
     resized: bool = False
     cropped: bool = False
     padded: bool = False
+    written: bool = False
 
     def replace(self, **changes: Any) -> ImageState:
         """Return a copy with some fields changed."""
@@ -95,11 +98,14 @@ class Step:
         See above.
     arguments : tuple of ndarray
         Constant per pipeline.
+    random : bool
+        The kernel draws random numbers: ``key`` is its own stream. Otherwise it is of no meaning.
     """
 
     kernel: Callable[..., Any]
     kind: str = "in_place"
     arguments: tuple[npt.NDArray[Any], ...] = ()
+    random: bool = True
 
 
 class Transform:
@@ -152,7 +158,7 @@ class PixelOp(Transform, abc.ABC):
 class BatchOp(Transform, abc.ABC):
     """Works on the batched tensors: called as ``op(images, labels, key)``, returns both."""
 
-    def check(self, state: ImageState) -> None:  # noqa: B027 (most have nothing to check)
+    def check(self, state: ImageState) -> None:
         """Raise UsageError where such images cannot be used."""
 
     @abc.abstractmethod

@@ -1,6 +1,6 @@
 """The transforms that say which pixels are wanted: resize, crops, flips, translation.
 
-At the front of a pipeline they cost nothing: they become part of the decoder's request (``kernels/plan.py``
+At the front of a pipeline they cost nothing: they become part of the decoder's request (``_native/src/plan.cpp``
 holds the arithmetic). Parameters, defaults and results are those of ``torchvision.transforms.v2``.
 """
 
@@ -36,7 +36,7 @@ __all__ = [
     "Resize",
 ]
 
-# Codes of kernels/plan.py, repeated so that writing a pipeline down does not import Numba (a test compares them).
+# Codes of _native/src/plan.h.
 RANDOM_RESIZED_CROP, RESIZE, RESIZE_SHORT, RESIZE_LONG, CENTER_CROP = 0, 1, 2, 3, 4
 RANDOM_CROP, RANDOM_TRANSLATE, HORIZONTAL_FLIP, VERTICAL_FLIP = 5, 6, 7, 8
 
@@ -211,6 +211,23 @@ def _after_crop(state: ImageState, height: int, width: int, *, pads: bool) -> Im
     )
 
 
+def _crop_step(owner: Geometry, state: ImageState, size: tuple[int, int], *, random: bool) -> tuple[Step, ImageState]:
+    """Return a crop as a kernel on pixels that have been changed already."""
+    from dataloading.transforms.kernels import move
+
+    height, width = size
+    if state.written:
+        raise UsageError(f"{owner.name} cannot follow a transform that writes the output. Move it before that one")
+    assert state.height is not None and state.width is not None
+    if height > state.height or width > state.width:
+        raise UsageError(
+            f"{owner.name}: padding after a transform that changes pixels is not possible (size {height}x{width}, "
+            f"image {state.size_text}). Move {owner.name} to the front of the list"
+        )
+    row = np.array([height, width, int(random)], dtype=np.int64)
+    return Step(move.crop, "repack", (row,)), state.replace(height=height, width=width, min_side=min(size))
+
+
 @dataclasses.dataclass(frozen=True)
 class CenterCrop(Geometry):
     """Cut out the middle; where the image is smaller, its surroundings are black.
@@ -239,6 +256,10 @@ class CenterCrop(Geometry):
             _check_before_padding(self, state)
         # Images of unknown size may turn out to need padding one by one; where that cannot be done the sample fails.
         return CENTER_CROP, _row(height, width), _after_crop(state, height, width, pads=pads)
+
+    def step(self, state: ImageState) -> tuple[Step, ImageState]:
+        """See ``Geometry.step``."""
+        return _crop_step(self, state, check_size(self.name, self.size), random=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -306,6 +327,12 @@ class RandomCrop(Geometry):
             _fill_word(self.name, self.fill),
         )  # fmt: skip
         return RANDOM_CROP, row, _after_crop(state, height, width, pads=pads)
+
+    def step(self, state: ImageState) -> tuple[Step, ImageState]:
+        """See ``Geometry.step``."""
+        if isinstance(self.padding, tuple) and max(self.padding) > 0:
+            return super().step(state)
+        return _crop_step(self, state, check_size(self.name, self.size), random=True)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,7 +26,7 @@ def to_storage(values: npt.NDArray[np.float64], dtype: str) -> npt.NDArray[Any]:
         if dtype == "float32":
             return values.astype(np.float32)
         if dtype == "float16":
-            return values.astype(np.float16).view(np.uint16)
+            return np.asarray(values.astype(np.float16).view(np.uint16))
         nearest = values.astype(np.float32)
     # bfloat16 is the upper half of float32. Rounding twice (to float32, then to its half) could go wrong where the
     # first rounding lands on a tie of the second; rounding to odd first (von Neumann) makes the second exact.
@@ -36,7 +36,16 @@ def to_storage(values: npt.NDArray[np.float64], dtype: str) -> npt.NDArray[Any]:
     finite = np.isfinite(nearest)
     bits = np.where(finite & ~exact, np.where(too_far, bits - 1, bits) | np.uint32(1), bits).astype(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-    return np.where(np.isnan(values), np.uint32(0x7FC0), rounded).astype(np.uint16)
+    return np.asarray(np.where(np.isnan(values), np.uint32(0x7FC0), rounded), dtype=np.uint16)
+
+
+def _check_first(owner: PixelOp, state: ImageState) -> None:
+    if state.dtype != "uint8":
+        raise UsageError(f"{owner.name} needs uint8 images, got {state.dtype}: they are floats already. Keep one")
+    if state.written:
+        raise UsageError(
+            f"{owner.name}: an earlier transform has written the output as uint8 already. Give that one in_place=True"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,15 +112,15 @@ class Normalize(PixelOp):
         """See ``PixelOp.step``."""
         from dataloading.transforms.kernels import normalize as kernels
 
-        if state.dtype != "uint8":
-            raise UsageError(f"{self.name} needs uint8 images, got {state.dtype}: they are floats already. Keep one")
-        after = state.replace(dtype=self.dtype)
+        _check_first(self, state)
+        after = state.replace(dtype=self.dtype, written=True)
         if self.dtype == "float32":
             mean = np.array(per_channel(self.name, "mean", self.mean, state.channels))
             std = np.array(per_channel(self.name, "std", self.std, state.channels))
             scale_bias = np.stack([1.0 / (self.max_value * std), -mean / std], axis=1)
-            return Step(kernels.normalize_affine, "convert", (scale_bias,)), after
-        return Step(kernels.normalize_table, "convert", (to_storage(self.table(state.channels), self.dtype),)), after
+            return Step(kernels.normalize_affine, "convert", (scale_bias,), random=False), after
+        table = to_storage(self.table(state.channels), self.dtype)
+        return Step(kernels.normalize_table, "convert", (table,), random=False), after
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,6 +149,5 @@ class ToDtype(PixelOp):
 
     def step(self, state: ImageState) -> tuple[Step, ImageState]:
         """See ``PixelOp.step``."""
-        if state.dtype != "uint8":
-            raise UsageError(f"{self.name} needs uint8 images, got {state.dtype}: they are floats already. Keep one")
+        _check_first(self, state)
         return Normalize(0.0, 1.0, dtype=self.dtype, max_value=255.0 if self.scale else 1.0).step(state)

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "entropy.h"
 #include "resample.h"
 
 namespace beton {
@@ -41,6 +42,18 @@ struct Kernels {
   // JFIF's YCbCr to RGB on values with six fractional bits, then as pack.
   void (*ycc_to_rgb)(const int16_t* y, const int16_t* cb, const int16_t* cr, int n, uint8_t* r, uint8_t* g, uint8_t* b);
   void (*split_rgb)(const uint8_t* rgb, int n, uint8_t* r, uint8_t* g, uint8_t* b);
+  // First position in [data, data + size) of FF followed by a byte that is not 00, or `size`. A last FF counts too.
+  size_t (*find_marker)(const uint8_t* data, size_t size);
+  // Copies without the 00 behind each FF; returns the bytes written. `out` has room for size + 32.
+  size_t (*unstuff)(const uint8_t* data, size_t size, uint8_t* out);
+  // Entropy decoding and the accurate inverse DCT of a run of MCUs; see block_loops.h.
+  Status (*decode_mcus)(ScanState* state, const McuLayout& layout, int mcu, int mcus, const StripSet* strips);
+  // The exact arithmetic of libjpeg's upsampling and colour conversion, a row at a time; n counts input samples.
+  void (*blend_rows)(const uint8_t* near, const uint8_t* far, int n, int bias, uint8_t* out);
+  void (*double_row)(const uint8_t* in, int n, uint8_t* out);
+  void (*double_both)(const uint8_t* near, const uint8_t* far, int n, uint8_t* out);
+  void (*exact_ycc_to_rgb)(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, int n, uint8_t* r, uint8_t* g,
+                           uint8_t* b);
 };
 
 const Kernels& kernels();               // the best this processor runs, unless select_kernels chose another

@@ -1,5 +1,78 @@
 #include "kernels.h"
 
+#include <cstring>
+
+namespace beton {
+
+namespace {
+
+// One 8-point transform of jidctint.c. Products are 32 bits wide, sums of two inputs wrap at 16 as they do in
+// libjpeg-turbo's SIMD code, so that even coefficients no encoder makes come out alike.
+struct Eight {
+  int32_t v[8];
+};
+
+inline int32_t wrap(int v) { return int16_t(v); }
+
+inline int32_t mul(int32_t a, int32_t b) { return int32_t(uint32_t(a) * uint32_t(b)); }
+
+inline int32_t add(int32_t a, int32_t b) { return int32_t(uint32_t(a) + uint32_t(b)); }
+
+inline int32_t sub(int32_t a, int32_t b) { return int32_t(uint32_t(a) - uint32_t(b)); }
+
+Eight transform(const int32_t in[8], int shift) {
+  const int32_t even2 = add(mul(in[2], 4433), mul(in[6], 4433 - 15137));
+  const int32_t even3 = add(mul(in[2], 4433 + 6270), mul(in[6], 4433));
+  const int32_t even0 = mul(wrap(in[0] + in[4]), 1 << 13), even1 = mul(wrap(in[0] - in[4]), 1 << 13);
+  const int32_t t10 = add(even0, even3), t13 = sub(even0, even3), t11 = add(even1, even2), t12 = sub(even1, even2);
+  const int32_t z3 = wrap(in[7] + in[3]), z4 = wrap(in[5] + in[1]);
+  const int32_t a3 = add(mul(z3, 9633 - 16069), mul(z4, 9633)), a4 = add(mul(z3, 9633), mul(z4, 9633 - 3196));
+  const int32_t t0 = add(add(mul(in[7], 2446 - 7373), mul(in[1], -7373)), a3);
+  const int32_t t3 = add(add(mul(in[7], -7373), mul(in[1], 12299 - 7373)), a4);
+  const int32_t t1 = add(add(mul(in[5], 16819 - 20995), mul(in[3], -20995)), a4);
+  const int32_t t2 = add(add(mul(in[5], -20995), mul(in[3], 25172 - 20995)), a3);
+  const int32_t round = 1 << (shift - 1);
+  const int32_t out[8] = {add(t10, t3), add(t11, t2), add(t12, t1), add(t13, t0),
+                          sub(t13, t0), sub(t12, t1), sub(t11, t2), sub(t10, t3)};
+  Eight e;
+  for (int i = 0; i < 8; i++) {
+    const int32_t v = add(out[i], round) >> shift;
+    e.v[i] = v < -32768 ? -32768 : v > 32767 ? 32767 : v;
+  }
+  return e;
+}
+
+void idct(const int16_t* block, const uint16_t* quant, uint8_t* out, ptrdiff_t stride) {
+  int32_t work[8][8];  // [column][row]
+  for (int x = 0; x < 8; x++) {
+    int32_t in[8];
+    for (int y = 0; y < 8; y++) in[y] = wrap(mul(block[8 * y + x], quant[8 * y + x]));
+    const Eight e = transform(in, 11);
+    for (int y = 0; y < 8; y++) work[x][y] = e.v[y];
+  }
+  for (int y = 0; y < 8; y++) {
+    int32_t in[8];
+    for (int x = 0; x < 8; x++) in[x] = work[x][y];
+    const Eight e = transform(in, 18);
+    for (int x = 0; x < 8; x++) {
+      const int v = (e.v[x] < -128 ? -128 : e.v[x] > 127 ? 127 : e.v[x]) + 128;
+      out[y * stride + x] = uint8_t(v);
+    }
+  }
+}
+
+void idct_pair(const int16_t* a, const uint16_t* quant_a, uint8_t* out_a, ptrdiff_t stride_a, const int16_t* b,
+               const uint16_t* quant_b, uint8_t* out_b, ptrdiff_t stride_b) {
+  idct(a, quant_a, out_a, stride_a);
+  if (out_b != out_a) idct(b, quant_b, out_b, stride_b);
+}
+
+}  // namespace
+
+}  // namespace beton
+
+#include "block_loops.h"
+
 namespace beton {
 
 namespace {
@@ -68,8 +141,34 @@ void split_rgb(const uint8_t* rgb, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
   }
 }
 
+size_t find_marker(const uint8_t* data, size_t size) {
+  size_t at = 0;
+  while (at < size) {
+    const void* hit = std::memchr(data + at, 0xFF, size - at);
+    if (hit == nullptr) return size;
+    at = size_t(static_cast<const uint8_t*>(hit) - data);
+    if (at + 1 >= size || data[at + 1] != 0) return at;
+    at += 2;
+  }
+  return size;
+}
+
+size_t unstuff(const uint8_t* data, size_t size, uint8_t* out) {
+  size_t at = 0, used = 0;
+  while (at < size) {
+    const void* hit = std::memchr(data + at, 0xFF, size - at);
+    const size_t stop = hit == nullptr ? size : size_t(static_cast<const uint8_t*>(hit) - data) + 1;
+    std::memcpy(out + used, data + at, stop - at);
+    used += stop - at;
+    at = stop + 1;
+  }
+  return used;
+}
+
 }  // namespace
 
-const Kernels kPortableKernels = {"portable", horizontal, vertical, pack, ycc_to_rgb, split_rgb};
+const Kernels kPortableKernels = {"portable",  horizontal,  vertical,   pack,       ycc_to_rgb,  split_rgb,
+                                  find_marker, unstuff,     decode_mcus, blend_rows, double_row, double_both,
+                                  exact_ycc_to_rgb};
 
 }  // namespace beton

@@ -8,6 +8,9 @@
 #include <cstdlib>
 #include <new>
 
+#include <vector>
+
+#include "entropy.h"
 #include "kernels.h"
 #include "resample.h"
 
@@ -50,6 +53,9 @@ class Buffer {
 };
 
 struct Scratch {
+  HuffmanTable tables[2][4];        // [DC, AC][slot]
+  std::vector<size_t> segments;     // offsets into the JPEG
+  Buffer segment;                   // the unstuffed one
   Axis x[3], y[3];       // per component
   RowPlan plan[3];
   Buffer strip[3];       // decoded or split rows of a component
@@ -64,6 +70,7 @@ struct Scratch {
       strip[i].trim(kKeep);
       middle[i].trim(kKeep);
     }
+    segment.trim(kKeep);
     rgb.trim(kKeep);
     core.trim(kKeep);
   }

@@ -10,12 +10,35 @@ import linecache
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numba
+import numpy as np
+from numba.core.dispatcher import Dispatcher
+from numba.core.errors import NumbaError
+
 from dataloading.transforms.base import Step
 from dataloading.transforms.kernels import move
 from dataloading.transforms.kernels.jit import kernel
 from dataloading.transforms.kernels.rng import child
 
-__all__ = ["fuse", "source_of"]
+__all__ = ["compiled", "fuse", "source_of", "why_not_compiled"]
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a user's function as a kernel: compiled, unless it is already."""
+    return function if isinstance(function, Dispatcher) else kernel(function)
+
+
+def why_not_compiled(step: Step, image_dtype: np.dtype[Any], out_dtype: np.dtype[Any]) -> str | None:
+    """Compile a user's kernel for images of these dtypes; return Numba's reason where it cannot, else None."""
+    arrays = [np.zeros((1, 1, 1), dtype=image_dtype), np.uint64(0), *step.arguments]
+    if step.kind == "convert":
+        arrays.append(np.zeros((1, 1, 1), dtype=out_dtype))
+    try:
+        types = tuple(numba.typeof(array) for array in arrays)  # type: ignore[no-untyped-call]
+        step.kernel.compile(types)  # type: ignore[attr-defined]
+    except NumbaError as error:
+        return str(error)
+    return None
 
 
 def source_of(steps: Sequence[tuple[int, Step]], in_place: bool) -> str:
@@ -26,7 +49,8 @@ def source_of(steps: Sequence[tuple[int, Step]], in_place: bool) -> str:
     for k, (position, step) in enumerate(steps):
         names = [f"arg_{len(parameters) + i}" for i in range(len(step.arguments))]
         parameters += names
-        call = f"kernel_{k}({', '.join([image, f'child(keys[i], {position})', *names])}"
+        key = f"child(keys[i], {position})" if step.random else "keys[i]"
+        call = f"kernel_{k}({', '.join([image, key, *names])}"
         body.append(f"progress[1] = {position}")
         if step.kind == "in_place":
             body.append(f"{call})")

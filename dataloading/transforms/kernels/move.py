@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from dataloading.transforms.kernels.jit import kernel
 from dataloading.transforms.kernels.rng import randint, uniform
 
-__all__ = ["copy", "flip_horizontal", "flip_vertical", "translate"]
+__all__ = ["copy", "crop", "flip_horizontal", "flip_vertical", "translate"]
 
 
 @kernel
@@ -66,3 +68,28 @@ def translate(image: Any, key: Any, reach: Any, fill: Any) -> None:
             else:
                 for x in range(width):
                     image[c, y, x] = image[c, source, x - right] if inside and x - right < width else fill[c]
+
+
+@kernel
+def crop(image: Any, key: Any, row: Any) -> Any:
+    """Pack a part of ``row[0]`` x ``row[1]`` pixels to the front of the image's memory, and return it.
+
+    ``row[2]``: 1 a random part, 0 the middle. Each pixel moves to a lower address or stays, and is read before its
+    place is written, so one forward pass needs no second buffer.
+    """
+    height = row[0]
+    width = row[1]
+    if row[2] == 1:
+        top = randint(key, 0, image.shape[1] - height + 1)
+        left = randint(key, 1, image.shape[2] - width + 1)
+    else:
+        top = int(np.rint((image.shape[1] - height) / 2.0))
+        left = int(np.rint((image.shape[2] - width) / 2.0))
+    flat = image.reshape(image.size)
+    place = 0
+    for c in range(image.shape[0]):
+        for y in range(top, top + height):
+            for x in range(left, left + width):
+                flat[place] = image[c, y, x]
+                place += 1
+    return flat[:place].reshape((image.shape[0], height, width))

@@ -1,0 +1,125 @@
+"""Geometry of many samples at once: from operations and random keys to requests.
+
+Owns the codes of the operations. Must not know which transforms they come from.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .library import LIBRARY
+from .regions import REQUEST
+
+__all__ = ["ROW_LENGTH", "PlanFailure", "plan_requests"]
+
+ROW_LENGTH = 16  # BETON_PLAN_ROW_LENGTH in src/plan.h
+
+_REASONS = {
+    1: "the image is {height}x{width} here, with its padding too small for a crop of {wanted_height}x{wanted_width}",
+    2: "the image is {height}x{width} here, a part of a resized image, and cannot be padded to "
+    "{wanted_height}x{wanted_width}",
+    3: "the image is {height}x{width} here and padded already; it cannot be padded again or resized to "
+    "{wanted_height}x{wanted_width}",
+    4: "the image is {height}x{width} here and would be resized to {wanted_height}x{wanted_width}, which is empty",
+}
+
+
+class _Failure(ctypes.Structure):
+    """Mirror of ``beton_plan_failure`` in ``src/plan.h``."""
+
+    _fields_ = [
+        (name, ctypes.c_int64) for name in ("reason", "position", "height", "width", "wanted_height", "wanted_width")
+    ]
+
+
+class PlanFailure(NamedTuple):
+    """Which sample could not be planned, at which transform of the user's list, and why."""
+
+    sample: int
+    position: int
+    reason: str
+
+
+def plan_requests(
+    codes: npt.NDArray[np.int64],
+    positions: npt.NDArray[np.int64],
+    rows: npt.NDArray[np.float64],
+    widths: npt.NDArray[np.int64],
+    heights: npt.NDArray[np.int64],
+    keys: npt.NDArray[np.uint64],
+    requests: npt.NDArray[np.void],
+    start: int = 0,
+) -> PlanFailure | None:
+    """Draw the geometry of each sample and write it to its request.
+
+    Parameters
+    ----------
+    codes, positions : ndarray of int64, shape (k,)
+        Operations (``BETON_PLAN_*`` in ``src/plan.h``) and their places in the user's list, which select their
+        random streams.
+    rows : ndarray of float64, shape (k, ROW_LENGTH)
+        Their parameters.
+    widths, heights : ndarray of int64, shape (n,)
+        Of the stored images.
+    keys : ndarray of uint64, shape (n,)
+        Random keys of the samples.
+    requests : ndarray of REQUEST, shape (n,)
+        The columns from ``box_x`` to ``antialias`` are written.
+    start : int
+        First sample to plan.
+
+    Returns
+    -------
+    PlanFailure or None
+        The first sample that could not be planned; the ones before it are done.
+
+    Raises
+    ------
+    TypeError
+        If an array is not of the type stated, contiguous and of the right length.
+
+    Examples
+    --------
+    >>> one = np.ones(1, np.int64)
+    >>> row = np.zeros((1, ROW_LENGTH)); row[0, :2] = 2, 4
+    >>> requests = np.zeros(1, REQUEST)
+    >>> plan_requests(4 * one, one, row, 8 * one, 6 * one, np.zeros(1, np.uint64), requests)  # a centre crop
+    >>> requests["box_x"][0], requests["box_y"][0]
+    (np.int32(2), np.int32(2))
+    """
+    k, n = len(codes), len(requests)
+    for name, array, dtype, shape in (
+        ("codes", codes, np.dtype(np.int64), (k,)),
+        ("positions", positions, np.dtype(np.int64), (k,)),
+        ("rows", rows, np.dtype(np.float64), (k, ROW_LENGTH)),
+        ("widths", widths, np.dtype(np.int64), (n,)),
+        ("heights", heights, np.dtype(np.int64), (n,)),
+        ("keys", keys, np.dtype(np.uint64), (n,)),
+        ("requests", requests, REQUEST, (n,)),
+    ):
+        if array.dtype != dtype or array.shape != shape or not array.flags.c_contiguous:
+            raise TypeError(
+                f"{name} must be a contiguous {dtype} array of shape {shape}, got {array.dtype} {array.shape}"
+            )
+    failure = _Failure()
+    failed: int = LIBRARY.beton_plan_requests(
+        codes.ctypes.data,
+        positions.ctypes.data,
+        rows.ctypes.data,
+        k,
+        widths.ctypes.data,
+        heights.ctypes.data,
+        keys.ctypes.data,
+        requests.ctypes.data,
+        start,
+        n,
+        ctypes.addressof(failure),
+    )
+    if failed < 0:
+        return None
+    values = {name: int(getattr(failure, name)) for name, *_ in _Failure._fields_}
+    return PlanFailure(failed, values["position"], _REASONS[values["reason"]].format(**values))

@@ -1,0 +1,256 @@
+// Thread-safety: pure functions of their arguments.
+//
+// An interpreter over the operations of a pipeline's front. Per sample it keeps the state of the image so far
+//
+//   source --box--> crop --scaled--> resized crop --window--> part of it (or beyond: padding) --flips--> image
+//
+// and each operation, given in coordinates of the image as it stands (flipped, where flips came before), changes that
+// state the way torchvision's functions would change the pixels. Formulas and rounding are torchvision's
+// (transforms/v2/_geometry.py and functional/_geometry.py); random numbers are those of dataloading/transforms/rng.py.
+// This is C++ rather than Numba because a pipeline without pixel operations then compiles nothing at start-up.
+#include "plan.h"
+
+#include <cmath>
+#include <cstring>
+
+namespace {
+
+// SplitMix64, see dataloading/transforms/rng.py.
+uint64_t child(uint64_t key, uint64_t number) {
+  uint64_t z = key + (number + 1) * 0x9E3779B97F4A7C15u;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return z ^ (z >> 31);
+}
+
+double uniform(uint64_t key, uint64_t counter) { return static_cast<double>(child(key, counter) >> 11) * 0x1p-53; }
+
+int64_t randint(uint64_t key, uint64_t counter, int64_t bound) {
+  return static_cast<int64_t>(((child(key, counter) >> 32) * static_cast<uint64_t>(bound)) >> 32);
+}
+
+int64_t whole(double value) { return static_cast<int64_t>(value); }                   // Python's int()
+int64_t nearest(double value) { return static_cast<int64_t>(std::nearbyint(value)); }  // Python's round(): half to even
+
+struct Size {
+  int64_t h, w;
+};
+
+struct Box {
+  int64_t x, y, w, h;
+};
+
+struct Padding {
+  int32_t mode = BETON_PAD_CONSTANT;
+  uint32_t fill = 0;
+};
+
+// RandomResizedCrop.make_params. Attempt a draws the numbers 4a .. 4a + 3: area, log aspect ratio, top, left.
+Box random_resized_box(Size image, const double* row, uint64_t stream) {
+  const double area = static_cast<double>(image.h * image.w);
+  for (uint64_t counter = 0; counter < 40; counter += 4) {
+    const double target = area * (row[2] + uniform(stream, counter) * (row[3] - row[2]));
+    const double ratio = std::exp(row[4] + uniform(stream, counter + 1) * (row[5] - row[4]));
+    const int64_t w = nearest(std::sqrt(target * ratio));
+    const int64_t h = nearest(std::sqrt(target / ratio));
+    if (0 < w && w <= image.w && 0 < h && h <= image.h) {
+      const int64_t y = randint(stream, counter + 2, image.h - h + 1);
+      const int64_t x = randint(stream, counter + 3, image.w - w + 1);
+      return {x, y, w, h};
+    }
+  }
+  // The middle, in the nearest shape allowed.
+  int64_t w = image.w, h = image.h;
+  const double ratio = static_cast<double>(w) / static_cast<double>(h);
+  if (ratio < row[6]) {
+    h = nearest(static_cast<double>(w) / row[6]);
+  } else if (ratio > row[7]) {
+    w = nearest(static_cast<double>(h) * row[7]);
+  }
+  return {(image.w - w) / 2, (image.h - h) / 2, w, h};
+}
+
+// _compute_resized_output_size.
+Size resized_size(int64_t code, const double* row, Size image) {
+  if (code == BETON_PLAN_RESIZE) return {whole(row[0]), whole(row[1])};
+  const double side_short = static_cast<double>(image.w <= image.h ? image.w : image.h);
+  const double side_long = static_cast<double>(image.w <= image.h ? image.h : image.w);
+  int64_t new_short, new_long;
+  if (code == BETON_PLAN_RESIZE_LONG) {
+    new_short = whole(row[0] * side_short / side_long);
+    new_long = whole(row[0]);
+  } else {
+    new_short = whole(row[0]);
+    new_long = whole(row[0] * side_long / side_short);
+    if (row[1] > 0 && static_cast<double>(new_long) > row[1]) {
+      new_short = whole(row[1] * static_cast<double>(new_short) / static_cast<double>(new_long));
+      new_long = whole(row[1]);
+    }
+  }
+  return image.w <= image.h ? Size{new_long, new_short} : Size{new_short, new_long};
+}
+
+// Padding (crop - image) / 2 in front where the crop is larger (center_crop_compute_padding), else
+// int(round((image - crop) / 2)) (center_crop_compute_crop_anchor).
+int64_t center_offset(int64_t image, int64_t crop) {
+  return crop > image ? -((crop - image) / 2) : nearest(static_cast<double>(image - crop) / 2.0);
+}
+
+class Plan {
+ public:
+  Plan(int64_t width, int64_t height) : box_{0, 0, width, height}, scaled_{height, width}, window_{0, 0, width, height} {}
+
+  // Applies one operation; returns 0 or the reason why it cannot be done.
+  int apply(int64_t code, const double* row, uint64_t stream) {
+    wanted_ = image();
+    switch (code) {
+      case BETON_PLAN_HORIZONTAL_FLIP:
+      case BETON_PLAN_VERTICAL_FLIP:
+        if (uniform(stream, 0) < row[0]) flip_ ^= code == BETON_PLAN_HORIZONTAL_FLIP ? 1 : 2;
+        return 0;
+      case BETON_PLAN_RANDOM_RESIZED_CROP:
+        wanted_ = {whole(row[0]), whole(row[1])};
+        return resize(random_resized_box(image(), row, stream), row);
+      case BETON_PLAN_RESIZE:
+      case BETON_PLAN_RESIZE_SHORT:
+      case BETON_PLAN_RESIZE_LONG:
+        wanted_ = resized_size(code, row, image());
+        return resize({0, 0, window_.w, window_.h}, row);
+      case BETON_PLAN_CENTER_CROP:
+        wanted_ = {whole(row[0]), whole(row[1])};
+        return crop(center_offset(window_.w, wanted_.w), center_offset(window_.h, wanted_.h), {});
+      case BETON_PLAN_RANDOM_CROP:
+        return random_crop(row, stream);
+      case BETON_PLAN_RANDOM_TRANSLATE: {
+        const int64_t reach = whole(row[0]);
+        const int64_t y = randint(stream, 0, 2 * reach + 1) - reach;
+        const int64_t x = randint(stream, 1, 2 * reach + 1) - reach;
+        return crop(x, y, {BETON_PAD_CONSTANT, static_cast<uint32_t>(row[1])});
+      }
+    }
+    return BETON_PLAN_EMPTY;
+  }
+
+  Size image() const { return {window_.h, window_.w}; }
+  Size wanted() const { return wanted_; }
+
+  void write(beton_request* request) {
+    settle_box();
+    request->box_x = static_cast<int32_t>(box_.x);
+    request->box_y = static_cast<int32_t>(box_.y);
+    request->box_w = static_cast<int32_t>(box_.w);
+    request->box_h = static_cast<int32_t>(box_.h);
+    request->scaled_w = static_cast<int32_t>(scaled_.w);
+    request->scaled_h = static_cast<int32_t>(scaled_.h);
+    request->window_x = static_cast<int32_t>(window_.x);
+    request->window_y = static_cast<int32_t>(window_.y);
+    request->out_w = static_cast<int32_t>(window_.w);
+    request->out_h = static_cast<int32_t>(window_.h);
+    request->pad_mode = padding_.mode;
+    for (int c = 0; c < 4; ++c) request->fill[c] = static_cast<uint8_t>(padding_.fill >> (8 * c));
+    request->flip = flip_;
+    request->interpolation = interpolation_;
+    request->antialias = antialias_;
+  }
+
+ private:
+  // RandomCrop.make_params; pad_if_needed adds the whole difference on both sides.
+  int random_crop(const double* row, uint64_t stream) {
+    wanted_ = {whole(row[0]), whole(row[1])};
+    int64_t left = whole(row[2]), top = whole(row[3]);
+    int64_t padded_w = window_.w + left + whole(row[4]);
+    int64_t padded_h = window_.h + top + whole(row[5]);
+    if (row[6] != 0.0) {
+      if (padded_h < wanted_.h) {
+        top += wanted_.h - padded_h;
+        padded_h += 2 * (wanted_.h - padded_h);
+      }
+      if (padded_w < wanted_.w) {
+        left += wanted_.w - padded_w;
+        padded_w += 2 * (wanted_.w - padded_w);
+      }
+    }
+    if (padded_h < wanted_.h || padded_w < wanted_.w) return BETON_PLAN_TOO_SMALL;
+    const int64_t y = randint(stream, 0, padded_h - wanted_.h + 1) - top;
+    const int64_t x = randint(stream, 1, padded_w - wanted_.w + 1) - left;
+    return crop(x, y, {static_cast<int32_t>(row[7]), static_cast<uint32_t>(row[8])});
+  }
+
+  // Where nothing but crops came before, the image as it stands is a box of the source: so padding is measured from
+  // its border, and a resize sees no pixel outside it.
+  void settle_box() {
+    if (padded_ || resized_) return;
+    box_ = {box_.x + window_.x, box_.y + window_.y, window_.w, window_.h};
+    scaled_ = image();
+    window_.x = window_.y = 0;
+  }
+
+  void unflip(Box* part) const {
+    if (flip_ & 1) part->x = window_.w - part->x - part->w;
+    if (flip_ & 2) part->y = window_.h - part->y - part->h;
+  }
+
+  // Takes the rectangle of wanted_ size at (x, y) of the image as it stands; padding is for what lies outside.
+  int crop(int64_t x, int64_t y, Padding padding) {
+    Box part{x, y, wanted_.w, wanted_.h};
+    const bool outside = x < 0 || y < 0 || x + part.w > window_.w || y + part.h > window_.h;
+    unflip(&part);
+    settle_box();
+    if (outside) {
+      if (padded_) return BETON_PLAN_PADDED_ALREADY;
+      if (window_.x != 0 || window_.y != 0 || window_.w != scaled_.w || window_.h != scaled_.h) {
+        return BETON_PLAN_PADDED_PART;
+      }
+      padded_ = true;
+      padding_ = padding;
+    }
+    window_ = {window_.x + part.x, window_.y + part.y, part.w, part.h};
+    return 0;
+  }
+
+  // Resizes the part to wanted_ size.
+  int resize(Box part, const double* row) {
+    if (wanted_.w < 1 || wanted_.h < 1) return BETON_PLAN_EMPTY;
+    if (padded_ || resized_) return BETON_PLAN_PADDED_ALREADY;
+    unflip(&part);
+    settle_box();
+    box_ = {box_.x + part.x, box_.y + part.y, part.w, part.h};
+    scaled_ = wanted_;
+    window_ = {0, 0, wanted_.w, wanted_.h};
+    resized_ = true;
+    interpolation_ = static_cast<int32_t>(row[8]);
+    antialias_ = static_cast<int32_t>(row[9]);
+    return 0;
+  }
+
+  Box box_;
+  Size scaled_;
+  Box window_;
+  Size wanted_{0, 0};
+  int32_t flip_ = 0;
+  int32_t interpolation_ = BETON_BILINEAR;
+  int32_t antialias_ = 1;
+  Padding padding_;
+  bool resized_ = false;
+  bool padded_ = false;
+};
+
+}  // namespace
+
+int64_t beton_plan_requests(const int64_t* codes, const int64_t* positions, const double* rows, int64_t num_operations,
+                            const int64_t* widths, const int64_t* heights, const uint64_t* keys,
+                            beton_request* requests, int64_t start, int64_t count, beton_plan_failure* failure) {
+  for (int64_t i = start; i < count; ++i) {
+    Plan plan(widths[i], heights[i]);
+    for (int64_t k = 0; k < num_operations; ++k) {
+      const uint64_t stream = child(keys[i], static_cast<uint64_t>(positions[k]));
+      const int reason = plan.apply(codes[k], rows + k * BETON_PLAN_ROW_LENGTH, stream);
+      if (reason != 0) {
+        *failure = {reason, positions[k], plan.image().h, plan.image().w, plan.wanted().h, plan.wanted().w};
+        return i;
+      }
+    }
+    plan.write(requests + i);
+  }
+  return -1;
+}

@@ -1,0 +1,50 @@
+// From the geometry at the front of a pipeline to requests: what each sample's crop, size, window and flips are.
+#ifndef BETON_PLAN_H
+#define BETON_PLAN_H
+
+#include "beton_native.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Operations; numbers of their rows (sizes in pixels):
+enum {
+  // out_h, out_w, scale_low, scale_high, log_ratio_low, log_ratio_high, ratio_low, ratio_high, interpolation, antialias
+  BETON_PLAN_RANDOM_RESIZED_CROP = 0,
+  BETON_PLAN_RESIZE = 1,            // out_h, out_w, -, -, -, -, -, -, interpolation, antialias
+  BETON_PLAN_RESIZE_SHORT = 2,      // size, max_size (0: none), -, -, -, -, -, -, interpolation, antialias
+  BETON_PLAN_RESIZE_LONG = 3,       // max_size, -, -, -, -, -, -, -, interpolation, antialias
+  BETON_PLAN_CENTER_CROP = 4,       // out_h, out_w
+  BETON_PLAN_RANDOM_CROP = 5,       // out_h, out_w, left, top, right, bottom, pad_if_needed, pad_mode, fill
+  BETON_PLAN_RANDOM_TRANSLATE = 6,  // padding, fill
+  BETON_PLAN_HORIZONTAL_FLIP = 7,   // p
+  BETON_PLAN_VERTICAL_FLIP = 8      // p
+};
+enum { BETON_PLAN_ROW_LENGTH = 16 };
+
+// Why a sample cannot be planned.
+enum {
+  BETON_PLAN_TOO_SMALL = 1,        // the crop is larger than the image with its padding
+  BETON_PLAN_PADDED_PART = 2,      // padding around a part of a resized image
+  BETON_PLAN_PADDED_ALREADY = 3,   // padding or resizing what is padded
+  BETON_PLAN_EMPTY = 4             // a resize to nothing
+};
+
+typedef struct beton_plan_failure {
+  int64_t reason, position, height, width, wanted_height, wanted_width;
+} beton_plan_failure;
+
+// Fills the geometry of requests start .. count - 1 from `num_operations` operations (codes, places in the user's
+// list, rows of BETON_PLAN_ROW_LENGTH numbers), sizes and keys of the samples. Returns -1, or the first sample that
+// failed, with the reason in `failure`; the ones before it are done.
+BETON_API int64_t beton_plan_requests(const int64_t* codes, const int64_t* positions, const double* rows,
+                                      int64_t num_operations, const int64_t* widths, const int64_t* heights,
+                                      const uint64_t* keys, beton_request* requests, int64_t start, int64_t count,
+                                      beton_plan_failure* failure);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,93 @@
+"""Custom: the user's own compiled function as a transform."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dataloading.errors import UsageError
+from dataloading.transforms.base import ImageState, PixelOp, Step, check_choice
+
+__all__ = ["Custom"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Custom(PixelOp):
+    """Run your own function on each image, compiled by Numba, inside the fused loop.
+
+    Parameters
+    ----------
+    fn : callable
+        ``fn(image, key)`` changes ``image`` in place, or ``fn(image, key, out)`` writes ``out``. ``image`` is a
+        contiguous array of shape (channels, height, width): uint8, or float32 behind ``Normalize``. ``key`` is the
+        random stream of this sample at this place of the list, uint64: ``T.uniform(key, 0)``, ``T.uniform(key, 1)``
+        ... are its numbers, and nothing else random may be used. A plain Python function is compiled for you;
+        one that carries ``numba.njit`` (with ``nogil=True``, or threads wait for each other) is used as it is.
+    name : str, optional
+        For messages; the function's own name by default.
+    in_place : bool
+        True: ``fn(image, key)``. False: ``fn(image, key, out)``, the last write of a sample, in place of Normalize.
+    out_dtype : {"uint8", "float32"}
+        Of ``out``, for ``in_place=False``.
+    out_shape : (int, int, int), optional
+        Channels, height and width of ``out``, for ``in_place=False``; by default those of ``image``.
+
+    Examples
+    --------
+    >>> def darken(image, key):
+    ...     image[:] = image // 2
+    >>> Custom(darken).name
+    'Custom(darken)'
+    """
+
+    fn: Callable[..., Any]
+    _: dataclasses.KW_ONLY
+    name: str = ""
+    in_place: bool = True
+    out_dtype: str = "uint8"
+    out_shape: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.fn):
+            raise UsageError(f"Custom: fn must be a function, got {type(self.fn).__name__}")
+        plain = getattr(self.fn, "py_func", self.fn)
+        object.__setattr__(self, "name", self.name or f"Custom({getattr(plain, '__name__', 'function')})")
+        check_choice(self.name, "out_dtype", self.out_dtype, ("uint8", "float32"))
+        wanted = ("image", "key") if self.in_place else ("image", "key", "out")
+        try:
+            inspect.signature(plain).bind(*wanted)
+        except (TypeError, ValueError):
+            raise UsageError(
+                f"{self.name}: the function must take ({', '.join(wanted)}) with in_place={self.in_place}, "
+                f"but its signature is {inspect.signature(plain)}"
+            ) from None
+        if self.in_place and (self.out_shape is not None or self.out_dtype != "uint8"):
+            raise UsageError(
+                f"{self.name}: out_shape and out_dtype need in_place=False and a function with three arguments"
+            )
+        if self.out_shape is not None:
+            shape = tuple(int(v) for v in self.out_shape)
+            if len(shape) != 3 or min(shape) < 1:
+                raise UsageError(f"{self.name}: out_shape must be (channels, height, width), got {self.out_shape!r}")
+            object.__setattr__(self, "out_shape", shape)
+
+    def step(self, state: ImageState) -> tuple[Step, ImageState]:
+        """See ``PixelOp.step``."""
+        from dataloading.transforms.kernels import fuse
+
+        if state.dtype in ("float16", "bfloat16"):
+            raise UsageError(
+                f"{self.name} cannot compute on {state.dtype} images: Numba has no such arithmetic. "
+                f'Put it before Normalize, or use Normalize(..., dtype="float32")'
+            )
+        compiled = fuse.compiled(self.fn)
+        if self.in_place:
+            return Step(compiled), state
+        if state.written:
+            raise UsageError(f"{self.name}: an earlier transform has written the output already. Use in_place=True")
+        channels, height, width = self.out_shape or (state.channels, state.height, state.width)
+        return Step(compiled, "convert"), state.replace(
+            channels=channels, height=height, width=width, dtype=self.out_dtype, written=True
+        )

@@ -1,0 +1,118 @@
+"""The transforms that overwrite a rectangle: RandomErasing and Cutout. Before or after Normalize."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dataloading.errors import UsageError
+from dataloading.transforms.base import ImageState, PixelOp, Step, check_probability, check_range, per_channel
+from dataloading.transforms.normalize import to_storage
+
+__all__ = ["Cutout", "RandomErasing"]
+
+
+def _stored(owner: str, what: str, value: float | Sequence[float], state: ImageState) -> npt.NDArray[Any]:
+    """Return ``value`` one a channel, in the dtype the image has at this place."""
+    values = np.array(per_channel(owner, what, value, state.channels))
+    if state.dtype != "uint8":
+        return to_storage(values, state.dtype)
+    if np.any((values < 0) | (values > 255) | (values != np.floor(values))):
+        raise UsageError(
+            f"{owner}: {what} must be integers between 0 and 255 for uint8 images, got {value!r}. "
+            f"Behind Normalize any number will do"
+        )
+    return values.astype(np.uint8)
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomErasing(PixelOp):
+    """Erase a random rectangle with probability ``p`` (Zhong et al., https://arxiv.org/abs/1708.04896).
+
+    Parameters
+    ----------
+    p : float
+    scale : (float, float)
+        Range of the erased area, as a fraction of the image's.
+    ratio : (float, float)
+        Range of its aspect ratio, height / width, drawn uniformly in log scale.
+    value : float, sequence of float, or "random"
+        What is written: one number, one a channel, or normal noise (behind Normalize only). In units of the image
+        at this place: behind Normalize 0 is the mean colour.
+
+    Examples
+    --------
+    >>> RandomErasing(p=0.25, value="random").value
+    'random'
+    """
+
+    p: float = 0.5
+    scale: Sequence[float] = (0.02, 0.33)
+    ratio: Sequence[float] = (0.3, 3.3)
+    value: float | Sequence[float] | str = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "p", check_probability(self.name, self.p))
+        object.__setattr__(self, "scale", check_range(self.name, "scale", self.scale, 0.0, 1.0))
+        object.__setattr__(self, "ratio", check_range(self.name, "ratio", self.ratio, 1e-6, 1e6))
+        if isinstance(self.value, str) and self.value != "random":
+            raise UsageError(f'{self.name}: value must be a number, one a channel, or "random", got {self.value!r}')
+
+    def step(self, state: ImageState) -> tuple[Step, ImageState]:
+        """See ``PixelOp.step``."""
+        from dataloading.transforms.kernels import erase
+
+        low, high = (math.log(float(np.float32(v))) for v in self.ratio)
+        low, high = float(np.float32(low)), float(np.float32(high))  # torchvision keeps them in float32
+        row = np.array([self.p, *self.scale, low, high])
+        if not isinstance(self.value, str):
+            return Step(erase.erase, arguments=(row, _stored(self.name, "value", self.value, state))), state
+        if state.dtype == "uint8":
+            raise UsageError(
+                f'{self.name}: value="random" is normal noise, which needs floats. Put it behind Normalize'
+            )
+        return Step(erase.make_erase_normal(state.dtype), arguments=(row,)), state
+
+
+@dataclasses.dataclass(frozen=True)
+class Cutout(PixelOp):
+    """Overwrite a square at a random place inside the image (DeVries and Taylor, https://arxiv.org/abs/1708.04552).
+
+    Parameters
+    ----------
+    size : int
+        Side of the square in pixels.
+    fill : float or sequence of float
+        What is written, in units of the image at this place.
+    p : float
+        Probability.
+
+    Examples
+    --------
+    >>> Cutout(8)
+    Cutout(size=8, fill=0, p=1.0)
+    """
+
+    size: int
+    fill: float | Sequence[float] = 0
+    p: float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "p", check_probability(self.name, self.p))
+        if isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1:
+            raise UsageError(f"{self.name}: size must be a positive integer, got {self.size!r}")
+
+    def step(self, state: ImageState) -> tuple[Step, ImageState]:
+        """See ``PixelOp.step``."""
+        from dataloading.transforms.kernels import erase
+
+        assert state.height is not None and state.width is not None
+        if self.size > min(state.height, state.width):
+            raise UsageError(f"{self.name}: size {self.size} is larger than the image, {state.size_text}")
+        row = np.array([self.p, float(self.size)])
+        return Step(erase.cutout, arguments=(row, _stored(self.name, "fill", self.fill, state))), state

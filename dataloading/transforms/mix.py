@@ -1,0 +1,158 @@
+"""MixUp and CutMix: transforms of a whole batch, on the tensors that come out of the pipeline.
+
+They follow ``torchvision.transforms.v2``: one lambda for the whole batch from a Beta distribution; sample i is
+mixed with sample i - 1 (``roll(1, 0)``), the first with the last; labels become soft. What a sample is mixed
+with depends on the batch it is in, so with these two the batch size and the number of ranks matter, unlike
+everywhere else in this package; the amount depends on nothing but (seed, epoch, step).
+
+No torch is imported: everything is done by methods of the tensors that are passed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from dataloading.errors import UsageError
+from dataloading.transforms.base import BatchOp, ImageState
+
+__all__ = ["CutMix", "MixUp", "Mixup"]
+
+
+def _generator(key: int) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(key=key & ((1 << 64) - 1)))
+
+
+class _Mix(BatchOp):
+    """What both have in common: checks, lambda, labels."""
+
+    alpha: float
+    num_classes: int | None
+
+    def _check_parameters(self) -> None:
+        if not (isinstance(self.alpha, (int, float)) and math.isfinite(self.alpha) and self.alpha > 0):
+            raise UsageError(f"{self.name}: alpha must be a positive number, got {self.alpha!r}")
+        if self.num_classes is not None and (not isinstance(self.num_classes, int) or self.num_classes < 1):
+            raise UsageError(f"{self.name}: num_classes must be a positive integer, got {self.num_classes!r}")
+
+    def _check_batch(self, images: Any, labels: Any) -> None:
+        if images.ndim != 4 or labels.ndim not in (1, 2) or images.shape[0] != labels.shape[0]:
+            raise UsageError(
+                f"{self.name}: expected images (B, C, H, W) and labels (B,) or (B, num_classes), "
+                f"got {tuple(images.shape)} and {tuple(labels.shape)}"
+            )
+        if labels.ndim == 1 and self.num_classes is None:
+            raise UsageError(f"{self.name}: labels are class numbers, so pass num_classes=")
+        if labels.ndim == 2 and self.num_classes not in (None, labels.shape[1]):
+            raise UsageError(
+                f"{self.name}: labels have {labels.shape[1]} columns, but num_classes is {self.num_classes}"
+            )
+        if labels.ndim == 1 and labels.device.type == "cpu" and labels.numel():
+            low, high = int(labels.min()), int(labels.max())
+            if low < 0 or high >= (self.num_classes or 0):
+                raise UsageError(
+                    f"{self.name}: labels run from {low} to {high}, but num_classes={self.num_classes} allows 0 to "
+                    f"{(self.num_classes or 0) - 1}"
+                )
+
+    def _mix_labels(self, labels: Any, lam: float) -> Any:
+        if labels.ndim == 1:
+            one_hot = labels.new_zeros((labels.shape[0], self.num_classes)).float()
+            labels = one_hot.scatter_(1, labels.long().unsqueeze(1), 1.0)
+        elif not labels.is_floating_point():
+            labels = labels.float()
+        return labels.roll(1, 0).mul_(1.0 - lam).add_(labels.mul(lam))
+
+
+@dataclasses.dataclass(frozen=True)
+class MixUp(_Mix):
+    r"""Blend each image with the one before it (Zhang et al., https://arxiv.org/abs/1710.09412).
+
+    .. math:: x_i \leftarrow \lambda x_i + (1 - \lambda) x_{i-1}, \quad \lambda \sim Beta(\alpha, \alpha)
+
+    Parameters
+    ----------
+    alpha : float
+        Of the Beta distribution.
+    num_classes : int, optional
+        Needed where labels are class numbers, shape (B,); they become soft labels, shape (B, num_classes).
+
+    Examples
+    --------
+    >>> MixUp(alpha=0.2, num_classes=1000)
+    MixUp(alpha=0.2, num_classes=1000)
+    """
+
+    _: dataclasses.KW_ONLY
+    alpha: float = 1.0
+    num_classes: int | None = None
+
+    def __post_init__(self) -> None:
+        self._check_parameters()
+
+    def check(self, state: ImageState) -> None:
+        """See ``BatchOp.check``."""
+        if state.dtype == "uint8":
+            raise UsageError(f"{self.name} blends images, which needs floats, got uint8. Put Normalize before it")
+
+    def __call__(self, images: Any, labels: Any, key: int) -> tuple[Any, Any]:
+        """Return the blended images and labels; ``key`` is the batch's, see ``batch_key``."""
+        self._check_batch(images, labels)
+        if not images.is_floating_point():
+            raise UsageError(f"{self.name} blends images, which needs floats, got {images.dtype}. Use Normalize")
+        lam = float(_generator(key).beta(self.alpha, self.alpha))
+        mixed = images.roll(1, 0).mul_(1.0 - lam).add_(images.mul(lam))
+        return mixed, self._mix_labels(labels, lam)
+
+
+Mixup = MixUp
+
+
+@dataclasses.dataclass(frozen=True)
+class CutMix(_Mix):
+    """Paste a rectangle of the image before it into each image (Yun et al., https://arxiv.org/abs/1905.04899).
+
+    The rectangle covers ``1 - lambda`` of the image before it is cut off at the border; labels are weighted by the
+    area that is left.
+
+    Parameters
+    ----------
+    alpha : float
+        Of the Beta distribution that lambda is drawn from.
+    num_classes : int, optional
+        Needed where labels are class numbers, shape (B,); they become soft labels, shape (B, num_classes).
+
+    Examples
+    --------
+    >>> CutMix(num_classes=10)
+    CutMix(alpha=1.0, num_classes=10)
+    """
+
+    _: dataclasses.KW_ONLY
+    alpha: float = 1.0
+    num_classes: int | None = None
+
+    def __post_init__(self) -> None:
+        self._check_parameters()
+
+    def box(self, height: int, width: int, key: int) -> tuple[tuple[int, int, int, int], float]:
+        """Return (x1, y1, x2, y2) and the share of the image outside it: ``CutMix.make_params`` of torchvision."""
+        generator = _generator(key)
+        lam = float(generator.beta(self.alpha, self.alpha))
+        center_x, center_y = int(generator.integers(width)), int(generator.integers(height))
+        half = 0.5 * math.sqrt(1.0 - lam)
+        half_w, half_h = int(half * width), int(half * height)
+        x1, y1 = max(center_x - half_w, 0), max(center_y - half_h, 0)
+        x2, y2 = min(center_x + half_w, width), min(center_y + half_h, height)
+        return (x1, y1, x2, y2), 1.0 - (x2 - x1) * (y2 - y1) / (width * height)
+
+    def __call__(self, images: Any, labels: Any, key: int) -> tuple[Any, Any]:
+        """Return the mixed images and labels; ``key`` is the batch's, see ``batch_key``."""
+        self._check_batch(images, labels)
+        (x1, y1, x2, y2), lam = self.box(images.shape[2], images.shape[3], key)
+        mixed = images.clone()
+        mixed[..., y1:y2, x1:x2] = images.roll(1, 0)[..., y1:y2, x1:x2]
+        return mixed, self._mix_labels(labels, lam)
