@@ -1,0 +1,130 @@
+"""Real processes: shards, shared memory, and where the rank comes from."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.utils.data import DistributedSampler
+
+from dataloading import Loader
+from dataloading import transforms as T  # noqa: N812 (the name users give it)
+from dataloading.errors import UsageError
+from dataloading.format import ImageField, IntField, Writer
+from dataloading.ranks import find_ranks
+from tests.support.files import raw
+
+WORLD = 4
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _init(rank: int, folder: str, world: int) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
+
+
+def _shard_worker(rank: int, folder: str, path: str) -> None:
+    _init(rank, folder, WORLD)
+    result = {}
+    for seed, epoch in ((0, 0), (0, 3), (7, 1)):
+        loader = Loader(path, batch_size=6, shuffle="global", seed=seed, num_workers=1)  # rank: from torch.distributed
+        loader.set_epoch(epoch)
+        result[seed, epoch] = [label for batch in loader for label in batch["label"].tolist()]
+    torch.save(result, f"{folder}/rank{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_four_gloo_processes_share_the_dataset_as_distributed_sampler_does(labels_file, tmp_path):
+    mp.spawn(_shard_worker, args=(str(tmp_path), str(labels_file)), nprocs=WORLD)
+    shards = [torch.load(tmp_path / f"rank{rank}.pt") for rank in range(WORLD)]
+    for seed, epoch in shards[0]:
+        for rank in range(WORLD):
+            want = DistributedSampler(range(100), WORLD, rank, shuffle=True, seed=seed)
+            want.set_epoch(epoch)
+            assert shards[rank][seed, epoch] == list(want)
+        assert {label for shard in shards for label in shard[seed, epoch]} == set(range(100))
+
+
+def _private_kilobytes(pid: str, needle: str) -> dict[str, int]:
+    """Sum of smaps' Rss, Private and Shared over the mappings of one file."""
+    sums = {"Rss": 0, "Private": 0, "Shared": 0}
+    inside = False
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        if re.match(r"^[0-9a-f]+-[0-9a-f]+ ", line):
+            inside = needle in line
+        elif inside:
+            name, value = line.split(":", 1)
+            for key in sums:
+                if name == key or name.startswith(f"{key}_"):
+                    sums[key] += int(value.split()[0])
+    return sums
+
+
+def _memory_worker(rank: int, folder: str, path: str) -> None:
+    _init(rank, folder, WORLD)
+    loader = Loader(path, batch_size=32, transforms={"image": [T.Resize((16, 16))]}, num_workers=1)
+    for _ in loader:
+        pass
+    dist.barrier()  # all four have read their shard, and still hold the mapping
+    torch.save(_private_kilobytes("self", path), f"{folder}/memory{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_ranks_of_a_node_share_one_copy_of_the_file(tmp_path):
+    path = tmp_path / "large.beton"
+    pixels = torch.randint(0, 256, (400, 400, 3), dtype=torch.uint8).numpy()
+    with Writer(path, {"image": ImageField(), "label": IntField()}, num_samples=128) as writer:
+        for k in range(128):
+            pixels[0, 0] = k
+            writer.append({"image": raw(pixels), "label": k})
+    mp.spawn(_memory_worker, args=(str(tmp_path), str(path)), nprocs=WORLD)
+    sums = [torch.load(tmp_path / f"memory{rank}.pt") for rank in range(WORLD)]
+    file_kilobytes = path.stat().st_size / 1024
+    assert sum(s["Rss"] for s in sums) > file_kilobytes / 2  # they really have it mapped
+    for s in sums:
+        assert s["Private"] < 0.1 * file_kilobytes
+
+
+def test_the_launchers_variables_count_before_a_process_group_exists(monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    ranks = find_ranks(None, None)
+    assert (ranks.rank, ranks.world_size, ranks.local_world_size) == (3, 8, 4)
+    assert (find_ranks(0, 2).rank, find_ranks(0, 2).world_size) == (0, 2)
+
+
+def test_a_process_group_made_after_the_loader_is_refused_rather_than_read_twice(labels_file, tmp_path):
+    loader = Loader(labels_file, batch_size=8)
+    code = f"""
+import torch.distributed as dist
+from dataloading import Loader, UsageError
+loader = Loader({str(labels_file)!r}, batch_size=8)
+dist.init_process_group("gloo", init_method="file://{tmp_path}/late", rank=0, world_size=1)
+next(iter(loader))  # the same numbers: fine
+dist.destroy_process_group()
+dist.is_initialized = lambda: True
+dist.get_rank, dist.get_world_size = lambda *a: 1, lambda *a: 2
+try:
+    iter(loader)
+except UsageError as error:
+    assert "rank 1 of 2" in str(error) and "init_process_group before" in str(error), error
+else:
+    raise SystemExit("not refused")
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert loader.world_size == 1
+
+
+@pytest.mark.parametrize(("rank", "world"), [(2, 2), (-1, 2), (0, None)])
+def test_ranks_that_do_not_fit_are_refused(rank, world):
+    with pytest.raises(UsageError):
+        find_ranks(rank, world)
