@@ -161,18 +161,19 @@ class Writer:
             heads.append(head)
             payloads.append(payload)
         # Everything that can be wrong with the sample is found before the first byte is written.
-        pointers = self._place(payloads)
+        pointers, end = self._place(payloads)
         try:
             self._store(sample, heads, payloads, pointers)
+            self._skip_to(end)
         except BaseException:
             self.abort()
             raise
 
-    def _place(self, payloads: list[npt.NDArray[np.uint8] | None]) -> list[int]:
-        """Choose a position for each value; all lie in one page, the last one or the next."""
+    def _place(self, payloads: list[npt.NDArray[np.uint8] | None]) -> tuple[list[int], int]:
+        """Return a position for each value, all in one page, the current or the next, and the end of the last one."""
         sizes = [None if payload is None else payload.size for payload in payloads]
         if all(size is None for size in sizes):
-            return [0] * len(sizes)
+            return [0] * len(sizes), self._position
         # From a page's start, so this is the room the sample needs in the worst case.
         needed = self._offsets(0, sizes)[1]
         if needed > self.page_size:
@@ -183,7 +184,7 @@ class Writer:
         pointers, end = self._offsets(self._position, sizes)
         if (end - 1) // self.page_size != self._position // self.page_size:
             pointers, end = self._offsets(align_up(self._position, self.page_size), sizes)
-        return pointers
+        return pointers, end
 
     def _offsets(self, start: int, sizes: list[int | None]) -> tuple[list[int], int]:
         pointers = []
