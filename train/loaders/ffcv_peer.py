@@ -99,7 +99,7 @@ class FfcvLoader:
             indices=spec.indices,
             pipelines={self._fields[0]: image, self._fields[1]: label},
             drop_last=spec.drop_last,
-            batches_ahead=max(1, spec.prefetch),
+            batches_ahead=spec.prefetch * max(1, spec.num_workers),
         )
 
     def __len__(self) -> int:

@@ -42,14 +42,15 @@ class BetonLoader:
             seed=spec.seed,
             transforms={source.image_field: steps},
             fields=list(self._fields),
-            num_workers=spec.num_workers,
+            num_workers=max(1, spec.num_workers),
             tail="drop" if spec.drop_last else "pad",
             drop_last=spec.drop_last,
             rank=spec.rank,
             world_size=spec.world_size,
             device=spec.device,
             indices=spec.indices,
-            prefetch_batches=spec.prefetch,
+            # As many batches ahead as DataLoader's prefetch_factor, which counts per worker.
+            prefetch_batches=spec.prefetch * max(1, spec.num_workers),
         )
 
     def __len__(self) -> int:

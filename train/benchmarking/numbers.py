@@ -1,0 +1,99 @@
+"""The arithmetic of a comparison: medians, spreads, ratios, the order of rounds. Pure functions."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+__all__ = ["Ratio", "Summary", "compare", "interleave", "summarise"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """Several measurements of one thing.
+
+    Parameters
+    ----------
+    median, low, high : float
+        Middle, smallest and largest value.
+    count : int
+        How many there were.
+    """
+
+    median: float
+    low: float
+    high: float
+    count: int
+
+    @property
+    def spread(self) -> float:
+        """Largest minus smallest, as a fraction of the median."""
+        return (self.high - self.low) / self.median if self.median else 0.0
+
+
+def summarise(values: Sequence[float]) -> Summary:
+    """Return median, smallest and largest of `values`.
+
+    Raises
+    ------
+    ValueError
+        There are none.
+
+    Examples
+    --------
+    >>> summarise([3.0, 1.0, 2.0]).median
+    2.0
+    """
+    if not values:
+        raise ValueError("no values to summarise")
+    return Summary(median=statistics.median(values), low=min(values), high=max(values), count=len(values))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratio:
+    """One contender's rate by another's.
+
+    Parameters
+    ----------
+    of_medians : float
+        Median by median: the figure to quote.
+    low, high : float
+        Smallest and largest ratio of two rounds that ran next to each other: what noise does to it.
+    """
+
+    of_medians: float
+    low: float
+    high: float
+
+
+def compare(rates: Sequence[float], baseline: Sequence[float]) -> Ratio:
+    """Return how many times faster `rates` are than `baseline`; round k of one ran beside round k of the other.
+
+    Raises
+    ------
+    ValueError
+        A list is empty or the baseline has a rate of zero.
+
+    Examples
+    --------
+    >>> compare([40.0, 44.0, 36.0], [10.0, 11.0, 12.0])
+    Ratio(of_medians=3.6363636363636362, low=3.0, high=4.0)
+    """
+    if not rates or not baseline or min(baseline) <= 0:
+        raise ValueError("both sides need at least one round, and the baseline's rates must be positive")
+    paired = [one / other for one, other in zip(rates, baseline, strict=False)]
+    return Ratio(of_medians=statistics.median(rates) / statistics.median(baseline), low=min(paired), high=max(paired))
+
+
+def interleave(names: Sequence[str], num_rounds: int) -> Iterator[tuple[int, str]]:
+    """Give ``(round, name)`` in the order of measuring: A B C, A B C, ... so that drift meets all alike.
+
+    Examples
+    --------
+    >>> list(interleave(["a", "b"], 2))
+    [(0, 'a'), (0, 'b'), (1, 'a'), (1, 'b')]
+    """
+    for number in range(num_rounds):
+        for name in names:
+            yield number, name
