@@ -6,6 +6,7 @@ Reads a few megabytes at a time through ordinary reads.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import os
 from collections.abc import Callable, Iterator
@@ -164,8 +165,9 @@ class Checksums:
     def _stored_in(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
         """Return the samples that have bytes in [start, stop); our allocation table ascends."""
         pointers = self._reader.allocations["ptr"]
-        first = max(0, int(np.searchsorted(pointers, np.uint64(start), side="right")) - 1)
-        last = int(np.searchsorted(pointers, np.uint64(stop), side="left"))
+        # NumPy's searchsorted would first copy the column, which is as large as the samples are many.
+        first = max(0, bisect.bisect_right(pointers, start) - 1)
+        last = bisect.bisect_left(pointers, stop)
         entries = self._reader.allocations[first:last]
         ends = entries["ptr"] + entries["size"]
         owners = entries["sample_id"][ends > start]

@@ -50,10 +50,12 @@ def check_structure(reader: Reader, found: Findings) -> None:
 def _check_records(reader: Reader, found: Findings, name: str, samples: npt.NDArray[np.int64]) -> None:
     pointers, sizes, faults = reader.examine(name, samples)
     known = {position for position, _ in faults}
-    allocated, exists = reader.allocated(name, samples, pointers)
-    for position in np.flatnonzero((sizes > 0) & (~exists | (allocated != sizes))).tolist():
+    filled = np.flatnonzero(sizes)
+    allocated, exists = reader.allocated(name, samples[filled], pointers[filled])
+    for row in np.flatnonzero(~exists | (allocated != sizes[filled])).tolist():
+        position = int(filled[row])
         if position not in known:
-            what = f"{allocated[position]} bytes" if exists[position] else "nothing"
+            what = f"{allocated[row]} bytes" if exists[row] else "nothing"
             reason = f"its record declares {sizes[position]} bytes where the allocation table has {what}"
             faults.append((position, reason))
     for position, reason in sorted(faults):

@@ -333,7 +333,7 @@ class Reader:
     def allocated(
         self, field: str, samples: npt.NDArray[np.int64], pointers: Integers
     ) -> tuple[Integers, npt.NDArray[np.bool_]]:
-        """Return the size that the allocation table gives for each pointer, and whether it gives any.
+        """Return the size that the allocation table gives for each pointer, and whether it has the pointer.
 
         Our writer, and FFCV's with one worker, list each sample's values in order: then the entry's position is known
         and is only checked. Otherwise it is found by bisection, after sorting the table once.
@@ -344,13 +344,13 @@ class Reader:
         guess = np.minimum(samples * len(self._ordinals) + self._ordinals[field], len(table) - 1)
         entries = table[guess]
         sizes = entries["size"].astype(np.uint64)
-        found = (entries["ptr"] == pointers) & (entries["sample_id"] == samples.astype(np.uint64))
+        found = (entries["ptr"] == pointers) & (entries["sample_id"] == samples.astype(np.uint64)) & (sizes > 0)
         if not found.all():
             if self._sorted is None:
                 self._sorted = self._sort_allocations()
             sorted_pointers, sorted_sizes = self._sorted
             rest = np.flatnonzero(~found)
-            # Of entries with one pointer all but the last are empty values, so take the last.
+            # Of entries with one pointer all but the last are empty values of FFCV, so take the last.
             position = np.maximum(np.searchsorted(sorted_pointers, pointers[rest], side="right") - 1, 0)
             found[rest] = sorted_pointers[position] == pointers[rest]
             sizes[rest] = sorted_sizes[position]
