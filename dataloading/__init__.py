@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from . import transforms
     from ._native import JpegInfo, decode_jpeg, encode_jpeg, probe_jpeg, transcode_jpeg
     from .batch import Batch
+    from .ceiling import KernelCeiling, KernelTimes
     from .errors import (
         BetonError,
         ChecksumError,
@@ -62,6 +63,8 @@ _HOME = {
     "UsageError": "errors",
     "WorkerError": "errors",
     "Batch": "batch",
+    "KernelCeiling": "ceiling",
+    "KernelTimes": "ceiling",
     "Loader": "loader",
     "BytesField": "format",
     "EncodedImage": "format",
@@ -98,6 +101,8 @@ __all__ = [
     "IntField",
     "JSONField",
     "JpegInfo",
+    "KernelCeiling",
+    "KernelTimes",
     "Loader",
     "NDArrayField",
     "Reader",

@@ -1,0 +1,182 @@
+"""How fast the kernels alone can go: hops 2 to 4 on threads, without the Loader around them.
+
+Owns one measurement: the same samples through the same decoder and pipeline, on the same number of threads, with no
+batches, no order to keep, no ring, no hand-over. What the Loader delivers in proportion to it is what the Loader
+costs. It is for benchmarks; training has no use for it, and nothing imports it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dataloading.decode import ImageDecoder
+from dataloading.errors import UsageError
+from dataloading.format import ImageField, Reader
+from dataloading.pipeline import Pipeline
+from dataloading.transforms.rng import sample_keys
+
+__all__ = ["KernelCeiling", "KernelTimes"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelTimes:
+    """What one run of the kernels took.
+
+    Parameters
+    ----------
+    num_samples : int
+        Images made.
+    seconds : float
+        Wall time, from the first thread's start to the last one's end.
+    view_seconds, decode_seconds, transform_seconds : float
+        Of which in each hop, summed over threads; drawing the crops counts as view.
+    """
+
+    num_samples: int
+    seconds: float
+    view_seconds: float
+    decode_seconds: float
+    transform_seconds: float
+
+    @property
+    def images_per_second(self) -> float:
+        """Images by wall seconds."""
+        return self.num_samples / self.seconds if self.seconds > 0 else 0.0
+
+
+class KernelCeiling:
+    """Run decoder and pipeline over random samples of a file, as fast as they go.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file.
+    transforms : sequence
+        Of the image field, as for the Loader; batch-level ones are left out.
+    num_workers : int
+        Threads, at least 1.
+    field : str, optional
+        The image field, by default the first.
+    group_size : int
+        Samples a native call, as the Loader takes them.
+    seed : int
+        Of the order and the crops.
+
+    Raises
+    ------
+    UsageError
+        The file has no image field, or the transforms cannot work.
+
+    Examples
+    --------
+    >>> from dataloading import KernelCeiling, transforms as T                     # doctest: +SKIP
+    >>> ceiling = KernelCeiling("train.beton", transforms=[T.RandomResizedCrop(224)], num_workers=2)
+    >>> ceiling.run(10_000).images_per_second                                      # doctest: +SKIP
+    4213.7
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        transforms: Sequence[object],
+        num_workers: int,
+        field: str | None = None,
+        group_size: int = 16,
+        seed: int = 0,
+    ) -> None:
+        if num_workers < 1 or group_size < 1:
+            raise UsageError(f"num_workers={num_workers} and group_size={group_size} must be at least 1")
+        self._reader = Reader(path)
+        images = [name for name, kind in self._reader.fields.items() if isinstance(kind, ImageField)]
+        name = field or (images[0] if images else None)
+        if name not in images:
+            raise UsageError(f"{self._reader.path} has no image field {name or ''}; its fields: {list(self._reader.fields)}")
+        self._decoder = ImageDecoder(self._reader, name)
+        self._pipeline = Pipeline(transforms, channels=3, source_size=self._decoder.common_size())
+        self._num_workers = num_workers
+        self._group_size = group_size
+        self._seed = seed
+        self._epoch = 0
+        self._pipeline.warm_up()
+
+    def run(self, num_samples: int) -> KernelTimes:
+        """Make `num_samples` images, going through the file in a new random order each time it is used up.
+
+        Raises
+        ------
+        ValueError
+            An image cannot be decoded: a ceiling over part of the work would be none.
+        """
+        order = self._order(num_samples)
+        work = list(range(0, num_samples, self._group_size))
+        hops: list[tuple[float, float, float]] = []
+        faults: list[BaseException] = []
+
+        def serve() -> None:
+            try:
+                hops.append(self._serve(order, work))
+            except BaseException as error:  # raised again below, in the caller's thread
+                faults.append(error)
+
+        threads = [threading.Thread(target=serve, name=f"kernels-{k}") for k in range(self._num_workers)]
+        started = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        seconds = time.perf_counter() - started
+        if faults:
+            raise faults[0]
+        view, decode, transform = (float(sum(column)) for column in zip(*hops, strict=True))
+        return KernelTimes(
+            num_samples=num_samples,
+            seconds=seconds,
+            view_seconds=view,
+            decode_seconds=decode,
+            transform_seconds=transform,
+        )
+
+    def _order(self, num_samples: int) -> npt.NDArray[np.int64]:
+        size = self._reader.num_samples
+        parts = []
+        for _ in range(-(-num_samples // size)):
+            parts.append(np.random.default_rng((self._seed, self._epoch)).permutation(size))
+            self._epoch += 1
+        return np.concatenate(parts)[:num_samples] if parts else np.zeros(0, np.int64)
+
+    def _serve(self, order: npt.NDArray[np.int64], work: list[int]) -> tuple[float, float, float]:
+        pipeline, size = self._pipeline, self._group_size
+        decoded = np.empty((size, *pipeline.decode_shape), np.uint8)
+        out: npt.NDArray[Any] = decoded
+        if not pipeline.in_place:
+            out = np.empty((size, *pipeline.out_shape), pipeline.storage_dtype)
+        view = decode = transform = 0.0
+        while True:
+            try:
+                first = work.pop()  # atomic
+            except IndexError:
+                return view, decode, transform
+            indices = order[first : first + size]
+            num = len(indices)
+            t0 = time.perf_counter()
+            keys = sample_keys(self._seed, self._epoch, indices)
+            requests = self._decoder.requests(indices)
+            pipeline.plan(requests["src_width"], requests["src_height"], keys, requests)
+            t1 = time.perf_counter()
+            failures = self._decoder.decode(requests, decoded[:num])
+            if failures:
+                row, reason = failures[0]
+                raise ValueError(f"sample {int(indices[row])} of {self._reader.path}: {reason}")
+            t2 = time.perf_counter()
+            pipeline.run(decoded[:num], keys, out[:num])
+            t3 = time.perf_counter()
+            view, decode, transform = view + t1 - t0, decode + t2 - t1, transform + t3 - t2
