@@ -18,14 +18,25 @@ constexpr int kRowPadding = 64;
 // Samples behind the last output that a kernel may write.
 constexpr int kOutPadding = 32;
 
-// A horizontal Axis arranged for byte shuffles: four outputs a group, all their taps within 16 source bytes.
+// A horizontal Axis arranged for vector code. Kernels read the plain pointers: no library code in vector files.
 struct RowPlan {
   const Axis* axis = nullptr;
-  bool narrow = false;          // false: some group spans more than 16 bytes, and masks are not filled
+  int outputs = 0;
+  // Narrow: four outputs a group, all their taps within 16 source bytes, gathered by byte shuffles.
+  bool narrow = false;
   int groups = 0, pairs = 0;
-  std::vector<int> base;        // groups: first source sample
-  std::vector<uint8_t> masks;   // groups * pairs * 16: byte shuffle giving four zero-extended tap pairs
-  std::vector<int16_t> weights; // groups * pairs * 8
+  const int* base_data = nullptr;         // groups: first source sample
+  const uint8_t* masks_data = nullptr;    // groups * pairs * 16: shuffle giving four zero-extended tap pairs
+  const int16_t* weights_data = nullptr;  // groups * pairs * 8
+  // Wide: each output's weights padded to a multiple of 16 taps.
+  int wide_taps = 0;
+  const int* start_data = nullptr;
+  const int* wide_used_data = nullptr;    // taps up to the last one that counts
+  const int16_t* wide_data = nullptr;     // outputs * wide_taps
+
+  std::vector<int> base, wide_used;
+  std::vector<uint8_t> masks;
+  std::vector<int16_t> weights, wide;
 };
 
 void make_row_plan(const Axis& axis, RowPlan* plan);

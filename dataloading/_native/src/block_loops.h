@@ -1,0 +1,255 @@
+// Thread-safety: pure functions over the caller's memory.
+//
+// Loops written once and compiled for each instruction set: entropy decoding, and the exact pixel arithmetic of
+// libjpeg. Include it inside an anonymous namespace's file only (kernels_*.cpp), which supplies
+//   void idct_pair(const int16_t* a, const uint16_t* quant_a, uint8_t* out_a, ptrdiff_t stride_a, const int16_t* b, ...)
+#ifndef BETON_BLOCK_LOOPS_H
+#define BETON_BLOCK_LOOPS_H
+
+#include <cstring>
+
+#include "entropy.h"
+#include "header.h"
+#include "kernels.h"
+
+namespace beton {
+namespace {
+
+inline uint64_t big_endian_64(const uint8_t* p) {
+  uint64_t v;
+  std::memcpy(&v, p, 8);
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+  return v;
+#else
+  return __builtin_bswap64(v);
+#endif
+}
+
+// At least 56 valid bits afterwards (F. Giesen, "Reading bits in far too many ways", variant 4).
+inline void refill(BitReader& r) {
+  r.bits |= big_endian_64(r.next) >> r.count;
+  r.next += (63 - r.count) >> 3;
+  r.count |= 56;
+}
+
+inline void drop(BitReader& r, int n) {
+  r.bits <<= n;
+  r.count -= n;
+}
+
+inline int take(BitReader& r, int n) {  // n from 1 to 16, as a signed value in JPEG's fashion
+  const int v = int(r.bits >> (64 - n));
+  drop(r, n);
+  return v < 1 << (n - 1) ? v - (1 << n) + 1 : v;
+}
+
+// The symbol of a code longer than kLookBits; -1 when there is none.
+inline int long_symbol(BitReader& r, const HuffmanTable& t) {
+  const int32_t window = int32_t(r.bits >> 48);
+  int length = kLookBits + 1;
+  while (window >= t.max_code[length]) length++;
+  if (length > 16) return -1;
+  drop(r, length);
+  return t.symbols[(window >> (16 - length)) + t.offset[length]];
+}
+
+// The special entries; needs 31 valid bits. Returns false at the end of the block or on a bad code (then k = -1).
+template <bool kStore>
+inline bool special_symbol(BitReader& r, const HuffmanTable& t, uint32_t entry, int16_t* block, int& k) {
+  int symbol = int(entry >> 8) & 255;
+  const int length = int(entry & 31);
+  if (length != 0) {
+    drop(r, length);
+  } else {
+    symbol = long_symbol(r, t);
+    if (symbol < 0) {
+      k = -1;
+      return false;
+    }
+  }
+  const int size = symbol & 15, run = symbol >> 4;
+  if (size == 0) {
+    if (run != 15) return false;  // end of block
+    k += 16;
+    return true;
+  }
+  k += run + 1;
+  const int value = take(r, size);
+  if (kStore) block[kNaturalOrder[k - 1]] = int16_t(value);
+  return true;
+}
+
+// AC coefficients of one block into `block` (zeroed before). Returns the index behind the last one, or -1 on bad data.
+template <bool kStore>
+inline int ac_coefficients(BitReader& r, const HuffmanTable& t, int16_t* block) {
+  int k = 1;
+  // Three symbols a refill: two short ones leave at least 36 bits, and no symbol takes more than 31.
+  while (k < 64) {
+    refill(r);
+    uint32_t e = t.look[r.bits >> (64 - kLookBits)];
+    if (e & HuffmanTable::kSpecial) {
+      if (!special_symbol<kStore>(r, t, e, block, k)) return k;
+      continue;
+    }
+    k += int(e >> 8) & 255;
+    drop(r, int(e & 31));
+    if (kStore) block[kNaturalOrder[k - 1]] = int16_t(e >> 16);
+    if (k >= 64) break;
+    e = t.look[r.bits >> (64 - kLookBits)];
+    if (e & HuffmanTable::kSpecial) {
+      if (!special_symbol<kStore>(r, t, e, block, k)) return k;
+      continue;
+    }
+    k += int(e >> 8) & 255;
+    drop(r, int(e & 31));
+    if (kStore) block[kNaturalOrder[k - 1]] = int16_t(e >> 16);
+    if (k >= 64) break;
+    e = t.look[r.bits >> (64 - kLookBits)];
+    if (e & HuffmanTable::kSpecial) {
+      if (!special_symbol<kStore>(r, t, e, block, k)) return k;
+      continue;
+    }
+    k += int(e >> 8) & 255;
+    drop(r, int(e & 31));
+    if (kStore) block[kNaturalOrder[k - 1]] = int16_t(e >> 16);
+  }
+  return k == 64 ? 64 : -1;
+}
+
+inline bool dc_difference(BitReader& r, const HuffmanTable& t, int* difference) {
+  refill(r);
+  const uint32_t e = t.look[r.bits >> (64 - kLookBits)];
+  if (!(e & HuffmanTable::kSpecial)) {
+    drop(r, int(e & 31));
+    *difference = int16_t(e >> 16);
+    return true;
+  }
+  int symbol = int(e >> 8) & 255;
+  if ((e & 31) != 0) {
+    drop(r, int(e & 31));
+  } else {
+    symbol = long_symbol(r, t);
+    if (symbol < 0) return false;
+  }
+  *difference = symbol == 0 ? 0 : take(r, symbol);
+  return true;
+}
+
+// libjpeg's result for a block that has a DC coefficient only.
+inline void flat_block(int dc, uint8_t* out, ptrdiff_t stride) {
+  int v = ((dc + 4) >> 3) + 128;
+  v = v < 0 ? 0 : v > 255 ? 255 : v;
+  const uint64_t eight = uint64_t(v) * 0x0101010101010101u;
+  for (int i = 0; i < 8; i++) std::memcpy(out + i * stride, &eight, 8);
+}
+
+// Decodes `mcus` MCUs, the first at column `mcu` of its row; with `strips` null their pixels are not wanted.
+Status decode_mcus(ScanState* state, const McuLayout& layout, int mcu, int mcus, const StripSet* strips) {
+  alignas(64) int16_t blocks[2][64];
+  const uint16_t* waiting_quant = nullptr;  // blocks[0] waits for a partner when set
+  uint8_t* waiting_out = nullptr;
+  ptrdiff_t waiting_stride = 0;
+  BitReader r = state->reader;
+  int dc[3] = {state->last_dc[0], state->last_dc[1], state->last_dc[2]};
+  Status status = kOk;
+  for (int m = mcu; m < mcu + mcus; m++) {
+    for (int i = 0; i < layout.blocks; i++) {
+      const BlockPlace& place = layout.block[i];
+      const int c = place.component;
+      int difference = 0;
+      if (!dc_difference(r, *place.dc, &difference)) {
+        status = kBadCode;
+        goto done;
+      }
+      dc[c] += difference;
+      // Legal differences keep DC within 12 bits; a sum that leaves 16 is damage (and would overflow in the end).
+      if (dc[c] != int16_t(dc[c])) {
+        status = kBadCode;
+        goto done;
+      }
+      const int column = m * place.per_mcu + place.x;
+      if (strips == nullptr || !place.row_wanted || column < strips->low[c] || column >= strips->high[c]) {
+        if (ac_coefficients<false>(r, *place.ac, nullptr) < 0) status = kBadCode;
+      } else {
+        int16_t* block = blocks[waiting_quant != nullptr];
+        std::memset(block, 0, sizeof blocks[0]);
+        const int last = ac_coefficients<true>(r, *place.ac, block);
+        uint8_t* out = strips->data[c] + 8 * place.y * strips->stride[c] +
+                       8 * (column - strips->first_mcu * place.per_mcu);
+        if (last < 0) {
+          status = kBadCode;
+        } else if (last == 1) {
+          flat_block(int16_t(dc[c] * place.quant[0]), out, strips->stride[c]);
+        } else {
+          block[0] = int16_t(dc[c]);
+          if (waiting_quant != nullptr) {
+            idct_pair(blocks[0], waiting_quant, waiting_out, waiting_stride, blocks[1], place.quant, out,
+                      strips->stride[c]);
+            waiting_quant = nullptr;
+          } else {
+            waiting_quant = place.quant;
+            waiting_out = out;
+            waiting_stride = strips->stride[c];
+          }
+        }
+      }
+      // `next` runs at most 8 bytes ahead of what was consumed.
+      if (r.next > r.end + 8) status = kTruncated;
+      if (status != kOk) goto done;
+    }
+  }
+  if (waiting_quant != nullptr) {
+    idct_pair(blocks[0], waiting_quant, waiting_out, waiting_stride, blocks[0], waiting_quant, waiting_out,
+              waiting_stride);
+  }
+done:
+  state->reader = r;
+  for (int c = 0; c < 3; c++) state->last_dc[c] = dc[c];
+  if (r.left() < 0) return kTruncated;  // before a bad code: the zeros behind the end may look like one
+  return status;
+}
+
+// libjpeg's fancy upsampling (jdsample.c), one row: near * 3/4 + far * 1/4 with its alternating rounding.
+void blend_rows(const uint8_t* near, const uint8_t* far, int n, int bias, uint8_t* out) {
+  for (int i = 0; i < n; i++) out[i] = uint8_t((3 * near[i] + far[i] + bias) >> 2);
+}
+
+void double_row(const uint8_t* in, int n, uint8_t* out) {
+  out[0] = in[0];
+  for (int i = 0; i < n - 1; i++) {
+    out[2 * i + 1] = uint8_t((3 * in[i] + in[i + 1] + 2) >> 2);
+    out[2 * i + 2] = uint8_t((3 * in[i + 1] + in[i] + 1) >> 2);
+  }
+  out[2 * n - 1] = in[n - 1];
+}
+
+void double_both(const uint8_t* near, const uint8_t* far, int n, uint8_t* out) {
+  int here = 3 * near[0] + far[0];
+  out[0] = uint8_t((4 * here + 8) >> 4);
+  for (int i = 0; i < n - 1; i++) {
+    const int a = 3 * near[i] + far[i], b = 3 * near[i + 1] + far[i + 1];
+    out[2 * i + 1] = uint8_t((3 * a + b + 7) >> 4);
+    out[2 * i + 2] = uint8_t((3 * b + a + 8) >> 4);
+  }
+  here = 3 * near[n - 1] + far[n - 1];
+  out[2 * n - 1] = uint8_t((4 * here + 7) >> 4);
+}
+
+// libjpeg's colour conversion (jdcolor.c), exactly.
+void exact_ycc_to_rgb(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, int n, uint8_t* r, uint8_t* g,
+                      uint8_t* b) {
+  for (int i = 0; i < n; i++) {
+    const int u = cb[i] - 128, v = cr[i] - 128;
+    const int red = y[i] + ((91881 * v + 32768) >> 16);
+    const int green = y[i] + ((-22554 * u - 46802 * v + 32768) >> 16);
+    const int blue = y[i] + ((116130 * u + 32768) >> 16);
+    r[i] = uint8_t(red < 0 ? 0 : red > 255 ? 255 : red);
+    g[i] = uint8_t(green < 0 ? 0 : green > 255 ? 255 : green);
+    b[i] = uint8_t(blue < 0 ? 0 : blue > 255 ? 255 : blue);
+  }
+}
+
+}  // namespace
+}  // namespace beton
+
+#endif

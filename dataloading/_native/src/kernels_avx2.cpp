@@ -1,0 +1,360 @@
+// Compiled with -mavx2 -mbmi -mbmi2 -mfma and reached only where the processor has them. Everything in here is in
+// anonymous namespaces and calls no inline library code: a function shared with other files could be emitted with
+// these instructions and then be picked by the linker for all of them.
+#include "kernels.h"
+
+#include <immintrin.h>
+
+namespace beton {
+
+namespace {
+
+inline __m256i load(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+
+inline void store(void* p, __m256i v) { _mm256_storeu_si256(static_cast<__m256i*>(p), v); }
+
+// Two rows' 16 bytes, one a lane.
+inline __m256i two_rows(const uint8_t* a, const uint8_t* b) {
+  return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(a))),
+                                 _mm_loadu_si128(reinterpret_cast<const __m128i*>(b)), 1);
+}
+
+inline __m256i twice(const void* p) {
+  return _mm256_broadcastsi128_si256(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+}
+
+constexpr int kRowShift = kWeightBits - kValueBits;
+
+// Four outputs of four rows: sums in 32 bits, then six fractional bits in 16.
+inline void store_four_rows(__m256i ab, __m256i cd, int16_t* d, ptrdiff_t stride, int rows) {
+  const __m256i half = _mm256_set1_epi32(1 << (kRowShift - 1));
+  ab = _mm256_srai_epi32(_mm256_add_epi32(ab, half), kRowShift);
+  cd = _mm256_srai_epi32(_mm256_add_epi32(cd, half), kRowShift);
+  const __m256i all = _mm256_packs_epi32(ab, cd);  // a c | b d
+  const __m128i ac = _mm256_castsi256_si128(all), bd = _mm256_extracti128_si256(all, 1);
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(d), ac);
+  if (rows > 1) _mm_storel_epi64(reinterpret_cast<__m128i*>(d + stride), bd);
+  if (rows > 2) _mm_storeh_pd(reinterpret_cast<double*>(d + 2 * stride), _mm_castsi128_pd(ac));
+  if (rows > 3) _mm_storeh_pd(reinterpret_cast<double*>(d + 3 * stride), _mm_castsi128_pd(bd));
+}
+
+// Byte shuffles gather each output's taps; kPairs is a constant so that masks and weights stay in registers.
+template <int kPairs>
+void horizontal_narrow(const RowPlan& plan, const uint8_t* src, ptrdiff_t src_stride, int rows, int16_t* dst,
+                       ptrdiff_t dst_stride) {
+  const uint8_t* masks = plan.masks_data;
+  const int16_t* weights = plan.weights_data;
+  for (int g = 0; g < plan.groups; g++) {
+    __m256i mask[kPairs], weight[kPairs];
+    for (int p = 0; p < kPairs; p++) {
+      mask[p] = twice(masks + (g * kPairs + p) * 16);
+      weight[p] = twice(weights + (g * kPairs + p) * 8);
+    }
+    const uint8_t* s = src + plan.base_data[g];
+    int16_t* d = dst + 4 * g;
+    for (int row = 0; row < rows; row += 4) {
+      const int n = rows - row < 4 ? rows - row : 4;
+      // Rows that are not there repeat the first one; their results are not stored.
+      const uint8_t* s1 = n > 1 ? s + src_stride : s;
+      const uint8_t* s2 = n > 2 ? s + 2 * src_stride : s;
+      const uint8_t* s3 = n > 3 ? s + 3 * src_stride : s;
+      const __m256i ab = two_rows(s, s1), cd = two_rows(s2, s3);
+      __m256i sum_ab = _mm256_madd_epi16(_mm256_shuffle_epi8(ab, mask[0]), weight[0]);
+      __m256i sum_cd = _mm256_madd_epi16(_mm256_shuffle_epi8(cd, mask[0]), weight[0]);
+      for (int p = 1; p < kPairs; p++) {
+        sum_ab = _mm256_add_epi32(sum_ab, _mm256_madd_epi16(_mm256_shuffle_epi8(ab, mask[p]), weight[p]));
+        sum_cd = _mm256_add_epi32(sum_cd, _mm256_madd_epi16(_mm256_shuffle_epi8(cd, mask[p]), weight[p]));
+      }
+      store_four_rows(sum_ab, sum_cd, d, dst_stride, n);
+      s += 4 * src_stride;
+      d += 4 * dst_stride;
+    }
+  }
+}
+
+inline int sum_lanes(__m256i v) {
+  __m128i s = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4E));
+  s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0xB1));
+  return _mm_cvtsi128_si32(s);
+}
+
+inline int16_t saturate(int v) { return int16_t(v < -32768 ? -32768 : v > 32767 ? 32767 : v); }
+
+// Long filters (strong reduction): one output at a time, 16 taps a step.
+void horizontal_wide(const RowPlan& plan, const uint8_t* src, ptrdiff_t src_stride, int rows, int16_t* dst,
+                     ptrdiff_t dst_stride) {
+  const int taps = plan.wide_taps;
+  for (int row = 0; row < rows; row++) {
+    const uint8_t* s = src + row * src_stride;
+    int16_t* d = dst + row * dst_stride;
+    for (int i = 0; i < plan.outputs; i++) {
+      const uint8_t* p = s + plan.start_data[i];
+      const int16_t* w = plan.wide_data + ptrdiff_t(i) * taps;
+      const int used = plan.wide_used_data[i];
+      __m256i sum = _mm256_setzero_si256();
+      for (int t = 0; t < used; t += 16) {
+        const __m256i v = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + t)));
+        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(v, load(w + t)));
+      }
+      d[i] = saturate((sum_lanes(sum) + (1 << (kRowShift - 1))) >> kRowShift);
+    }
+  }
+}
+
+void horizontal(const RowPlan& plan, const uint8_t* src, ptrdiff_t src_stride, int rows, int16_t* dst,
+                ptrdiff_t dst_stride) {
+  if (!plan.narrow) return horizontal_wide(plan, src, src_stride, rows, dst, dst_stride);
+  switch (plan.pairs) {
+    case 1: return horizontal_narrow<1>(plan, src, src_stride, rows, dst, dst_stride);
+    case 2: return horizontal_narrow<2>(plan, src, src_stride, rows, dst, dst_stride);
+    case 3: return horizontal_narrow<3>(plan, src, src_stride, rows, dst, dst_stride);
+    case 4: return horizontal_narrow<4>(plan, src, src_stride, rows, dst, dst_stride);
+    case 5: return horizontal_narrow<5>(plan, src, src_stride, rows, dst, dst_stride);
+    case 6: return horizontal_narrow<6>(plan, src, src_stride, rows, dst, dst_stride);
+    case 7: return horizontal_narrow<7>(plan, src, src_stride, rows, dst, dst_stride);
+    default: return horizontal_narrow<8>(plan, src, src_stride, rows, dst, dst_stride);
+  }
+}
+
+void vertical(const int16_t* src, ptrdiff_t stride, const int16_t* weights, int taps, int n, int16_t* out) {
+  const __m256i half = _mm256_set1_epi32(1 << (kWeightBits - 1));
+  for (int i = 0; i < n; i += 16) {
+    __m256i low = half, high = half;
+    const int16_t* s = src + i;
+    for (int t = 0; t < taps; t += 2) {
+      int pair;
+      __builtin_memcpy(&pair, weights + t, 4);
+      const __m256i w = _mm256_set1_epi32(pair);
+      const __m256i a = load(s), b = load(s + stride);
+      low = _mm256_add_epi32(low, _mm256_madd_epi16(_mm256_unpacklo_epi16(a, b), w));
+      high = _mm256_add_epi32(high, _mm256_madd_epi16(_mm256_unpackhi_epi16(a, b), w));
+      s += 2 * stride;
+    }
+    store(out + i, _mm256_packs_epi32(_mm256_srai_epi32(low, kWeightBits), _mm256_srai_epi32(high, kWeightBits)));
+  }
+}
+
+inline __m256i round_value(__m256i v) {
+  return _mm256_srai_epi16(_mm256_adds_epi16(v, _mm256_set1_epi16(1 << (kValueBits - 1))), kValueBits);
+}
+
+// Sixteen values to sixteen bytes; the last few outputs go through a small buffer, so nothing behind n is written.
+inline void store_bytes(__m256i v, uint8_t* dst, int n) {
+  const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi16(v, v), 0x08);
+  const __m128i bytes = _mm256_castsi256_si128(packed);
+  if (n >= 16) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(dst), bytes);
+  } else {
+    alignas(16) uint8_t rest[16];
+    _mm_store_si128(reinterpret_cast<__m128i*>(rest), bytes);
+    for (int i = 0; i < n; i++) dst[i] = rest[i];
+  }
+}
+
+void pack(const int16_t* src, int n, uint8_t* dst) {
+  for (int i = 0; i < n; i += 16) store_bytes(round_value(load(src + i)), dst + i, n - i);
+}
+
+void ycc_to_rgb(const int16_t* y, const int16_t* cb, const int16_t* cr, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
+  const __m256i middle = _mm256_set1_epi16(128 << kValueBits);
+  const __m256i red_v = _mm256_set1_epi16(13173), green_u = _mm256_set1_epi16(11277),
+                green_v = _mm256_set1_epi16(23401), blue_u = _mm256_set1_epi16(25297);
+  for (int i = 0; i < n; i += 16) {
+    const __m256i l = load(y + i), u = _mm256_subs_epi16(load(cb + i), middle),
+                  v = _mm256_subs_epi16(load(cr + i), middle);
+    const __m256i red = _mm256_adds_epi16(l, _mm256_adds_epi16(v, _mm256_mulhrs_epi16(v, red_v)));
+    const __m256i green =
+        _mm256_subs_epi16(_mm256_subs_epi16(l, _mm256_mulhrs_epi16(u, green_u)), _mm256_mulhrs_epi16(v, green_v));
+    const __m256i blue = _mm256_adds_epi16(l, _mm256_adds_epi16(u, _mm256_mulhrs_epi16(u, blue_u)));
+    store_bytes(round_value(red), r + i, n - i);
+    store_bytes(round_value(green), g + i, n - i);
+    store_bytes(round_value(blue), b + i, n - i);
+  }
+}
+
+void split_rgb(const uint8_t* rgb, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
+  int i = 0;
+  const __m128i r0 = _mm_setr_epi8(0, 3, 6, 9, 12, 15, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
+  const __m128i r1 = _mm_setr_epi8(-1, -1, -1, -1, -1, -1, 2, 5, 8, 11, 14, -1, -1, -1, -1, -1);
+  const __m128i r2 = _mm_setr_epi8(-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 1, 4, 7, 10, 13);
+  const __m128i g0 = _mm_setr_epi8(1, 4, 7, 10, 13, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
+  const __m128i g1 = _mm_setr_epi8(-1, -1, -1, -1, -1, 0, 3, 6, 9, 12, 15, -1, -1, -1, -1, -1);
+  const __m128i g2 = _mm_setr_epi8(-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 2, 5, 8, 11, 14);
+  const __m128i b0 = _mm_setr_epi8(2, 5, 8, 11, 14, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
+  const __m128i b1 = _mm_setr_epi8(-1, -1, -1, -1, -1, 1, 4, 7, 10, 13, -1, -1, -1, -1, -1, -1);
+  const __m128i b2 = _mm_setr_epi8(-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 3, 6, 9, 12, 15);
+  for (; i + 16 <= n; i += 16) {
+    const __m128i* p = reinterpret_cast<const __m128i*>(rgb + 3 * i);
+    const __m128i a = _mm_loadu_si128(p), c = _mm_loadu_si128(p + 1), d = _mm_loadu_si128(p + 2);
+    const auto mix = [&](__m128i x, __m128i y, __m128i z) {
+      return _mm_or_si128(_mm_or_si128(_mm_shuffle_epi8(a, x), _mm_shuffle_epi8(c, y)), _mm_shuffle_epi8(d, z));
+    };
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(r + i), mix(r0, r1, r2));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(g + i), mix(g0, g1, g2));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(b + i), mix(b0, b1, b2));
+  }
+  for (; i < n; i++) {
+    r[i] = rgb[3 * i];
+    g[i] = rgb[3 * i + 1];
+    b[i] = rgb[3 * i + 2];
+  }
+}
+
+size_t find_marker(const uint8_t* data, size_t size) {
+  const __m256i ff = _mm256_set1_epi8(-1), zero = _mm256_setzero_si256();
+  size_t at = 0;
+  for (; at + 33 <= size; at += 32) {
+    const __m256i first = _mm256_cmpeq_epi8(load(data + at), ff);
+    const __m256i second = _mm256_cmpeq_epi8(load(data + at + 1), zero);
+    const uint32_t hit = uint32_t(_mm256_movemask_epi8(_mm256_andnot_si256(second, first)));
+    if (hit != 0) return at + size_t(__builtin_ctz(hit));
+  }
+  for (; at < size; at++) {
+    if (data[at] == 0xFF && (at + 1 >= size || data[at + 1] != 0)) return at;
+  }
+  return size;
+}
+
+size_t unstuff(const uint8_t* data, size_t size, uint8_t* out) {
+  const __m256i ff = _mm256_set1_epi8(-1);
+  size_t at = 0, used = 0;
+  while (at + 32 <= size) {
+    const __m256i v = load(data + at);
+    store(out + used, v);
+    const uint32_t hit = uint32_t(_mm256_movemask_epi8(_mm256_cmpeq_epi8(v, ff)));
+    if (hit == 0) {
+      at += 32;
+      used += 32;
+    } else {
+      const size_t n = size_t(__builtin_ctz(hit)) + 1;
+      at += n + 1;  // over the FF and its 00
+      used += n;
+    }
+  }
+  while (at < size) {
+    out[used++] = data[at];
+    at += data[at] == 0xFF ? 2 : 1;
+  }
+  return used;
+}
+
+// Products of row pairs: a * wa + b * wb in 32 bits, low and high halves of each lane.
+struct Wide {
+  __m256i low, high;
+};
+
+inline Wide products(__m256i a, __m256i b, int wa, int wb) {
+  const __m256i w = _mm256_set1_epi32(int(uint32_t(uint16_t(wb)) << 16 | uint16_t(wa)));
+  return {_mm256_madd_epi16(_mm256_unpacklo_epi16(a, b), w), _mm256_madd_epi16(_mm256_unpackhi_epi16(a, b), w)};
+}
+
+inline Wide shifted(__m256i a) {  // a << 13 in 32 bits
+  const __m256i zero = _mm256_setzero_si256();
+  return {_mm256_srai_epi32(_mm256_unpacklo_epi16(zero, a), 3), _mm256_srai_epi32(_mm256_unpackhi_epi16(zero, a), 3)};
+}
+
+inline Wide operator+(Wide a, Wide b) { return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)}; }
+
+inline Wide operator-(Wide a, Wide b) { return {_mm256_sub_epi32(a.low, b.low), _mm256_sub_epi32(a.high, b.high)}; }
+
+template <int kShift>
+inline __m256i descale(Wide a) {
+  const __m256i half = _mm256_set1_epi32(1 << (kShift - 1));
+  return _mm256_packs_epi32(_mm256_srai_epi32(_mm256_add_epi32(a.low, half), kShift),
+                            _mm256_srai_epi32(_mm256_add_epi32(a.high, half), kShift));
+}
+
+// jidctint.c along the registers' index; the arithmetic of transform() in kernels_portable.cpp, 16 columns at once.
+template <int kShift>
+inline void transform(__m256i v[8]) {
+  const Wide even2 = products(v[2], v[6], 4433, 4433 - 15137), even3 = products(v[2], v[6], 4433 + 6270, 4433);
+  const Wide even0 = shifted(_mm256_add_epi16(v[0], v[4])), even1 = shifted(_mm256_sub_epi16(v[0], v[4]));
+  const Wide t10 = even0 + even3, t13 = even0 - even3, t11 = even1 + even2, t12 = even1 - even2;
+  const __m256i z3 = _mm256_add_epi16(v[7], v[3]), z4 = _mm256_add_epi16(v[5], v[1]);
+  const Wide a3 = products(z3, z4, 9633 - 16069, 9633), a4 = products(z3, z4, 9633, 9633 - 3196);
+  const Wide t0 = products(v[7], v[1], 2446 - 7373, -7373) + a3;
+  const Wide t3 = products(v[7], v[1], -7373, 12299 - 7373) + a4;
+  const Wide t1 = products(v[5], v[3], 16819 - 20995, -20995) + a4;
+  const Wide t2 = products(v[5], v[3], -20995, 25172 - 20995) + a3;
+  v[0] = descale<kShift>(t10 + t3);
+  v[7] = descale<kShift>(t10 - t3);
+  v[1] = descale<kShift>(t11 + t2);
+  v[6] = descale<kShift>(t11 - t2);
+  v[2] = descale<kShift>(t12 + t1);
+  v[5] = descale<kShift>(t12 - t1);
+  v[3] = descale<kShift>(t13 + t0);
+  v[4] = descale<kShift>(t13 - t0);
+}
+
+inline void transpose(__m256i v[8]) {  // 8 x 8 in each lane
+  const __m256i a0 = _mm256_unpacklo_epi16(v[0], v[1]), a1 = _mm256_unpackhi_epi16(v[0], v[1]);
+  const __m256i a2 = _mm256_unpacklo_epi16(v[2], v[3]), a3 = _mm256_unpackhi_epi16(v[2], v[3]);
+  const __m256i a4 = _mm256_unpacklo_epi16(v[4], v[5]), a5 = _mm256_unpackhi_epi16(v[4], v[5]);
+  const __m256i a6 = _mm256_unpacklo_epi16(v[6], v[7]), a7 = _mm256_unpackhi_epi16(v[6], v[7]);
+  const __m256i b0 = _mm256_unpacklo_epi32(a0, a2), b1 = _mm256_unpackhi_epi32(a0, a2);
+  const __m256i b2 = _mm256_unpacklo_epi32(a1, a3), b3 = _mm256_unpackhi_epi32(a1, a3);
+  const __m256i b4 = _mm256_unpacklo_epi32(a4, a6), b5 = _mm256_unpackhi_epi32(a4, a6);
+  const __m256i b6 = _mm256_unpacklo_epi32(a5, a7), b7 = _mm256_unpackhi_epi32(a5, a7);
+  v[0] = _mm256_unpacklo_epi64(b0, b4);
+  v[1] = _mm256_unpackhi_epi64(b0, b4);
+  v[2] = _mm256_unpacklo_epi64(b1, b5);
+  v[3] = _mm256_unpackhi_epi64(b1, b5);
+  v[4] = _mm256_unpacklo_epi64(b2, b6);
+  v[5] = _mm256_unpackhi_epi64(b2, b6);
+  v[6] = _mm256_unpacklo_epi64(b3, b7);
+  v[7] = _mm256_unpackhi_epi64(b3, b7);
+}
+
+inline void store_two_rows(__m128i bytes, uint8_t* out, ptrdiff_t stride) {
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(out), bytes);
+  _mm_storeh_pd(reinterpret_cast<double*>(out + stride), _mm_castsi128_pd(bytes));
+}
+
+// Two blocks at once, one a lane.
+void idct_pair(const int16_t* a, const uint16_t* quant_a, uint8_t* out_a, ptrdiff_t stride_a, const int16_t* b,
+               const uint16_t* quant_b, uint8_t* out_b, ptrdiff_t stride_b) {
+  const auto rows = [](const void* x, const void* y) {
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(static_cast<const __m128i*>(x))),
+                                   _mm_loadu_si128(static_cast<const __m128i*>(y)), 1);
+  };
+  __m256i v[8];
+  for (int i = 0; i < 8; i++) {
+    v[i] = _mm256_mullo_epi16(rows(a + 8 * i, b + 8 * i), rows(quant_a + 8 * i, quant_b + 8 * i));
+  }
+  transform<11>(v);
+  transpose(v);
+  transform<18>(v);
+  transpose(v);
+  const __m256i bias = _mm256_set1_epi8(-128);
+  for (int i = 0; i < 8; i += 2) {
+    const __m256i bytes = _mm256_add_epi8(_mm256_packs_epi16(v[i], v[i + 1]), bias);
+    store_two_rows(_mm256_castsi256_si128(bytes), out_a + i * stride_a, stride_a);
+    store_two_rows(_mm256_extracti128_si256(bytes, 1), out_b + i * stride_b, stride_b);
+  }
+}
+
+}  // namespace
+
+}  // namespace beton
+
+#include "block_loops.h"
+
+namespace beton {
+
+namespace {
+
+const Kernels kAvx2Kernels = {"avx2",      horizontal, vertical,    pack,       ycc_to_rgb, split_rgb,
+                              find_marker, unstuff,    decode_mcus, blend_rows, double_row, double_both,
+                              exact_ycc_to_rgb};
+
+}  // namespace
+
+const Kernels* avx2_kernels() {
+  __builtin_cpu_init();
+  const bool runs = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
+                    __builtin_cpu_supports("fma");
+  return runs ? &kAvx2Kernels : nullptr;
+}
+
+}  // namespace beton

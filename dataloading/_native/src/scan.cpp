@@ -1,0 +1,137 @@
+#include "scan.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace beton {
+
+bool scan_supports(const JpegHeader& h) {
+  if (h.progressive || h.arithmetic || !h.scan_in_order) return false;
+  if (h.num_components != 1 && h.num_components != 3) return false;
+  if (h.scan_start != 0 || h.scan_end != 63 || h.scan_approximation != 0) return false;
+  int blocks = 0;
+  for (int i = 0; i < h.num_components; i++) {
+    const Component& c = h.component[i];
+    if (h.h_max % c.h != 0 || h.v_max % c.v != 0) return false;
+    if (!h.has_quant[c.quant] || h.huffman[0][c.dc_table] == nullptr || h.huffman[1][c.ac_table] == nullptr) {
+      return false;
+    }
+    blocks += c.h * c.v;
+  }
+  return h.num_components == 1 || blocks <= 10;
+}
+
+Status Scan::open(const JpegHeader& header, const uint8_t* data, size_t size, int64_t last_mcu, Scratch* scratch) {
+  header_ = &header;
+  data_ = data;
+  kernels_ = &kernels();
+  scratch_ = scratch;
+  num_mcus_ = int64_t(header.mcus_per_row) * header.mcu_rows;
+  interval_ = header.restart_interval > 0 ? header.restart_interval : num_mcus_;
+  layout_.blocks = 0;
+  for (int i = 0; i < header.num_components; i++) {
+    const Component& c = header.component[i];
+    HuffmanTable* tables[2];
+    for (int cls = 0; cls < 2; cls++) {
+      const int slot = cls == 0 ? c.dc_table : c.ac_table;
+      tables[cls] = &scratch->tables[cls][slot];
+      const Status status =
+          make_huffman_table(header.huffman[cls][slot], header.huffman_bytes[cls][slot], cls == 0, tables[cls]);
+      if (status != kOk) return status;
+    }
+    const int h = header.num_components == 1 ? 1 : c.h, v = header.num_components == 1 ? 1 : c.v;
+    for (int y = 0; y < v; y++) {
+      for (int x = 0; x < h; x++) {
+        layout_.block[layout_.blocks++] = {tables[0], tables[1], header.quant[c.quant], i, x, y, h, true};
+      }
+    }
+  }
+  // Segment i is [segments[i], segments[i + 1] - 2): markers take two bytes, fill bytes before them are cut in load().
+  std::vector<size_t>& segments = scratch->segments;
+  segments.clear();
+  segments.push_back(header.entropy_offset);
+  const int64_t needed = std::min(last_mcu / interval_ + 1, (num_mcus_ + interval_ - 1) / interval_);
+  size_t at = header.entropy_offset;
+  while (int64_t(segments.size()) <= needed) {
+    at += kernels_->find_marker(data + at, size - at);
+    while (at + 1 < size && data[at + 1] == 0xFF) at++;  // fill bytes
+    if (at + 1 >= size) {
+      segments.push_back(size + 2);  // the data just end; so must this segment's MCUs
+      break;
+    }
+    const int marker = data[at + 1];
+    at += 2;
+    const bool restart = marker >= 0xD0 && marker <= 0xD7;
+    if (restart && (header.restart_interval == 0 || marker - 0xD0 != int((segments.size() - 1) & 7))) return kBadMarker;
+    segments.push_back(at);
+    if (!restart) break;
+  }
+  if (int64_t(segments.size()) <= needed) return kTruncated;
+  segment_ = -1;
+  at_ = 0;
+  return kOk;
+}
+
+Status Scan::load(int64_t segment) {
+  const size_t begin = scratch_->segments[size_t(segment)];
+  size_t end = scratch_->segments[size_t(segment) + 1] - 2;
+  while (end > begin && data_[end - 1] == 0xFF) end--;
+  uint8_t* out = scratch_->segment.get<uint8_t>(end - begin + kSegmentPadding + 32);
+  const size_t bytes = kernels_->unstuff(data_ + begin, end - begin, out);
+  std::memset(out + bytes, 0, kSegmentPadding);
+  state_ = ScanState();
+  state_.reader.next = out;
+  state_.reader.end = out + bytes;
+  segment_ = segment;
+  at_ = segment * interval_;
+  return kOk;
+}
+
+// Behind a segment's last MCU only the bits up to the byte's end may follow.
+Status Scan::finish() {
+  if (at_ != std::min((segment_ + 1) * interval_, num_mcus_)) return kOk;
+  return state_.reader.left() >= 8 ? kExtraneous : kOk;
+}
+
+// Decodes MCUs from at_ on, over the borders of segments. Only called inside one row when strips are given.
+Status Scan::advance(int64_t count, const StripSet* strips) {
+  while (count > 0) {
+    const int64_t segment = at_ / interval_;
+    if (segment != segment_) {
+      const Status status = load(segment);
+      if (status != kOk) return status;
+    }
+    const int64_t n = std::min(count, std::min((segment_ + 1) * interval_, num_mcus_) - at_);
+    Status status = kernels_->decode_mcus(&state_, layout_, int(at_ % header_->mcus_per_row), int(n), strips);
+    if (status != kOk) return status;
+    at_ += n;
+    count -= n;
+    status = finish();
+    if (status != kOk) return status;
+  }
+  return kOk;
+}
+
+Status Scan::decode_row(int row, int first, int last, const StripSet& strips, const int row_low[3],
+                        const int row_high[3]) {
+  for (int i = 0; i < layout_.blocks; i++) {
+    BlockPlace& place = layout_.block[i];
+    const int c = place.component;
+    const int v = header_->num_components == 1 ? 1 : header_->component[c].v;
+    const int block_row = row * v + place.y;
+    place.row_wanted = block_row >= row_low[c] && block_row < row_high[c];
+  }
+  const int64_t wanted = int64_t(row) * header_->mcus_per_row + first;
+  const int64_t start = wanted / interval_ * interval_;
+  if (segment_ != wanted / interval_ || at_ > wanted) {  // jump; load() follows in advance()
+    segment_ = -1;
+    at_ = start;
+  }
+  if (at_ < wanted) {
+    const Status status = advance(wanted - at_, nullptr);
+    if (status != kOk) return status;
+  }
+  return advance(last - first, &strips);
+}
+
+}  // namespace beton
