@@ -53,7 +53,7 @@ def sample(index: int) -> dict[str, object]:
         "image": pixels(index),
         "label": index * 10**12 - 3,
         "weight": index / 7,
-        "text": np.frombuffer(f"bytes of {index}" .encode() * (index % 4), np.uint8),
+        "text": np.frombuffer(f"bytes of {index}".encode() * (index % 4), np.uint8),
         "box": np.arange(6, dtype=np.float32).reshape(2, 3) * index,
         "wide": np.array([index, -index], np.int64),
         "meta": {"index": index, "name": "ü" * (index % 3)},
@@ -146,7 +146,8 @@ class Samples:
 
 
 @pytest.mark.parametrize(
-    ("mode", "workers", "page_size", "count"), [("jpg", 1, 1 << 21, 60), ("raw", 3, 1 << 22, 3000), ("proportion", 2, 1 << 23, 250)]
+    ("mode", "workers", "page_size", "count"),
+    [("jpg", 1, 1 << 21, 60), ("raw", 3, 1 << 22, 3000), ("proportion", 2, 1 << 23, 250)],
 )
 def test_we_read_ffcvs_file(mode: str, workers: int, page_size: int, count: int, tmp_path: Path) -> None:
     """With several workers the samples and the allocation table lie in any order."""
@@ -204,7 +205,11 @@ def test_structures_are_those_of_ffcvs_own_code() -> None:
 
     from dataloading.format import layout
 
-    for own, theirs in ((layout.HEADER, HeaderType), (layout.DESCRIPTOR, FieldDescType), (layout.ALLOCATION, ALLOC_TABLE_TYPE)):
+    for own, theirs in (
+        (layout.HEADER, HeaderType),
+        (layout.DESCRIPTOR, FieldDescType),
+        (layout.ALLOCATION, ALLOC_TABLE_TYPE),
+    ):
         assert own.itemsize == theirs.itemsize and own.names == theirs.names
         assert own.fields is not None
         assert [own.fields[name][:2] for name in own.names or ()] == [theirs.fields[name][:2] for name in theirs.names]
@@ -217,7 +222,15 @@ def test_structures_are_those_of_ffcvs_own_code() -> None:
         ffcv_fields.FloatField(),
         ffcv_fields.NDArrayField(np.dtype("u1"), (3,)),
     ]
-    own_fields = [BytesField(), ImageField(), IntField(), ImageField(), JSONField(), FloatField(), NDArrayField("u1", (3,))]
+    own_fields = [
+        BytesField(),
+        ImageField(),
+        IntField(),
+        ImageField(),
+        JSONField(),
+        FloatField(),
+        NDArrayField("u1", (3,)),
+    ]
     own, theirs = layout.record_dtype([field.record for field in own_fields]), get_metadata_type(theirs_fields)
     assert own == theirs
     assert bytes(theirs_fields[-1].to_binary()[0]) == own_fields[-1].arguments().ljust(1024, b"\0")

@@ -81,7 +81,9 @@ def test_an_empty_value_of_ffcv_with_its_neighbours_address_is_not_mistaken_for_
     entries = np.frombuffer(raw[2 * PAGE :], dtype="<u8").reshape(-1, 3)
     empty = entries[1:2].copy()
     empty[0, 2] = 0
-    path.write_bytes(raw[: 2 * PAGE] + entries[3:].tobytes() + empty.tobytes() + entries[:3].tobytes() + empty.tobytes())
+    path.write_bytes(
+        raw[: 2 * PAGE] + entries[3:].tobytes() + empty.tobytes() + entries[:3].tobytes() + empty.tobytes()
+    )
     assert Reader(path).view("image", 1).tobytes() == images[1][3]
 
 

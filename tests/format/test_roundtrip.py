@@ -31,7 +31,11 @@ from dataloading.format import (
 
 DTYPES = st.sampled_from(["bool", "u1", "i8", "f4", "f8", "c8", ">i2", "S3"])
 JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
     max_leaves=6,
 )
@@ -64,7 +68,9 @@ def columns(draw: st.DrawFn) -> tuple[Field, st.SearchStrategy[object]]:
 @st.composite
 def datasets(draw: st.DrawFn) -> tuple[dict[str, Field], list[dict[str, object]]]:
     chosen = draw(st.lists(columns(), min_size=1, max_size=5))
-    names = draw(st.lists(st.text("abc_09", min_size=1, max_size=16), min_size=len(chosen), max_size=len(chosen), unique=True))
+    names = draw(
+        st.lists(st.text("abc_09", min_size=1, max_size=16), min_size=len(chosen), max_size=len(chosen), unique=True)
+    )
     samples = draw(st.lists(st.tuples(*(values for _, values in chosen)), min_size=1, max_size=12))
     return dict(zip(names, (field for field, _ in chosen), strict=True)), [
         dict(zip(names, sample, strict=True)) for sample in samples

@@ -76,7 +76,9 @@ def test_every_flipped_bit_is_found_and_none_crashes(ours: Path) -> None:
     borders = [0, head, reader.table_end, reader.extension.data_start, reader.locator.ptr]
     borders += [reader.locator.ptr + reader.locator.text_bytes, reader.header.alloc_table_ptr, reader.num_bytes]
     rng = np.random.default_rng(0)
-    positions = {position for border in borders for position in (border - 1, border) if 0 <= position < reader.num_bytes}
+    positions = {
+        position for border in borders for position in (border - 1, border) if 0 <= position < reader.num_bytes
+    }
     positions |= set(range(24 + 1041 - 64, 24 + 1041, 3))
     for low, high in zip(borders, borders[1:], strict=False):
         positions |= set(rng.integers(low, high, 12).tolist())
@@ -182,7 +184,9 @@ TABLE, ALLOCATIONS = 24 + 2 * 1041, 2 * PAGE
         (ALLOCATIONS + 24 + 8, (PAGE + 10).to_bytes(8, "little"), "overlaps that of sample 0"),
     ],
 )
-def test_structural_faults_are_found_without_checksums(position: int, data: bytes, message: str, tmp_path: Path) -> None:
+def test_structural_faults_are_found_without_checksums(
+    position: int, data: bytes, message: str, tmp_path: Path
+) -> None:
     path = image_file(tmp_path / "x.beton", [(0, 24, 16, jpeg(index)) for index in range(6)])
     assert verify_file(path).ok
     patch(path, position, data)

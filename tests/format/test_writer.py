@@ -105,7 +105,12 @@ def test_a_refused_sample_is_not_half_added(tmp_path: Path) -> None:
         with Writer(path, fields, num_samples=3, page_size=1 << 21) as w:
             w.append({"b": b"one", "a": 1})
             if refuse:
-                for bad in ({"b": b"two", "a": 1.5}, {"b": bytes(3 << 20), "a": 2}, {"b": b"x"}, {"b": b"", "a": 1, "c": 0}):
+                for bad in (
+                    {"b": b"two", "a": 1.5},
+                    {"b": bytes(3 << 20), "a": 2},
+                    {"b": b"x"},
+                    {"b": b"", "a": 1, "c": 0},
+                ):
                     with pytest.raises(UsageError, match="sample 1"):
                         w.append(bad)
             w.append({"b": b"two", "a": 2})
@@ -180,7 +185,9 @@ def test_a_sample_larger_than_the_page_names_itself_and_the_page_it_needs(tmp_pa
     fields = {"image": BytesField(), "mask": BytesField()}
     with Writer(tmp_path / "x.beton", fields, num_samples=2, page_size=1 << 21) as w:
         w.append({"image": bytes(1 << 21 - 1), "mask": b""})
-        with pytest.raises(UsageError, match=r"sample 1 has 4000000 bytes \('image' 3000000, 'mask' 1000000\).*page_size=4194304"):
+        with pytest.raises(
+            UsageError, match=r"sample 1 has 4000000 bytes \('image' 3000000, 'mask' 1000000\).*page_size=4194304"
+        ):
             w.append({"image": bytes(3_000_000), "mask": bytes(1_000_000)})
 
 

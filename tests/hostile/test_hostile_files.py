@@ -98,8 +98,7 @@ def test_any_change_to_the_tables(data: st.DataObject, sound: bytes) -> None:
         low, high = data.draw(st.sampled_from([(0, 24), (24, table_end), (6270, table_end), (rows, len(sound))]))
         position = data.draw(st.integers(low, high - 1))
         piece = data.draw(
-            st.binary(min_size=1, max_size=9)
-            | st.sampled_from([number.to_bytes(8, "little") for number in EXTREMES])
+            st.binary(min_size=1, max_size=9) | st.sampled_from([number.to_bytes(8, "little") for number in EXTREMES])
         )
         changed[position : position + len(piece)] = piece
     with tempfile.TemporaryDirectory() as folder:
