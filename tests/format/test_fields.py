@@ -146,7 +146,7 @@ def test_torch_dtypes_and_tensors_are_understood() -> None:
     tensor = torch.arange(4, dtype=torch.float16).reshape(2, 2)
     payload = field.encode(tensor.T)[1]
     assert payload is not None and payload.tobytes() == tensor.T.contiguous().numpy().tobytes()
-    with pytest.raises(UsageError, match="float16 .* got a float32"):
+    with pytest.raises(UsageError, match=r"float16 .* got a float32"):
         field.encode(tensor.float())
     with pytest.raises(UsageError, match="bfloat16"):
         TorchTensorField(torch.bfloat16, (1,))
