@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import subprocess
 import sys
@@ -80,7 +81,7 @@ def test_every_flipped_bit_is_found_and_none_crashes(ours: Path) -> None:
         position for border in borders for position in (border - 1, border) if 0 <= position < reader.num_bytes
     }
     positions |= set(range(24 + 1041 - 64, 24 + 1041, 3))
-    for low, high in zip(borders, borders[1:], strict=False):
+    for low, high in itertools.pairwise(borders):
         positions |= set(rng.integers(low, high, 12).tolist())
     for position in sorted(positions):
         bit = int(rng.integers(8))

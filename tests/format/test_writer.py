@@ -184,7 +184,7 @@ def test_a_really_full_disk_is_an_error_and_leaves_nothing_behind(tmp_path: Path
 def test_a_sample_larger_than_the_page_names_itself_and_the_page_it_needs(tmp_path: Path) -> None:
     fields = {"image": BytesField(), "mask": BytesField()}
     with Writer(tmp_path / "x.beton", fields, num_samples=2, page_size=1 << 21) as w:
-        w.append({"image": bytes(1 << 21 - 1), "mask": b""})
+        w.append({"image": bytes(1 << 20), "mask": b""})
         with pytest.raises(
             UsageError, match=r"sample 1 has 4000000 bytes \('image' 3000000, 'mask' 1000000\).*page_size=4194304"
         ):

@@ -54,7 +54,7 @@ def read_all(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A file of FFCV's kind with every kind of field; its locator is wiped, so that nothing but structure protects it."""
+    """A file with every kind of field whose locator is wiped: as in FFCV's, nothing but structure protects it."""
     path = tmp_path_factory.mktemp("sound") / "x.beton"
     fields = {
         "image": ImageField(),
@@ -216,5 +216,5 @@ def test_an_extension_of_a_later_version_asks_for_an_update(tmp_path: Path) -> N
     raw = bytearray(path.read_bytes()[extension.LOCATOR_POSITION :][:56])
     raw[8] = 2
     patch(path, extension.LOCATOR_POSITION, bytes(raw) + extension.digest(bytes(raw)).to_bytes(8, "little"))
-    with pytest.raises(FormatError, match="version 2.*update"):
+    with pytest.raises(FormatError, match=r"version 2.*update"):
         Reader(path)
