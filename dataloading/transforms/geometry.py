@@ -302,6 +302,13 @@ class RandomCrop(Geometry):
                 )
             object.__setattr__(self, "padding", tuple(int(v) for v in (pads * (4 // len(pads)))))
 
+    def _check_reflection(self, height: int, width: int) -> None:
+        left, top, right, bottom = self.padding if isinstance(self.padding, tuple) else (0, 0, 0, 0)
+        if max(left, right) >= width or max(top, bottom) >= height:
+            raise UsageError(
+                f"{self.name}: reflect padding {self.padding} must be smaller than the image, {height}x{width}"
+            )
+
     def lower(self, state: ImageState) -> tuple[int, list[float], ImageState]:
         """See ``Geometry.lower``."""
         height, width = check_size(self.name, self.size)
@@ -318,10 +325,8 @@ class RandomCrop(Geometry):
         pads = small or max(left, top, right, bottom) > 0
         if pads:
             _check_before_padding(self, state)
-            if self.padding_mode == "reflect" and (max(left, right) >= state.width or max(top, bottom) >= state.height):
-                raise UsageError(
-                    f"{self.name}: reflect padding {self.padding} must be smaller than the image, {state.size_text}"
-                )
+        if self.padding_mode == "reflect" and state.height is not None and state.width is not None:
+            self._check_reflection(state.height, state.width)
         row = _row(
             height, width, left, top, right, bottom, self.pad_if_needed, PADDING_MODES[self.padding_mode],
             _fill_word(self.name, self.fill),

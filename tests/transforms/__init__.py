@@ -1,0 +1,1 @@
+"""Tests of the transforms and of the pipeline that runs them."""

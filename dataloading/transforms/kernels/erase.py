@@ -77,14 +77,14 @@ def bits_float16(value: Any) -> Any:
     """Return the bits of a float32 of magnitude below 65504 rounded to float16, to nearest even."""
     bits = np.float32(value).view(np.uint32)
     sign = (bits >> np.uint32(16)) & np.uint32(0x8000)
-    bits &= np.uint32(0x7FFFFFFF)
-    if bits < np.uint32(113 << 23):
+    magnitude = bits & np.uint32(0x7FFFFFFF)
+    if magnitude < np.uint32(113 << 23):
         # Below 2**-14: adding 0.5 makes the hardware round at the place of float16's last subnormal bit.
-        half = (bits.view(np.float32) + np.float32(0.5)).view(np.uint32) - np.uint32(126 << 23)
+        shifted = np.float32(np.uint32(magnitude).view(np.float32) + np.float32(0.5))
+        half = np.float32(shifted).view(np.uint32) - np.uint32(126 << 23)
     else:
-        half = (bits - np.uint32(112 << 23) + np.uint32(0xFFF) + ((bits >> np.uint32(13)) & np.uint32(1))) >> np.uint32(
-            13
-        )
+        odd = (magnitude >> np.uint32(13)) & np.uint32(1)
+        half = (magnitude - np.uint32(112 << 23) + np.uint32(0xFFF) + odd) >> np.uint32(13)
     return np.uint16(sign | half)
 
 

@@ -1,0 +1,106 @@
+"""MixUp and CutMix: torchvision's arithmetic on images and labels; amounts that follow Beta; keys that decide."""
+
+import numpy as np
+import pytest
+import torch
+from torchvision.transforms import v2
+
+from dataloading import transforms as T  # noqa: N812
+from dataloading.errors import UsageError
+from dataloading.pipeline import Pipeline
+from dataloading.transforms.mix import _generator
+
+
+def batch(n=7, classes=5, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(n, 3, 12, 17, generator=generator).to(dtype), torch.arange(n) % classes
+
+
+def with_lambda(theirs, lam):
+    theirs._dist = type("Fixed", (), {"sample": lambda self, shape: torch.tensor(lam, dtype=torch.float64)})()
+    return theirs
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_mixup_equals_torchvision_for_the_same_lambda(dtype):
+    images, labels = batch(dtype=dtype)
+    for key in range(5):
+        lam = float(_generator(key).beta(0.4, 0.4))
+        want = with_lambda(v2.MixUp(alpha=0.4, num_classes=5), lam)(images.clone(), labels)
+        before = images.clone()
+        got = T.MixUp(alpha=0.4, num_classes=5)(images, labels, key)
+        assert torch.equal(got[0], want[0]) and torch.equal(got[1], want[1])
+        assert got[0].dtype == dtype and torch.equal(images, before)
+
+
+def test_cutmix_equals_torchvision_for_the_same_numbers():
+    images, labels = batch(n=3)
+    sizes = set()
+    for key in range(30):
+        generator = _generator(key)
+        lam, x, y = float(generator.beta(1.0, 1.0)), int(generator.integers(17)), int(generator.integers(12))
+        theirs = with_lambda(v2.CutMix(alpha=1.0, num_classes=5), lam)
+        saved = torch.randint
+        try:
+            torch.randint = lambda high, size, v={17: x, 12: y}: torch.tensor([v[high]])
+            want = theirs(images.clone(), labels)
+        finally:
+            torch.randint = saved
+        got = T.CutMix(num_classes=5)(images, labels, key)
+        assert torch.equal(got[0], want[0])
+        torch.testing.assert_close(got[1], want[1], rtol=0, atol=1e-7)
+        sizes.add(T.CutMix(num_classes=5).box(12, 17, key))
+    assert len(sizes) > 20
+
+
+@pytest.mark.parametrize("op", [T.MixUp(num_classes=5), T.CutMix(num_classes=5)])
+def test_a_batch_of_one_stays_itself_and_labels_sum_to_one(op):
+    images, labels = batch(n=1)
+    mixed, soft = op(images, labels, 3)
+    torch.testing.assert_close(mixed, images)
+    assert soft.shape == (1, 5) and soft[0, 0] == pytest.approx(1.0)
+    assert torch.allclose(op(*batch(n=7), 4)[1].sum(1), torch.ones(7))
+
+
+def test_lambda_follows_beta():
+    draws = np.array([_generator(key).beta(0.2, 0.2) for key in range(3000)])
+    assert abs(draws.mean() - 0.5) < 0.03
+    assert abs(draws.var() - 0.25 / 1.4) < 0.01  # variance of Beta(a, a): 1 / (4 (2 a + 1))
+
+
+def test_soft_labels_are_mixed_as_they_are():
+    images, labels = batch()
+    soft = torch.nn.functional.one_hot(labels, 5)
+    by_number = T.MixUp(num_classes=5)(images, labels, 9)[1]
+    assert torch.equal(T.MixUp()(images, soft, 9)[1], by_number)
+    assert torch.equal(T.MixUp()(images, soft.float(), 9)[1], by_number)
+
+
+def test_cutmix_takes_uint8_and_mixup_refuses_it():
+    images = torch.randint(0, 256, (4, 3, 8, 8), dtype=torch.uint8)
+    labels = torch.arange(4)
+    assert T.CutMix(num_classes=4)(images, labels, 0)[0].dtype == torch.uint8
+    with pytest.raises(UsageError, match="needs floats"):
+        T.MixUp(num_classes=4)(images, labels, 0)
+    with pytest.raises(UsageError, match="transform 1: MixUp blends images, which needs floats, got uint8"):
+        Pipeline([T.CenterCrop(8), T.MixUp(num_classes=4)])
+
+
+def test_mixup_has_its_other_spelling():
+    assert T.Mixup is T.MixUp
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda images, labels: T.MixUp(alpha=0.0), "alpha must be a positive number"),
+        (lambda images, labels: T.CutMix(num_classes=0), "num_classes must be a positive integer"),
+        (lambda images, labels: T.MixUp()(images, labels, 0), "pass num_classes="),
+        (lambda images, labels: T.MixUp(num_classes=4)(images, labels, 0), "from 0 to 4.*allows 0 to 3"),
+        (lambda images, labels: T.MixUp(num_classes=4)(images, labels[:3], 0), "expected images"),
+        (lambda images, labels: T.CutMix(num_classes=4)(images, torch.ones(7, 5), 0), "5 columns, but"),
+    ],
+)  # fmt: skip
+def test_wrong_use_is_refused(call, message):
+    with pytest.raises(UsageError, match=message):
+        call(*batch())
