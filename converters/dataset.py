@@ -117,7 +117,8 @@ def by_name(sample: Any, names: tuple[str, ...]) -> Mapping[str, Any]:
         if missing or len(sample) != len(names):
             raise SampleFault(f"expected a dict with the keys {list(names)}, got one with {list(sample)}")
         return {name: sample[name] for name in names}
-    if isinstance(sample, (tuple, list)):
+    # With one field a list is more likely the value itself (boxes, tokens) than a list of one value.
+    if isinstance(sample, tuple) or (isinstance(sample, list) and len(names) > 1):
         if len(sample) == len(names):
             return dict(zip(names, sample, strict=True))
         kinds = ", ".join(type(value).__name__ for value in sample)

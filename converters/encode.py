@@ -287,7 +287,7 @@ def _disk_errors(path: str) -> Iterator[None]:
         free = ""
         with contextlib.suppress(OSError):
             status = os.statvfs(os.path.dirname(path) or os.curdir)  # noqa: PTH120
-            free = f" ({human_bytes(status.f_bavail * status.f_frsize)} free there)"
+            free = f" ({human_bytes(status.f_bavail * status.f_frsize)} free there now)"
         raise ConvertError(f"cannot write {path}: {error.strerror or error}{free}. No file was left behind") from error
 
 

@@ -207,6 +207,8 @@ def as_rgb(image: Image.Image, *, background: tuple[int, int, int], to_srgb: boo
     >>> as_rgb(Image.new("RGBA", (1, 1), (255, 0, 0, 0)), background=(0, 0, 255)).getpixel((0, 0))
     (0, 0, 255)
     """
+    if image.mode == "F":
+        raise SampleFault("floating-point pixels have no agreed range; convert the file to 8 or 16 bits first")
     if image.mode.startswith("I;16") or image.mode == "I":
         image = _gray16(image)
     try:

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from converters.imagefolder import IMAGE_EXTENSIONS, ImageFolder
 
+from converters.imagefolder import IMAGE_EXTENSIONS, ImageFolder
 from dataloading import ConvertError
 
 from .making import class_folders
@@ -15,7 +15,7 @@ from .making import class_folders
 
 def touch(root: Path, *names: str | bytes) -> None:
     for name in names:
-        path = Path(os.fsdecode(os.path.join(os.fsencode(root), os.fsencode(name))))
+        path = root / os.fsdecode(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"x")
 
@@ -67,7 +67,7 @@ def test_empty_class_is_an_error_unless_allowed_and_keeps_its_label(tmp_path: Pa
 
 def test_images_without_class_folders_are_explained(tmp_path: Path) -> None:
     touch(tmp_path, "1.jpg", "2.png", "notes.txt")
-    with pytest.raises(ConvertError, match="2 images lie in it directly.*SRC/class/image.jpg"):
+    with pytest.raises(ConvertError, match=r"2 images lie in it directly.*SRC/class/image.jpg"):
         ImageFolder(tmp_path)
 
 
@@ -88,7 +88,7 @@ def test_a_folder_that_cannot_be_listed_is_an_error(tmp_path: Path) -> None:
     touch(tmp_path, "a/1.jpg", "a/closed/2.jpg")
     (tmp_path / "a" / "closed").chmod(0)
     try:
-        with pytest.raises(ConvertError, match="cannot list .*closed"):
+        with pytest.raises(ConvertError, match=r"cannot list .*closed"):
             ImageFolder(tmp_path)
     finally:
         (tmp_path / "a" / "closed").chmod(0o700)

@@ -1,0 +1,144 @@
+"""Results come in the order of the tasks, from any number of workers; a dead worker is noticed; nobody lingers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+
+from converters.processes import DeadWorkerError, run_ordered
+from dataloading import UsageError
+
+
+def square(task: int) -> tuple[int, int]:
+    time.sleep((task % 3) * 0.002)  # so that workers finish out of order
+    return task * task, os.getpid()
+
+
+def large(task: int) -> bytes:
+    return bytes([task]) * (1 << 20)
+
+
+def deadly(task: int) -> int:
+    if task == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return task
+
+
+def leaving(task: int) -> int:
+    os._exit(7)
+
+
+def failing(task: int) -> int:
+    raise ValueError("a fault of the worker itself")
+
+
+class Unsendable:
+    def __call__(self, task: int) -> int:
+        return task
+
+    def __reduce__(self) -> Any:
+        raise TypeError("holds an open file")
+
+
+class Unarriving:
+    def __call__(self, task: int) -> int:
+        return task
+
+    def __reduce__(self) -> Any:
+        return _cannot_be_made, ()
+
+
+def _cannot_be_made() -> None:
+    if os.getpid() != _OWNER:
+        raise LookupError("no such class here")
+
+
+_OWNER = int(os.environ.setdefault("BETON_TEST_OWNER", str(os.getpid())))
+
+
+def children() -> set[int]:
+    with open(f"/proc/self/task/{os.getpid()}/children") as file:
+        found = {int(word) for word in file.read().split()}
+    from multiprocessing import resource_tracker
+
+    return found - {resource_tracker._resource_tracker._pid}
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 3])
+def test_results_come_in_order(num_workers: int) -> None:
+    before = children()
+    results = list(run_ordered(square, range(101), num_workers=num_workers))
+    assert [value for value, _ in results] == [task * task for task in range(101)]
+    workers = {pid for _, pid in results}
+    assert workers == {os.getpid()} if num_workers == 0 else len(workers) == num_workers
+    assert children() == before
+
+
+@pytest.mark.parametrize("num_tasks", [0, 1, 3])
+def test_no_more_workers_than_tasks(num_tasks: int) -> None:
+    results = list(run_ordered(square, range(num_tasks), num_workers=16))
+    assert [value for value, _ in results] == [task * task for task in range(num_tasks)]
+    assert len({pid for _, pid in results}) <= num_tasks
+
+
+def test_tasks_are_taken_only_as_far_ahead_as_results_are_taken() -> None:
+    taken = 0
+
+    def tasks() -> Any:
+        nonlocal taken
+        for task in range(10_000):
+            taken += 1
+            yield task
+
+    with contextlib.closing(run_ordered(square, tasks(), num_workers=2)) as results:
+        next(results)
+        assert taken <= 40
+
+
+def test_large_results_pass() -> None:
+    results = list(run_ordered(large, range(20), num_workers=2))
+    assert [result[0] for result in results] == list(range(20))
+    assert {len(result) for result in results} == {1 << 20}
+
+
+def test_a_killed_worker_is_named_with_its_task_instead_of_waited_for() -> None:
+    before = children()
+    with pytest.raises(DeadWorkerError, match="SIGKILL") as caught:
+        list(run_ordered(deadly, range(1000), num_workers=2))
+    assert caught.value.position == 5
+    assert children() == before
+
+
+def test_a_worker_that_leaves_is_told_with_its_exit_code() -> None:
+    with pytest.raises(DeadWorkerError, match="exit code 7"):
+        list(run_ordered(leaving, range(3), num_workers=1))
+
+
+def test_a_fault_of_the_work_itself_is_told() -> None:
+    with pytest.raises(DeadWorkerError, match="ValueError: a fault of the worker itself"):
+        list(run_ordered(failing, range(3), num_workers=1))
+
+
+def test_leaving_early_ends_the_workers() -> None:
+    before = children()
+    results = run_ordered(square, range(10_000), num_workers=2)
+    next(results)
+    assert len(children() - before) == 2
+    results.close()
+    assert children() == before
+
+
+def test_work_that_cannot_be_sent_is_a_usage_error_that_says_what_to_do() -> None:
+    with pytest.raises(UsageError, match=r"holds an open file.*num_workers=0"):
+        list(run_ordered(Unsendable(), range(3), num_workers=1))
+    assert list(run_ordered(Unsendable(), range(3), num_workers=0)) == [0, 1, 2]
+
+
+def test_work_that_does_not_arrive_is_told() -> None:
+    with pytest.raises(DeadWorkerError, match="does not arrive in the worker: LookupError: no such class here"):
+        list(run_ordered(Unarriving(), range(3), num_workers=1))
