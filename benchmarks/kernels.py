@@ -4,8 +4,8 @@
     python benchmarks/kernels.py --images 64       # synthetic photographs
 
 The job is that of training: RandomResizedCrop 224 (scale 0.08 to 1, ratio 3/4 to 4/3) of JPEGs whose longest side is
-500, quality 90, on one core. Boxes are the same for all sides. Time is the thread's CPU time, rounds are interleaved and
-the median is printed, since machines are noisy: read the ratios.
+500, quality 90, on one core. Boxes are the same for all sides. Time is the thread's CPU time, rounds are interleaved
+and the median is printed, since machines are noisy: read the ratios.
 
 FFCV's kernel is the real one when `ffcv` is installed (full turbojpeg decode with the fast DCT, OpenCV INTER_AREA);
 else OpenCV's imdecode and INTER_AREA; else Pillow's full decode and box filter.
@@ -74,9 +74,13 @@ def boxes(sizes: list[tuple[int, int]], seed: int) -> list[tuple[int, int, int, 
 
 
 def requests_for(
-    sources: list[np.ndarray], sizes: list[tuple[int, int]], areas: list[tuple[int, int, int, int]], mode: int, resize: bool
+    sources: list[np.ndarray],
+    sizes: list[tuple[int, int]],
+    areas: list[tuple[int, int, int, int]],
+    mode: int,
+    resize: bool,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The request table and the memory its outputs go to (one slot for all, so that it stays in the cache)."""
+    """Make the request table and the memory its outputs go to (one slot for all, so that it stays in the cache)."""
     table = np.zeros(len(sources), native.REQUEST)
     slot = np.zeros((3, 512, 512) if not resize else (3, OUT, OUT), np.uint8)
     for r, source, (width, height), (x, y, w, h) in zip(table, sources, sizes, areas, strict=True):
@@ -146,7 +150,7 @@ def peer(jpegs: list[np.ndarray], sizes: list[tuple[int, int]], areas: list[tupl
 
 
 def opencv_like(image: np.ndarray) -> np.ndarray:
-    """What OpenCV (so FFCV's writer) makes of it: quality 90, 4:2:0, standard tables, no markers."""
+    """Encode as OpenCV (so FFCV's writer) does: quality 90, 4:2:0, standard tables, no markers."""
     stream = io.BytesIO()
     Image.fromarray(image).save(stream, "JPEG", quality=90, subsampling=2, optimize=False)
     return np.frombuffer(stream.getvalue(), np.uint8)
@@ -193,8 +197,10 @@ def main() -> None:
             step()
             times[name].append((time.thread_time() - start) * 1e3 / len(images))
     reference = statistics.median(times[f"{peer_name}: whole path"])
-    print(f"{len(images)} images, mean {np.mean([p.size for p in plain]) / 1024:.1f} KiB without markers, "
-          f"{np.mean([m.size for m in marked]) / 1024:.1f} KiB ours; kernels: {native.kernels_in_use()}")
+    print(
+        f"{len(images)} images, mean {np.mean([p.size for p in plain]) / 1024:.1f} KiB without markers, "
+        f"{np.mean([m.size for m in marked]) / 1024:.1f} KiB ours; kernels: {native.kernels_in_use()}"
+    )
     print(f"{'step':<50} {'median ms':>10} {'best':>8} {'vs ' + peer_name:>10}")
     for name, values in times.items():
         median = statistics.median(values)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from pathlib import Path
+from typing import Any
 
 __all__ = ["LIBRARY", "Info", "kernels_in_use", "library_path", "use_kernels"]
 
@@ -79,7 +80,7 @@ def _load() -> ctypes.CDLL:
         ) from error
     pointer, i32, i64, text = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_char_p
     out_pointer, out_i64 = ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64)
-    signatures: dict[str, tuple[object, list[object]]] = {
+    signatures: dict[str, tuple[Any, list[Any]]] = {
         "beton_request_size": (i64, []),
         "beton_decode_regions": (i64, [pointer, i64]),
         "beton_plan_requests": (i64, [pointer] * 3 + [i64] + [pointer] * 4 + [i64, i64, pointer]),

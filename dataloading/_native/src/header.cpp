@@ -187,7 +187,9 @@ Status parse_header(const uint8_t* data, size_t size, JpegHeader* h) {
         h->space = colour_space(*h);
         h->entropy_offset = at;
         return kOk;
-      default: break;  // APPn, COM, DAC and reserved markers do not matter here
+      default:
+        // APPn, COM and arithmetic conditioning do not matter here; libjpeg refuses reserved markers, so do we.
+        if ((marker < 0xE0 || marker > 0xEF) && marker != 0xFE && marker != 0xCC) return kBadMarker;
     }
     if (status != kOk) return status;
   }

@@ -145,6 +145,17 @@ struct Decoder {
   ErrorTrap trap;
 };
 
+// Whether a progressive file sent every bit of every coefficient; libjpeg would smooth over what is missing.
+bool complete(j_decompress_ptr cinfo) {
+  if (cinfo->coef_bits == nullptr) return true;
+  for (int c = 0; c < cinfo->num_components; c++) {
+    for (int k = 0; k < DCTSIZE2; k++) {
+      if (cinfo->coef_bits[c][k] != 0) return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 Status check_plausible(const JpegHeader& header, size_t size) {
@@ -180,6 +191,10 @@ Status libjpeg_decode_rgb(const uint8_t* data, size_t size, int x, int y, int wi
   d.cinfo.do_fancy_upsampling = TRUE;
   d.cinfo.do_block_smoothing = FALSE;
   jpeg_start_decompress(&d.cinfo);
+  if (!complete(&d.cinfo)) {
+    jpeg_destroy_decompress(&d.cinfo);
+    return kTruncated;
+  }
   if (x < 0 || y < 0 || width < 1 || height < 1 || x + width > int(d.cinfo.output_width) ||
       y + height > int(d.cinfo.output_height)) {
     jpeg_destroy_decompress(&d.cinfo);
@@ -322,6 +337,10 @@ Status libjpeg_transcode(const uint8_t* data, size_t size, int restart, bool kee
   if (keep_icc) jpeg_save_markers(&d.cinfo, JPEG_APP0 + 2, 0xFFFF);
   jpeg_read_header(&d.cinfo, TRUE);
   jvirt_barray_ptr* coefficients = jpeg_read_coefficients(&d.cinfo);
+  if (!complete(&d.cinfo)) {
+    jpeg_destroy_decompress(&d.cinfo);
+    return kTruncated;
+  }
 
   jpeg_create_compress(&dst);
   if (!set_destination(&dst, &e.destination, size + 4096)) ERREXIT1(&dst, JERR_OUT_OF_MEMORY, 10);

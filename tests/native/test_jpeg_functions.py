@@ -1,0 +1,158 @@
+"""probe, decode, encode and transcode, one JPEG at a time."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import dataloading._native.jpeg as jpeg_module
+import dataloading._native.library as library_module
+import dataloading._native.regions as regions_module
+from dataloading import _native as native
+from dataloading.errors import DecodeError, UsageError
+
+from .reference import photo, pillow_jpeg, pillow_pixels
+
+KINDS = [
+    {"quality": 90},
+    {"quality": 75, "subsampling": 0},
+    {"subsampling": 1},
+    {"progressive": True},
+    {"keep_rgb": True},
+    {"restart_marker_blocks": 3},
+    {"optimize": True, "comment": b"hello"},
+]
+
+
+@pytest.mark.parametrize("options", KINDS, ids=str)
+@pytest.mark.parametrize("size", [(1, 1), (33, 17), (120, 201)])
+def test_decode_is_pillows_and_transcode_changes_no_pixel(options: dict[str, object], size: tuple[int, int]) -> None:
+    data = pillow_jpeg(photo(*size), **options)
+    pixels = pillow_pixels(data)
+    np.testing.assert_array_equal(native.decode_jpeg(data), pixels)
+    for restart in ("auto", "none"):
+        again = native.transcode_jpeg(data, restart=restart)
+        np.testing.assert_array_equal(pillow_pixels(again), pixels)
+        info = native.probe_jpeg(again)
+        assert info.baseline
+        assert restart == "auto" or info.restart_interval == 0
+
+
+def test_probe_reads_what_pillow_wrote() -> None:
+    info = native.probe_jpeg(pillow_jpeg(photo(45, 70), progressive=True, subsampling=1))
+    assert (info.width, info.height, info.num_components) == (70, 45, 3)
+    assert (info.subsampling, info.progressive, info.arithmetic, info.colour_space) == ("4:2:2", True, False, "ycbcr")
+    assert (info.mcu_width, info.mcu_height, info.mcus_per_row, info.mcu_rows) == (16, 8, 5, 6)
+    assert native.probe_jpeg(pillow_jpeg(photo(9, 9)[:, :, 0])).subsampling == "4:0:0"
+    assert native.probe_jpeg(pillow_jpeg(photo(9, 9), keep_rgb=True)).colour_space == "rgb"
+    stream = io.BytesIO()
+    Image.new("CMYK", (8, 8)).save(stream, "JPEG")
+    assert native.probe_jpeg(stream.getvalue()).colour_space in ("cmyk", "ycck")
+
+
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0", "4:1:1", "4:4:0", "4:1:0"])
+def test_encode_round_trips_its_subsampling(subsampling: str) -> None:
+    pixels = photo(64, 96, 1)
+    data = native.encode_jpeg(pixels, quality=95, subsampling=subsampling)
+    assert native.probe_jpeg(data).subsampling == subsampling
+    assert np.abs(pillow_pixels(data).astype(int) - pixels).mean() < 8
+
+
+def test_encode_is_deterministic_and_never_larger_than_standard_tables() -> None:
+    """FFCV's writer (OpenCV) uses the standard Huffman tables; our markers must fit in what better tables save."""
+    for i, (height, width) in enumerate([(8, 8), (32, 32), (120, 90), (375, 500), (500, 333), (64, 2000), (2000, 40)]):
+        pixels = photo(height, width, i)
+        for quality in (50, 90):
+            ours = native.encode_jpeg(pixels, quality=quality)
+            assert ours == native.encode_jpeg(pixels.copy(), quality=quality)
+            assert len(ours) <= len(pillow_jpeg(pixels, quality=quality, subsampling=2))
+
+
+def test_images_with_next_to_no_data_get_few_markers_or_none() -> None:
+    flat = np.full((400, 600, 3), 90, np.uint8)
+    assert len(native.encode_jpeg(flat)) <= 1.03 * len(native.encode_jpeg(flat, restart="none"))
+
+
+def test_photographs_are_cut_into_about_four_segments_a_row() -> None:
+    rng = np.random.default_rng(0)
+    for width in (300, 333, 375, 480, 496, 500):
+        textured = photo(160, width) // 2 + rng.integers(0, 100, (160, width, 3), dtype=np.uint8)
+        info = native.probe_jpeg(native.encode_jpeg(textured))
+        segments = info.mcus_per_row / info.restart_interval
+        assert 2 < segments <= 6, (width, segments)
+
+
+def test_encode_takes_strided_rows() -> None:
+    pixels = photo(40, 60)
+    assert native.encode_jpeg(pixels[:, :33]) == native.encode_jpeg(pixels[:, :33].copy())
+    assert native.encode_jpeg(pixels[::-2, ::-1]) == native.encode_jpeg(pixels[::-2, ::-1].copy())
+
+
+def test_transcode_drops_metadata_and_keeps_the_profile_on_request() -> None:
+    profile = bytes(range(256)) * 40
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    data = pillow_jpeg(photo(30, 30), icc_profile=profile, exif=exif, comment=b"note")
+    plain = Image.open(io.BytesIO(native.transcode_jpeg(data)))
+    assert "icc_profile" not in plain.info
+    assert "exif" not in plain.info
+    assert "comment" not in plain.info
+    assert Image.open(io.BytesIO(native.transcode_jpeg(data, keep_icc=True))).info["icc_profile"] == profile
+
+
+def test_trailing_garbage_is_harmless_and_extraneous_bytes_inside_are_not() -> None:
+    data = native.encode_jpeg(photo(30, 30))
+    np.testing.assert_array_equal(native.decode_jpeg(data + b"\0garbage" * 100), native.decode_jpeg(data))
+    with pytest.raises(DecodeError, match="extraneous"):
+        native.decode_jpeg(data[:-2] + bytes(64) + data[-2:])
+
+
+def test_all_bytes_like_inputs_are_taken() -> None:
+    data = native.encode_jpeg(photo(20, 20))
+    for given in (data, bytearray(data), memoryview(data), np.frombuffer(data, np.uint8)):
+        assert native.probe_jpeg(given).width == 20
+        assert native.decode_jpeg(given).shape == (20, 20, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"pixels_HWC": np.zeros((4, 4), np.uint8)}, "shape"),
+        ({"pixels_HWC": np.zeros((4, 4, 3), np.float32)}, "uint8"),
+        ({"pixels_HWC": np.zeros((0, 4, 3), np.uint8)}, "shape"),
+        ({"quality": 0}, "quality"),
+        ({"quality": 101}, "quality"),
+        ({"subsampling": "4:3:2"}, "subsampling"),
+        ({"restart": "often"}, "restart"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        native.encode_jpeg(**{"pixels_HWC": np.zeros((4, 4, 3), np.uint8), **arguments})
+
+
+def test_requests_of_another_type_are_refused() -> None:
+    with pytest.raises(TypeError, match="REQUEST"):
+        native.decode_regions(np.zeros(3, np.uint8))
+    with pytest.raises(TypeError, match="contiguous"):
+        native.decode_regions(np.zeros(4, native.REQUEST)[::2])
+
+
+def test_a_missing_library_says_how_to_build_it(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BETON_NATIVE_LIBRARY", raising=False)
+    monkeypatch.setattr(native, "__path__", [str(tmp_path)])
+    with pytest.raises(ImportError, match="cmake --build"):
+        library_module.library_path()
+
+
+@pytest.mark.parametrize("module", [jpeg_module, regions_module, library_module])
+def test_examples_in_docstrings_run(module) -> None:
+    import doctest
+
+    result = doctest.testmod(module)
+    assert result.attempted > 0
+    assert result.failed == 0
+    native.use_kernels("auto")
