@@ -164,9 +164,9 @@ class _Workers:
     def _idlest(self) -> _Worker:
         best = min(self._workers, key=lambda worker: len(worker.positions), default=None)
         if best is None or (best.positions and len(self._workers) < self._limit):
-            with _workers_ignore_ctrl_c():
+            with _undisturbed_start():
                 best = _Worker(len(self._workers), self._code)
-            self._workers.append(best)
+                self._workers.append(best)
         return best
 
     def _receive(self) -> None:
@@ -205,14 +205,28 @@ class _Workers:
 
 
 @contextlib.contextmanager
-def _workers_ignore_ctrl_c() -> Iterator[None]:
-    """Start processes with SIGINT blocked: Ctrl-C goes to the whole group, and only the parent should act on it."""
-    resource_tracker.ensure_running()  # else the first start would do it, and unblock the signal
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _undisturbed_start() -> Iterator[None]:
+    """Start a process with SIGINT and SIGTERM put off, so that they find it whole or not at all.
+
+    Blocking them is not enough, since another thread (NumPy has some) may receive them for the process; it is done
+    so that the worker inherits SIGINT blocked: Ctrl-C goes to the whole group, and only the parent should act on it.
+    """
+    resource_tracker.ensure_running()  # else the first start would do it, and unblock the signals
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    arrived: list[int] = []
+    handlers: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():  # nowhere else can a handler interrupt
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(signum) is not None:
+                handlers[signum] = signal.signal(signum, lambda number, _frame: arrived.append(number))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        for number in arrived:
+            signal.raise_signal(number)
 
 
 def _serve(pipe: connection.Connection) -> None:

@@ -1,0 +1,250 @@
+"""The command: what it imports, how it fails, and the words and codes it fails with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import dataloading
+from dataloading import cli
+from dataloading.errors import ConvertError, FormatError, UsageError
+
+from .converters.making import class_folders, encoded, photo
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def beton(*words: object, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "dataloading.cli", *map(str, words)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+    )
+
+
+def exit_code(*words: object) -> int:
+    with pytest.raises(SystemExit) as left:
+        cli.main([str(word) for word in words])
+    assert isinstance(left.value.code, int)
+    return left.value.code
+
+
+def test_help_of_everything_imports_nothing_heavy() -> None:
+    heavy = {"torch", "numba", "numpy", "PIL", "ffcv", "torchvision"}
+    for words in (["--help"], ["--version"], ["convert", "--help"], ["convert", "imagefolder", "--help"],
+                  ["info", "--help"], ["verify", "--help"]):  # fmt: skip
+        code = (
+            f"import sys; from dataloading.cli import main\ntry:\n    main({words!r})\nexcept SystemExit as left:\n"
+            f"    assert left.code == 0, left.code\n    print('HEAVY', sorted({heavy!r} & set(sys.modules)))"
+        )
+        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+        assert done.stdout.rstrip().endswith("HEAVY []"), (words, done.stdout[-200:])
+
+
+def test_list_of_verbs_is_pyprojects_and_each_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert set(cli._verbs_of_checkout()) == set(cli._SUMMARIES)
+    assert exit_code("--help") == 0
+    text = capsys.readouterr().out
+    for name, line in cli._SUMMARIES.items():
+        assert f"{name} " in text
+        assert line[:40] in text
+
+
+def test_version_is_pyprojects(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("--version") == 0
+    assert capsys.readouterr().out == f"beton {dataloading.__version__}\n"
+    assert f'\nversion = "{dataloading.__version__}"\n' in (ROOT / "pyproject.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["convrt"], "Did you mean 'convert'?"),
+        (["Verify", "x"], "Did you mean 'verify'?"),
+        (["zzz"], "There are: convert, "),
+        (["convert", "imagefoldr", "a", "b"], "Did you mean 'imagefolder'?"),
+        (["convert", "imagefolder", "a", "b", "--max-resolutoin", "3"], "--max-resolution"),
+        (["convert", "imagefolder", ".", "o.beton", "--quality", "0"], "1<=x<=100"),
+        (["convert", "imagefolder", ".", "o.beton", "--mode", "jpeg"], "'jpg'"),
+        (["convert", "imagefolder", ".", "o.beton", "--page-size", "8 parsecs"], "write 8MiB"),
+        (["convert", "imagefolder", ".", "o.beton", "--background", "no-colour"], "is not a colour"),
+        (["convert", "imagefolder", "no-such-folder", "o.beton"], "does not exist"),
+        (["info", "no-such-file"], "does not exist"),
+        (["info"], "Missing argument"),
+    ],
+)
+def test_wrong_usage_is_code_2_with_the_way_out(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code(*words) == 2
+    assert message in capsys.readouterr().err
+
+
+@click.command()
+@click.argument("how")
+def probe(how: str) -> None:
+    errors: dict[str, Any] = {
+        "usage": UsageError("page_size is odd"),
+        "data": ConvertError("sample 3 (a.jpg): bad"),
+        "format": FormatError("x.beton: not one"),
+        "system": PermissionError(13, "Permission denied", "x"),
+        "memory": MemoryError(),
+        "interrupt": KeyboardInterrupt(),
+        "pipe": BrokenPipeError(),
+        "bug": ZeroDivisionError("a bug"),
+    }
+    if how == "exit":
+        raise click.exceptions.Exit(1)
+    if how != "fine":
+        raise errors[how]
+
+
+@pytest.fixture
+def probing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli.beton, "_verbs", lambda: {"probe": cli.Verb("tests.test_cli:probe", "For this test.")})
+    monkeypatch.delenv("BETON_DEBUG", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "message"),
+    [
+        ("fine", 0, ""),
+        ("exit", 1, ""),
+        ("usage", 2, "beton: error: page_size is odd\n"),
+        ("data", 1, "beton: error: sample 3 (a.jpg): bad\n"),
+        ("format", 1, "beton: error: x.beton: not one\n"),
+        ("system", 1, "beton: error: [Errno 13] Permission denied: 'x'\n"),
+        ("memory", 1, "beton: error: MemoryError\n"),
+        ("interrupt", 130, "interrupted"),
+    ],
+)
+@pytest.mark.usefixtures("probing")
+def test_errors_become_one_message_and_a_code(
+    how: str, code: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code("probe", how) == code
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert "Traceback" not in errors
+
+
+@pytest.mark.usefixtures("probing")
+def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("--debug", "probe", "data") == 1
+    assert "Traceback" in capsys.readouterr().err
+    monkeypatch.setenv("BETON_DEBUG", "1")
+    assert exit_code("probe", "data") == 1
+    assert "Traceback" in capsys.readouterr().err
+    monkeypatch.setenv("BETON_DEBUG", "0")
+    assert exit_code("probe", "data") == 1
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("probing")
+def test_a_bug_keeps_its_traceback() -> None:
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["probe", "bug"])
+
+
+def test_a_verb_that_cannot_be_imported_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli.beton, "_verbs", lambda: {"odd": cli.Verb("no_such_module:x", "Missing.")})
+    assert exit_code("odd") == 1
+    assert "no_such_module" in capsys.readouterr().err
+    assert exit_code("--help") == 0
+
+
+def test_sizes_are_understood() -> None:
+    for text, number in {"8MiB": 8 << 20, "2m": 2 << 20, "1GiB": 1 << 30, "64K": 64 << 10, "123": 123, "5B": 5}.items():
+        assert cli.Size().convert(text, None, None) == number
+    for text in ("", "MiB", "-1M", "1.5M", "8MM", "1PiB"):
+        with pytest.raises(click.BadParameter):
+            cli.Size().convert(text, None, None)
+
+
+def test_front_door_names_exist_or_say_they_do_not() -> None:
+    assert set(dataloading.__all__) <= set(dir(dataloading))
+    with pytest.raises(AttributeError, match="no attribute 'Lodaer'"):
+        dataloading.Lodaer  # noqa: B018
+    assert dataloading.UsageError is UsageError
+
+
+def test_convert_info_verify_from_the_shell(tmp_path: Path) -> None:
+    """The whole way, with one bad image: JSON on stdout, people's words on stderr."""
+    source = class_folders(tmp_path / "src", {"ant": 4, "bee": 3})
+    (source / "bee" / "bad.jpg").write_bytes(encoded(photo(40, 30), "JPEG")[:300])
+    (source / "bee" / "notes.txt").write_text("not an image")
+    target = tmp_path / "o.beton"
+    words = ["convert", "imagefolder", source, target, "--num-workers", 0]
+    stopped = beton(*words)
+    assert stopped.returncode == 1
+    assert "bee/bad.jpg" in stopped.stderr
+    assert "Traceback" not in stopped.stderr
+    assert not target.exists()
+    dry = beton(*words, "--dry-run", "--json")
+    assert json.loads(dry.stdout)["num_samples"] == 8
+    assert not target.exists()
+    done = beton(*words, "--num-workers", 2, "--on-error", "skip", "--json")
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert (facts["num_samples"], facts["images"], facts["num_skipped"]) == (7, {"transcoded": 7}, 1)
+    assert facts["skipped"][0]["name"] == "bee/bad.jpg"
+    assert facts["ignored"] == ["bee/notes.txt"]
+    assert "skipped bee/bad.jpg: JPEG" in done.stderr
+    again = beton(*words, "--on-error", "skip")
+    assert again.returncode == 2
+    assert "--overwrite" in again.stderr
+    assert beton("verify", target).returncode == 0
+    assert json.loads(beton("info", target, "--json").stdout)["num_samples"] == 7
+
+
+def test_dry_run_in_words(tmp_path: Path) -> None:
+    source = class_folders(tmp_path / "src", {"ant": 3})
+    done = CliRunner().invoke(cli.beton, ["convert", "imagefolder", str(source), "o.beton", "--dry-run"])
+    assert done.exit_code == 0
+    assert "would write o.beton: 3 samples" in done.stdout
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_end_a_conversion_with_their_code_and_no_file(tmp_path: Path, number: int, code: int) -> None:
+    source = tmp_path / "src" / "a"
+    source.mkdir(parents=True)
+    (source / "0.png").write_bytes(encoded(photo(700, 700), "PNG"))
+    for copy in range(1, 3000):
+        (source / f"{copy}.png").hardlink_to(source / "0.png")
+    command = ["convert", "imagefolder", str(tmp_path / "src"), str(tmp_path / "o.beton"), "--num-workers", "1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dataloading.cli", *command], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while not [name for name in os.listdir(tmp_path) if "part" in name]:  # noqa: PTH208
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert "Traceback" not in errors
+    assert os.listdir(tmp_path) == ["src"]  # noqa: PTH208
+
+
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
+    source = class_folders(tmp_path / "src", {f"class{number:03}": 1 for number in range(60)}, size=(8, 8))
+    beton("convert", "imagefolder", source, tmp_path / "o.beton", "--num-workers", 0)
+    line = f"{sys.executable} -m dataloading.cli info {tmp_path}/o.beton --json | head -n 1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", line], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["{", "0"]
+    assert done.stderr == ""
