@@ -9,11 +9,11 @@ import importlib.metadata
 import os
 import platform
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Usage", "busy_seconds", "hardware", "hardware_slug", "usage_of_group", "versions"]
+__all__ = ["Memory", "busy_seconds", "cpu_of_group", "hardware", "hardware_slug", "memory_of_group", "versions"]
 
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
@@ -63,41 +63,50 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
     return found
 
 
-class Usage(NamedTuple):
-    """What the processes of one group use.
+class Memory(NamedTuple):
+    """What the processes of one group hold.
 
     Parameters
     ----------
-    cpu_seconds : float
-        Processor time so far, of living processes and children they have waited for.
     own_bytes : int
         Memory that only exists because they run: anonymous, shared or not, each page counted once.
     mapped_bytes : int
         Their part of file pages they have mapped: page cache, which is there for all and can be taken back.
     """
 
-    cpu_seconds: float
     own_bytes: int
     mapped_bytes: int
 
 
-def usage_of_group(group: int) -> Usage:
-    """Add up the processes of a process group."""
-    cpu, own, mapped = 0.0, 0, 0
+def _processes(group: int) -> Iterator[tuple[Path, list[str]]]:
+    """Give each process of a group: its folder in ``/proc``, and the fields of its ``stat`` from the state on."""
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             # The command's name may hold spaces and brackets: fields count from behind its last ")".
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            if int(fields[2]) != group:
-                continue
-            cpu += sum(map(int, fields[11:15])) / _TICKS
-            rollup = (entry / "smaps_rollup").read_text()
-        except (OSError, IndexError, ValueError):
+        except OSError:
             continue  # it ended while we looked
+        if len(fields) > 14 and int(fields[2]) == group:
+            yield entry, fields
+
+
+def cpu_of_group(group: int) -> float:
+    """Return the processor time in seconds of a process group so far, and of children it has waited for."""
+    return sum(sum(map(int, fields[11:15])) for _, fields in _processes(group)) / _TICKS
+
+
+def memory_of_group(group: int) -> Memory:
+    """Add up the memory of a process group, by proportional set size."""
+    own = mapped = 0
+    for entry, _ in _processes(group):
+        try:
+            rollup = (entry / "smaps_rollup").read_text()
+        except OSError:
+            continue
         sizes = {name: int(size) * 1024 for name, size in re.findall(r"^(\w+):\s+(\d+) kB", rollup, re.MULTILINE)}
         own += sizes.get("Pss_Anon", 0) + sizes.get("Pss_Shmem", 0)
         mapped += sizes.get("Pss_File", 0)
-    return Usage(cpu, own, mapped)
+    return Memory(own, mapped)
 
 
 def busy_seconds() -> float | None:

@@ -7,7 +7,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from train.loaders.sources import FileSource
 
@@ -16,8 +16,8 @@ from ..spec import BenchSpec
 __all__ = ["Contender", "as_images", "image_folder", "prepared_copy"]
 
 
-class Contender(Protocol):
-    """One loader, ready to be measured.
+class Contender:
+    """One loader, ready to be measured; the base class of all.
 
     Attributes
     ----------
@@ -25,19 +25,21 @@ class Contender(Protocol):
         Batches it may have ready before they are asked for; so many are thrown away before the clock starts.
     """
 
-    num_ahead: int
+    num_ahead: int = 0
 
     def batches(self) -> Iterator[Any]:
         """Go through one epoch; each item is the images of a batch: a tensor or array of `batch_size` rows."""
-        ...
+        raise NotImplementedError
+
+    def window(self, opens: bool) -> None:
+        """Hear that the clock starts (`opens`) or has stopped."""
 
     def report(self) -> dict[str, Any]:
-        """Return what the contender itself has to say about its run, JSON-able."""
-        ...
+        """Return what the contender itself has to say about the timed parts of its run, JSON-able."""
+        return {}
 
     def close(self) -> None:
-        """End threads and processes."""
-        ...
+        """End threads and processes. The child process ends soon after in any case."""
 
 
 def as_images(batch: Any) -> Any:

@@ -16,11 +16,12 @@ import numpy as np
 from train.loaders.sources import FileSource
 
 from ..spec import IMAGENET_MEAN, IMAGENET_STD, BenchSpec
+from .base import Contender
 
 __all__ = ["FfcvContender"]
 
 
-class FfcvContender:
+class FfcvContender(Contender):
     """`ffcv.loader.Loader` on a ``.beton`` file, whoever wrote it."""
 
     num_ahead = 4
@@ -39,7 +40,9 @@ class FfcvContender:
             image = [CenterCropRGBImageDecoder(size, ratio=spec.image_size / spec.resize_size)]
         if spec.normalized:
             scale = np.float32(255.0)
-            image.append(NormalizeImage(np.float32(IMAGENET_MEAN) * scale, np.float32(IMAGENET_STD) * scale, np.float32))
+            image.append(
+                NormalizeImage(np.float32(IMAGENET_MEAN) * scale, np.float32(IMAGENET_STD) * scale, np.float32)
+            )
         image += [ToTensor(), ToTorchImage()]
         self._loader = Loader(
             spec.path,
@@ -48,7 +51,7 @@ class FfcvContender:
             os_cache=True,
             order=OrderOption.RANDOM if spec.training else OrderOption.SEQUENTIAL,
             seed=spec.seed,
-            indices=np.tile(np.arange(len(source)), spec.repeats(len(source))),
+            indices=np.tile(np.arange(len(source), dtype=np.uint64), spec.repeats(len(source))),
             pipelines={source.image_field: image, source.label_field: [IntDecoder(), ToTensor()]},
             drop_last=True,
         )
@@ -58,11 +61,3 @@ class FfcvContender:
         """Go through one epoch."""
         for batch in self._loader:
             yield batch[self._place]
-
-    def report(self) -> dict[str, Any]:
-        """Return nothing."""
-        return {}
-
-    def close(self) -> None:
-        """Drop the loader; FFCV has no way to end its threads."""
-        del self._loader

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from train.loaders.sources import FileSource
 
 from ..spec import IMAGENET_MEAN, IMAGENET_STD, BenchSpec
+from .base import Contender
 
 __all__ = ["BetonContender", "KernelsContender", "our_transforms"]
 
@@ -28,7 +30,7 @@ def our_transforms(spec: BenchSpec) -> list[Any]:
     return steps
 
 
-class BetonContender:
+class BetonContender(Contender):
     """`dataloading.Loader` with its defaults: nothing needs tuning, and nothing is."""
 
     def __init__(self, spec: BenchSpec) -> None:
@@ -51,21 +53,32 @@ class BetonContender:
         )
         self.num_ahead = self._loader.prefetch_batches
         self._image_field = source.image_field
+        self._opened: Any = None
+        self._timed: Any = None
 
     def batches(self) -> Iterator[Any]:
         """Go through one epoch."""
         for batch in self._loader:
             yield batch[self._image_field]
 
+    def window(self, opens: bool) -> None:
+        """Keep the statistics of timed rounds apart from those of warming up and of standing still."""
+        stats = self._loader.stats()
+        if opens:
+            self._opened = stats
+        else:
+            self._timed = _plus(self._timed, _minus(stats, self._opened))
+
     def report(self) -> dict[str, Any]:
         """Return seconds per hop and the verdict."""
-        stats = self._loader.stats()
+        if self._timed is None:
+            return {}
         return {
-            "num_samples": stats.num_samples,
-            "num_batches": stats.num_batches,
-            "hop_seconds": stats.hop_seconds,
-            "data_wait_fraction": stats.data_wait_fraction,
-            "verdict": stats.verdict,
+            "num_samples": self._timed.num_samples,
+            "num_batches": self._timed.num_batches,
+            "hop_seconds": self._timed.hop_seconds,
+            "data_wait_fraction": self._timed.data_wait_fraction,
+            "verdict": self._timed.verdict,
         }
 
     def close(self) -> None:
@@ -73,7 +86,25 @@ class BetonContender:
         self._loader.close()
 
 
-class KernelsContender:
+def _minus(later: Any, earlier: Any) -> Any:
+    return _combine(later, earlier, -1)
+
+
+def _plus(total: Any, more: Any) -> Any:
+    return more if total is None else _combine(total, more, 1)
+
+
+def _combine(one: Any, other: Any, sign: int) -> Any:
+    changes: dict[str, Any] = {
+        field.name: getattr(one, field.name) + sign * getattr(other, field.name)
+        for field in dataclasses.fields(one)
+        if field.name not in ("num_workers", "hop_seconds")
+    }
+    hops = {hop: seconds + sign * other.hop_seconds[hop] for hop, seconds in one.hop_seconds.items()}
+    return dataclasses.replace(one, hop_seconds=hops, **changes)
+
+
+class KernelsContender(Contender):
     """Decoder and pipeline on as many threads, with no Loader around them: what the Loader is measured against.
 
     Not a stream of batches: `measure` runs the kernels for a while.
@@ -104,10 +135,3 @@ class KernelsContender:
         self._ceiling.run(self._batch_size)
         self._rate = 0.0
         yield np.zeros((0,)) if time.perf_counter() > started else None
-
-    def report(self) -> dict[str, Any]:
-        """Return nothing."""
-        return {}
-
-    def close(self) -> None:
-        """Do nothing: its threads end with each run."""

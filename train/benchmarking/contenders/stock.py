@@ -2,8 +2,8 @@
 
 Tuning, after PyTorch's and torchvision's own advice: ``persistent_workers``, ``prefetch_factor=4``, one thread a
 worker (DataLoader sets that itself), v2 transforms, which are the faster ones, uint8 until the end, and for
-``torch-fast`` tensors from the decoder on (``torchvision.io.decode_image`` needs no copy out of a Pillow image, and v2's
-resize of uint8 tensors is vectorised). Neither has a way to decode only the crop. The number of workers is the
+``torch-fast`` tensors from the decoder on (``torchvision.io.decode_image`` needs no copy out of a Pillow image, and
+v2's resize of uint8 tensors is vectorised). Neither has a way to decode only the crop. The number of workers is the
 harness's; it can search for the best one (``--search-workers``).
 """
 
@@ -24,6 +24,7 @@ from torchvision.transforms import v2
 from train.loaders.sources import FileSource, Item
 
 from ..spec import IMAGENET_MEAN, IMAGENET_STD, BenchSpec
+from .base import Contender
 
 __all__ = [
     "PREFETCH",
@@ -42,7 +43,10 @@ PREFETCH = 4
 def torch_transform(spec: BenchSpec, *, pillow: bool) -> v2.Compose:
     """Return the pipeline in torchvision's words, for Pillow images or uint8 CHW tensors."""
     if spec.training:
-        steps: list[torch.nn.Module] = [v2.RandomResizedCrop(spec.image_size, antialias=True), v2.RandomHorizontalFlip()]
+        steps: list[torch.nn.Module] = [
+            v2.RandomResizedCrop(spec.image_size, antialias=True),
+            v2.RandomHorizontalFlip(),
+        ]
     else:
         steps = [v2.Resize(spec.resize_size, antialias=True), v2.CenterCrop(spec.image_size)]
     if pillow:
@@ -113,7 +117,7 @@ def worker_options(spec: BenchSpec) -> dict[str, Any]:
     return {"num_workers": spec.num_workers, "persistent_workers": True, "prefetch_factor": PREFETCH}
 
 
-class _DataLoaderContender:
+class _DataLoaderContender(Contender):
     pillow = True
 
     def __init__(self, spec: BenchSpec) -> None:
@@ -132,14 +136,6 @@ class _DataLoaderContender:
         """Go through one epoch."""
         for images, _labels in self._loader:
             yield images
-
-    def report(self) -> dict[str, Any]:
-        """Return nothing."""
-        return {}
-
-    def close(self) -> None:
-        """End the worker processes."""
-        del self._loader
 
 
 class PillowContender(_DataLoaderContender):

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from ..spec import BenchSpec
+from .base import Contender
 
 __all__ = ["SyntheticContender"]
 
 
-class SyntheticContender:
+class SyntheticContender(Contender):
     """The same batch again and again, copied once as a consumer would at least."""
 
     num_ahead = 0
@@ -29,10 +30,3 @@ class SyntheticContender:
         for _ in range(100):
             self._out.copy_(self._batch)
             yield self._out
-
-    def report(self) -> dict[str, Any]:
-        """Return nothing."""
-        return {}
-
-    def close(self) -> None:
-        """Do nothing."""
