@@ -101,13 +101,13 @@ class Loader:
 
     Examples
     --------
-    >>> from dataloading import Loader, transforms as T                            # doctest: +SKIP
-    >>> loader = Loader("train.beton", batch_size=256, shuffle="global",
-    ...                 transforms={"image": [T.RandomResizedCrop(224), T.RandomHorizontalFlip()]})
-    >>> for epoch in range(90):
-    ...     loader.set_epoch(epoch)
-    ...     for images, labels in loader:
-    ...         pass
+    >>> from dataloading import IntField, Loader, Writer
+    >>> with Writer("ten.beton", {"label": IntField()}, num_samples=10, overwrite=True) as writer:
+    ...     for label in range(10):
+    ...         writer.append({"label": label})
+    >>> loader = Loader("ten.beton", batch_size=4, num_workers=2)
+    >>> [batch["label"].tolist() for batch in loader]
+    [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     """
 
     def __init__(
