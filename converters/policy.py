@@ -161,9 +161,11 @@ class ImagePolicy:
         return EncodedImage(JPEG_MODE, *size, kept), label
 
     def _kept(self, data: bytes) -> tuple[bytes, str]:
-        # Copying the coefficients reads all of them, so it also finds damage; the very bytes are stored only then.
-        transcoded = transcode_jpeg(data)
-        return (data, KEPT) if self.keep == "bytes" else (transcoded, TRANSCODED)
+        # Either way all of the data is read, so damage is found here and not in training.
+        if self.keep == "bytes":
+            decode_jpeg(data)
+            return data, KEPT
+        return transcode_jpeg(data), TRANSCODED
 
     def _store_other(self, data: bytes, index: int) -> tuple[EncodedImage, str]:
         image = read_other(data, background=self.background, orient=self.orient, to_srgb=self.to_srgb)
