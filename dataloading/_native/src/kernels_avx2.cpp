@@ -99,6 +99,7 @@ void horizontal_wide(const RowPlan& plan, const uint8_t* src, ptrdiff_t src_stri
       }
       d[i] = saturate((sum_lanes(sum) + (1 << (kRowShift - 1))) >> kRowShift);
     }
+    for (int i = plan.outputs; i < 4 * plan.groups; i++) d[i] = 0;  // as in the narrow case: whole groups are defined
   }
 }
 
