@@ -18,7 +18,6 @@ grouping samples differently, changes no number.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -40,10 +39,6 @@ from dataloading.transforms.base import (
 from dataloading.transforms.custom import Custom
 
 __all__ = ["Pipeline", "PipelineFault"]
-
-# Programs by structure: a training and a validation loader with the same kinds of kernels share one.
-_programs: dict[tuple[Any, ...], Callable[..., int]] = {}
-_programs_lock = threading.Lock()
 
 
 class PipelineFault(Exception):  # noqa: N818 (a report between two layers; the Loader raises SampleError)
@@ -207,6 +202,8 @@ class Pipeline:
             steps.append((position, step))
         assert state.height is not None and state.width is not None
         self._steps = steps
+        self._step_positions = np.array([position for position, _ in steps], dtype=np.int64)
+        self._arguments = [argument for _, step in steps for argument in step.arguments]
         self.out_shape = (state.channels, state.height, state.width)
         self.out_dtype = state.dtype
         self.storage_dtype: np.dtype[Any] = np.dtype(STORAGE_DTYPES[state.dtype])
@@ -292,12 +289,11 @@ class Pipeline:
             return
         program = self._program or self._compile()
         progress = np.array([start, 0], dtype=np.int64)
-        arguments = [argument for _, step in self._steps for argument in step.arguments]
         try:
-            program(decoded_NCHW, keys, out_NCHW, start, progress, *arguments)
+            program(decoded_NCHW, keys, out_NCHW, start, progress, self._step_positions, *self._arguments)
         except Exception as error:
-            position, transform = (int(v) for v in progress)
-            raise PipelineFault(position, error, self._where(transform)) from error
+            position, step = (int(v) for v in progress)
+            raise PipelineFault(position, error, self._where(self._steps[step][0])) from error
 
     def _check_arrays(self, decoded: npt.NDArray[Any], keys: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
         n = len(decoded)
@@ -326,16 +322,9 @@ class Pipeline:
     def _compile(self) -> Callable[..., int]:
         from dataloading.transforms.kernels.fuse import fuse
 
-        with _programs_lock:
-            if self._program is None:
-                self._check_custom()
-                program = fuse(self._steps, self.in_place, _programs)
-                nothing = np.zeros((0, *self.decode_shape), dtype=np.uint8)
-                out = nothing if self.in_place else np.zeros((0, *self.out_shape), dtype=self.storage_dtype)
-                arguments = [argument for _, step in self._steps for argument in step.arguments]
-                # No sample, but the types of real calls: this is what makes Numba compile.
-                program(nothing, np.zeros(0, np.uint64), out, 0, np.zeros(2, np.int64), *arguments)
-                self._program = program
+        if self._program is None:
+            self._check_custom()
+            self._program = fuse([step for _, step in self._steps], self.in_place, self.storage_dtype)
         return self._program
 
     def _check_custom(self) -> None:

@@ -84,7 +84,8 @@ class ColorJitter(PixelOp):
         for row, value in enumerate((self.brightness, self.contrast, self.saturation, self.hue)):
             if isinstance(value, tuple):
                 ranges[row] = (*value, 1.0)
-        return Step(color.jitter if self.hue is None else color.jitter_with_hue, arguments=(ranges,)), state
+        kernel = color.jitter if self.hue is None else color.jitter_with_hue
+        return Step(kernel, arguments=(ranges, color.ORDERS)), state
 
 
 @dataclasses.dataclass(frozen=True)

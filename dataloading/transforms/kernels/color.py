@@ -6,6 +6,7 @@ to [0, 255], cut off (not rounded) to an integer. Formulas: ``torchvision/transf
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -14,18 +15,17 @@ from dataloading.transforms.kernels.jit import kernel
 from dataloading.transforms.kernels.rng import randint, uniform
 
 __all__ = [
-    "adjust_brightness",
-    "adjust_contrast",
-    "adjust_hue",
-    "adjust_saturation",
+    "ORDERS",
     "autocontrast",
     "jitter",
     "jitter_with_hue",
-    "nth_permutation_digit",
     "point_table",
     "to_gray",
     "to_gray_one_channel",
 ]
+
+# The orders that the four adjustments of ColorJitter can have; one number picks one.
+ORDERS = np.array(list(itertools.permutations(range(4))), dtype=np.int64)
 
 _R, _G, _B = np.float32(0.2989), np.float32(0.587), np.float32(0.114)
 _ZERO, _ONE, _TOP = np.float32(0), np.float32(1), np.float32(255)
@@ -43,19 +43,18 @@ def _level(value: Any) -> Any:
 
 
 @kernel
-def adjust_brightness(image: Any, factor: Any) -> None:
-    """``x * factor``."""
-    f = np.float32(factor)
+def scale_and_shift(image: Any, factor: Any, offset: Any) -> None:
+    """``x * factor + offset``: brightness, and contrast once the mean is known."""
     for c in range(image.shape[0]):
         for y in range(image.shape[1]):
             for x in range(image.shape[2]):
-                image[c, y, x] = _level(np.float32(image[c, y, x]) * f)
+                image[c, y, x] = _level(np.float32(image[c, y, x]) * factor + offset)
 
 
 @kernel
-def adjust_contrast(image: Any, factor: Any) -> None:
-    """``x * factor + mean * (1 - factor)``, where mean is that of the grey image (each pixel cut off first)."""
-    total = np.int64(0)
+def gray_mean(image: Any) -> Any:
+    """Return the mean of the grey image, each pixel cut off to an integer first."""
+    total = 0
     for y in range(image.shape[1]):
         row = np.int32(0)  # a row of 65535 pixels fits in; 32-bit sums vectorise twice as wide
         if image.shape[0] == 3:
@@ -67,13 +66,7 @@ def adjust_contrast(image: Any, factor: Any) -> None:
             for x in range(image.shape[2]):
                 row += np.int32(image[0, y, x])
         total += row
-    mean = np.float32(total / (image.shape[1] * image.shape[2]))
-    f = np.float32(factor)
-    offset = mean * np.float32(1.0 - factor)
-    for c in range(image.shape[0]):
-        for y in range(image.shape[1]):
-            for x in range(image.shape[2]):
-                image[c, y, x] = _level(np.float32(image[c, y, x]) * f + offset)
+    return np.float32(total / (image.shape[1] * image.shape[2]))
 
 
 @kernel
@@ -148,60 +141,43 @@ def adjust_hue(image: Any, factor: Any) -> None:
 
 
 @kernel
-def nth_permutation_digit(number: Any, place: Any) -> Any:
-    """Return element ``place`` of permutation ``number`` (0 to 23) of 0, 1, 2, 3, in factorial digits."""
-    rest = 0x3210  # the elements left, one a nibble
-    element = 0
-    for j in range(place + 1):
-        choices = 4 - j
-        shift = 4 * (number % choices)
-        number //= choices
-        element = (rest >> shift) & 15
-        rest = (rest & ((1 << shift) - 1)) | ((rest >> (shift + 4)) << shift)
-    return element
-
-
-@kernel
-def _factor(key: Any, op: Any, ranges: Any) -> Any:
-    return ranges[op, 0] + uniform(key, 1 + op) * (ranges[op, 1] - ranges[op, 0])
-
-
-@kernel
-def jitter(image: Any, key: Any, ranges: Any) -> None:
+def jitter(image: Any, key: Any, ranges: Any, orders: Any) -> None:
     """Brightness, contrast and saturation in random order, each by a random factor.
 
     ``ranges``: float64, shape (4, 3): low, high, and whether to do it at all; rows in torchvision's order
-    brightness, contrast, saturation, hue. Numbers drawn: 0 the order, 1 + row the factors.
+    brightness, contrast, saturation, hue. ``orders``: int64, shape (24, 4), ``ORDERS``. Numbers drawn: 0 the order,
+    1 + row the factors.
     """
-    order = randint(key, 0, 24)
+    order = orders[randint(key, 0, 24)]
     for place in range(4):
-        op = nth_permutation_digit(order, place)
+        op = order[place]
         if ranges[op, 2] == 0:
             continue
-        if op == 0:
-            adjust_brightness(image, _factor(key, op, ranges))
-        elif op == 1:
-            adjust_contrast(image, _factor(key, op, ranges))
+        factor = ranges[op, 0] + uniform(key, 1 + op) * (ranges[op, 1] - ranges[op, 0])
+        if op < 2:
+            # x * factor, or x * factor + mean * (1 - factor)
+            offset = gray_mean(image) * np.float32(1.0 - factor) if op == 1 else _ZERO
+            scale_and_shift(image, np.float32(factor), offset)
         elif op == 2:
-            adjust_saturation(image, _factor(key, op, ranges))
+            adjust_saturation(image, factor)
 
 
 @kernel
-def jitter_with_hue(image: Any, key: Any, ranges: Any) -> None:
+def jitter_with_hue(image: Any, key: Any, ranges: Any, orders: Any) -> None:
     """Do the same with hue; apart from ``jitter``, because the hue's loop takes most of the time to compile."""
-    order = randint(key, 0, 24)
+    order = orders[randint(key, 0, 24)]
     for place in range(4):
-        op = nth_permutation_digit(order, place)
+        op = order[place]
         if ranges[op, 2] == 0:
             continue
-        if op == 0:
-            adjust_brightness(image, _factor(key, op, ranges))
-        elif op == 1:
-            adjust_contrast(image, _factor(key, op, ranges))
+        factor = ranges[op, 0] + uniform(key, 1 + op) * (ranges[op, 1] - ranges[op, 0])
+        if op < 2:
+            offset = gray_mean(image) * np.float32(1.0 - factor) if op == 1 else _ZERO
+            scale_and_shift(image, np.float32(factor), offset)
         elif op == 2:
-            adjust_saturation(image, _factor(key, op, ranges))
+            adjust_saturation(image, factor)
         else:
-            adjust_hue(image, _factor(key, op, ranges))
+            adjust_hue(image, factor)
 
 
 @kernel

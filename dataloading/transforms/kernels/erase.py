@@ -88,8 +88,7 @@ def bits_float16(value: Any) -> Any:
     return np.uint16(sign | half)
 
 
-def _erase_normal(convert: Any) -> Any:
-    @kernel
+def _erase_normal(dtype: str, convert: Any) -> Any:
     def erase_normal(image: Any, key: Any, row: Any) -> None:
         """Fill a random rectangle with standard normal numbers, two from each 64 random bits."""
         top, left, h, w = erasing_box(image.shape[1], image.shape[2], key, row)
@@ -107,7 +106,9 @@ def _erase_normal(convert: Any) -> Any:
                     if x + 1 < left + w:
                         image[c, y, x + 1] = convert(np.float32(radius * math.sin(2.0 * math.pi * second)))
 
-    return erase_normal
+    # Programs on disk are told apart by the names of their kernels.
+    erase_normal.__name__ = erase_normal.__qualname__ = f"erase_normal_{dtype}"
+    return kernel(erase_normal)
 
 
 _made: dict[str, Any] = {}
@@ -117,5 +118,5 @@ def make_erase_normal(dtype: str) -> Any:
     """Return the kernel that fills a rectangle with normal numbers in ``dtype``; the same one every time."""
     if dtype not in _made:
         convert = {"float32": bits_float32, "float16": bits_float16, "bfloat16": bits_bfloat16}[dtype]
-        _made.setdefault(dtype, _erase_normal(convert))
+        _made.setdefault(dtype, _erase_normal(dtype, convert))
     return _made[dtype]

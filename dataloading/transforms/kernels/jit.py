@@ -2,7 +2,7 @@
 
 ``nogil``: the Loader's threads run kernels side by side. ``error_model="numpy"``: a division by zero gives
 inf as in NumPy instead of a test in the inner loop. No ``fastmath`` (it would let results differ between
-machines), no ``parallel`` (the threads are ours), no ``cache``: see ``docs/transforms.md``, "Compiling".
+machines), no ``parallel`` (the threads are ours), no ``cache``: whole programs are stored, see ``store.py``.
 """
 
 from __future__ import annotations
