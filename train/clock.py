@@ -121,7 +121,7 @@ class DeviceMonitor:
             pynvml.nvmlDeviceGetUtilizationRates(handle)
         except ImportError:
             self.problem = "nvidia-ml-py is not installed"
-        except Exception as error:  # noqa: BLE001  (the driver's library has its own error classes)
+        except Exception as error:
             self.problem = f"NVML: {error}"
         else:
             self._thread = threading.Thread(target=self._watch, args=(pynvml, handle), name="nvml", daemon=True)

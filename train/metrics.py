@@ -110,9 +110,5 @@ class RunLog:
 
 def read_log(path: Path) -> list[dict[str, Any]]:
     """Return the records of a log; an unfinished last line (the writer was killed) is left out."""
-    records = []
     with path.open(encoding="utf-8") as lines:
-        for line in lines:
-            if line.endswith("\n"):
-                records.append(json.loads(line))
-    return records
+        return [json.loads(line) for line in lines if line.endswith("\n")]

@@ -146,6 +146,10 @@ class Replica:
             yield self.module
         finally:
             self.module.train()
+            if self._fsdp is not None:
+                # FSDP leaves the root's weights gathered after a forward pass; the next training step would
+                # compute with that copy, made of the weights that were lent.
+                self._fsdp.reshard()
             with torch.no_grad():
                 for tensor, value in zip((*weights, *buffers), kept, strict=True):
                     tensor.copy_(value)

@@ -54,18 +54,18 @@ def format_table(comparison: Comparison) -> str:
         "first batch, s",
     ]
     rows = [head]
-    for result in comparison.loaders:
-        rows.append(
-            [
-                result.loader,
-                _cell(result.images_per_s, 0),
-                _cell(result.ratio, 2),
-                _cell(result.wait_pct, 1),
-                _cell(result.busy_pct, 1),
-                _cell(result.time_to_steps_s, 1),
-                _cell(result.first_batch_s, 2),
-            ]
-        )
+    rows += [
+        [
+            result.loader,
+            _cell(result.images_per_s, 0),
+            _cell(result.ratio, 2),
+            _cell(result.wait_pct, 1),
+            _cell(result.busy_pct, 1),
+            _cell(result.time_to_steps_s, 1),
+            _cell(result.first_batch_s, 2),
+        ]
+        for result in comparison.loaders
+    ]
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
     lines = [
         "  ".join(cell.ljust(width) if not column else cell.rjust(width) for column, (cell, width) in enumerate(pairs))

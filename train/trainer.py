@@ -317,7 +317,7 @@ class Trainer:
     # ------------------------------------------------------------------ checkpoints and signals
 
     def _identity(self) -> dict[str, Any]:
-        """What must be the same for a run to continue as if it had not been interrupted."""
+        """Return what must be the same for a run to continue as if it had not been interrupted."""
         options = self._options
         return {
             "model": options.model.model,

@@ -24,7 +24,7 @@ from torchvision.transforms import v2
 from train.shares import Shares
 
 from .base import LoaderSpec, TrainBatch, check_position
-from .sources import Item, Source, open_source
+from .sources import FileSource, Item, Source, open_source
 
 _MASK = 2**64 - 1
 
@@ -97,8 +97,11 @@ def _decode_fast(item: Item) -> torch.Tensor:
     with warnings.catch_warnings():
         # The bytes are read-only and decode_image only reads them.
         warnings.filterwarnings("ignore", message="The given buffer is not writable")
+        # torchvision points to torchcodec from 0.29 on; until it goes, this is the stock way.
+        warnings.filterwarnings("ignore", message="The image decoding", category=DeprecationWarning)
         data = torch.frombuffer(item.encoded, dtype=torch.uint8)
-    return decode_image(data, mode=ImageReadMode.RGB)
+        pixels: torch.Tensor = decode_image(data, mode=ImageReadMode.RGB)
+    return pixels
 
 
 class KeyedBatches(Sampler[list[tuple[int, int]]]):
@@ -168,6 +171,8 @@ class StockLoader:
         # The fast variant ships bytes and normalises on the device, where there is one that does it for nothing.
         self.normalised = not (fast and spec.device.type == "cuda")
         source = open_source(spec.path)
+        if isinstance(source, FileSource):
+            source.locate()
         indices = np.arange(len(source), dtype=np.int64) if spec.indices is None else spec.indices
         self._spec = spec
         self._batches = KeyedBatches(spec, indices)
@@ -184,6 +189,8 @@ class StockLoader:
             batch_sampler=self._batches,
             num_workers=spec.num_workers,
             pin_memory=spec.device.type == "cuda",
+            # An iterator draws from its generator; torch's own belongs to the network.
+            generator=torch.Generator(),
             **workers,
         )
 

@@ -1,0 +1,174 @@
+"""Two real gloo processes: equal losses for any division of the work, exact sums with uneven tails, signals.
+
+The processes are started once and go through all scenarios, because importing torch is what takes the time.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.multiprocessing as mp
+
+from train.checkpoint import newest_checkpoint
+from train.launch import launch_environment, training_command
+from train.metrics import read_log
+from train.options import make_options
+
+from .conftest import NUM_IMAGES, SMALL, losses, only, train_here
+
+WORLD_SIZE = 2
+# 27 images: rank 1's last batch holds one image less, and the last step is incomplete on both.
+UNEVEN: dict[str, Any] = {
+    "epochs": 3,
+    "batch_size": 4,
+    "val_batch_size": 3,
+    "drop_last": False,
+    "clip_norm": 0.5,
+    "keep": 99,
+}
+FSDP_EMA: dict[str, Any] = {"strategy": "fsdp", "ema": 0.9}
+BATCH_NORM: dict[str, Any] = {"model": "resnet18", "drop_last": True, "val_batch_size": 5}
+LONG: dict[str, Any] = {"model": "resnet18", "image_size": 64, "resize_size": 64, "epochs": 6, "val": ""}
+# "resume": the directory of a checkpoint, under the directory of all outputs.
+SCENARIOS: dict[str, dict[str, Any]] = {
+    "ddp": {},
+    "fsdp": {"strategy": "fsdp"},
+    "ddp-accum": {"batch_size": 2, "accum": 2},
+    "fsdp-accum": {"strategy": "fsdp", "batch_size": 2, "accum": 2},
+    "ddp-beton": {"loader": "beton", "num_workers": 1},
+    "fsdp-ema": {**FSDP_EMA, "checkpoint_steps": 6},
+    "fsdp-ema-resumed": {**FSDP_EMA, "resume": "fsdp-ema/checkpoints/step-00000006"},
+    "batchnorm": {**BATCH_NORM, "checkpoint_steps": 4},
+    "batchnorm-resumed": {**BATCH_NORM, "resume": "batchnorm/checkpoints/step-00000004"},
+    "fewer-than-ranks": {"val_fraction": 1 / NUM_IMAGES, "val": "", "epochs": 1},
+    "long": LONG,
+    "long-resumed": {**LONG, "resume": "launched/checkpoints/newest"},
+}
+
+
+def _free_ports(count: int) -> list[int]:
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+def _rank(rank: int, root: str, data: str, ports: list[int]) -> None:
+    import torch
+
+    from train.trainer import run_training
+
+    torch.set_num_threads(1)
+    place = {"RANK": str(rank), "WORLD_SIZE": str(WORLD_SIZE), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1"}
+    for number, (name, extra) in enumerate(SCENARIOS.items()):
+        os.environ |= {**place, "MASTER_PORT": str(ports[number])}
+        values = {**SMALL, "data": data, "val": data, **UNEVEN, **extra, "output": f"{root}/{name}"}
+        if "resume" in extra:
+            values["resume"] = f"{root}/{extra['resume']}"
+        assert run_training(make_options(**values)) == 0
+
+
+@pytest.fixture(scope="module")
+def launched(beton: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The output of `beton train --nproc-per-node 2` that a SIGTERM to the launcher stopped after some steps."""
+    output = tmp_path_factory.mktemp("ranks") / "launched"
+    values = {**SMALL, **UNEVEN, **LONG, "data": str(beton), "output": str(output)}
+    command = [word for word in training_command(1, values) if word != "--val="] + ["--nproc-per-node=2"]
+    log = output / "log.jsonl"
+    process = subprocess.Popen(command, env=launch_environment(os.environ), stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 200
+        while not (log.exists() and len(only(read_log(log), "step")) >= 3):
+            assert process.poll() is None and time.monotonic() < deadline, "the run ended before it was signalled"
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) != 0
+    finally:
+        process.kill()
+        process.communicate()
+    return output
+
+
+@pytest.fixture(scope="module")
+def logs(beton: Path, launched: Path) -> dict[str, list[dict[str, Any]]]:
+    """Logs of all scenarios, by name."""
+    root = launched.parent
+    newest = newest_checkpoint(launched / "checkpoints")
+    assert newest is not None
+    (launched / "checkpoints" / "newest").symlink_to(newest.name)
+    mp.spawn(_rank, args=(str(root), str(beton), _free_ports(len(SCENARIOS))), nprocs=WORLD_SIZE)
+    return {name: read_log(root / name / "log.jsonl") for name in SCENARIOS}
+
+
+@pytest.fixture(scope="module")
+def alone(beton: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The log of the same training in one process with the whole batch."""
+    output = tmp_path_factory.mktemp("alone")
+    return train_here(output, data=str(beton), val=str(beton), **{**UNEVEN, "batch_size": 8, "val_batch_size": 27})
+
+
+@pytest.mark.parametrize("name", ["ddp", "fsdp", "ddp-accum", "fsdp-accum"])
+def test_two_processes_train_like_one(name: str, logs: dict[str, Any], alone: list[dict[str, Any]]) -> None:
+    """Replicas or shards, with or without accumulation: the same losses although the last step is uneven."""
+    assert [record["images"] for record in only(logs[name], "step")] == [8, 8, 8, 3] * 3
+    assert losses(logs[name]) == pytest.approx(losses(alone), rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["ddp", "fsdp", "ddp-beton"])
+def test_padding_biases_neither_training_sums_nor_validation(
+    name: str, logs: dict[str, Any], alone: list[dict[str, Any]]
+) -> None:
+    """27 images on 2 processes with validation batches of 3: each counts once."""
+    assert [record["train_num_images"] for record in only(logs[name], "epoch")] == [NUM_IMAGES] * 3
+    assert [record["num_images"] for record in only(logs[name], "eval")] == [NUM_IMAGES] * 3
+    if name != "ddp-beton":  # its augmentation draws differ from torchvision's
+        for record, expected in zip(only(logs[name], "eval"), only(alone, "eval"), strict=True):
+            assert record["loss"] == pytest.approx(expected["loss"], rel=1e-4)
+            assert record["top1"] == pytest.approx(expected["top1"])
+
+
+def test_a_rank_without_validation_images_takes_part(logs: dict[str, Any]) -> None:
+    assert only(logs["fewer-than-ranks"], "eval")[0]["num_images"] == 1
+
+
+@pytest.mark.parametrize(("name", "start"), [("fsdp-ema", 6), ("batchnorm", 4)])
+def test_two_processes_resume_bit_for_bit(name: str, start: int, logs: dict[str, Any]) -> None:
+    """Sharded weights and averages, and each rank's own batch-norm statistics, continue inside an epoch."""
+    whole, resumed = logs[name], logs[f"{name}-resumed"]
+    assert losses(resumed) == losses(whole)[start:]
+    assert [record["loss"] for record in only(resumed, "eval")] == [r["loss"] for r in only(whole, "eval")][-2:]
+    kinds = ("train_loss", "train_top1", "train_num_images")
+    ends = [[[record[kind] for kind in kinds] for record in only(log, "epoch")] for log in (resumed, whole)]
+    assert ends[0] == ends[1][-2:]
+
+
+def test_validating_averaged_shards_does_not_change_the_training(logs: dict[str, Any]) -> None:
+    """FSDP keeps the root gathered after a forward pass; the averages lent to it must not stay."""
+    assert losses(logs["fsdp-ema"]) == losses(logs["fsdp"])
+    assert [r["loss"] for r in only(logs["fsdp-ema"], "eval")] != [r["loss"] for r in only(logs["fsdp"], "eval")]
+
+
+def test_sigterm_under_torchrun_saves_on_all_ranks_and_resumes(logs: dict[str, Any], launched: Path) -> None:
+    """Stopped inside an epoch by a signal to the launcher, the run ends like the one that was not."""
+    done = only(read_log(launched / "log.jsonl"), "done")
+    assert len(done) == 1 and not done[0]["finished"]
+    checkpoint = launched / "checkpoints" / f"step-{done[0]['step']:08d}"
+    assert sorted(path.name for path in checkpoint.glob("*.*") if path.name != ".metadata") == [
+        "__0_0.distcp",
+        "__1_0.distcp",
+        "meta.json",
+        "rank-0.pt",
+        "rank-1.pt",
+    ]
+    assert losses(read_log(launched / "log.jsonl")) + losses(logs["long-resumed"]) == losses(logs["long"])

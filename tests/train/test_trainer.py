@@ -1,0 +1,230 @@
+"""The loop in one process: equal sums, exact resume, checkpoints that are whole or absent."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dataloading import UsageError
+from train.metrics import read_log
+from train.options import make_options
+from train.trainer import STOPPED, Trainer, run_training
+
+from .conftest import NUM_IMAGES, SMALL, losses, only, train_here
+
+
+class KilledError(Exception):
+    """Stands for the end of the process."""
+
+
+def interrupted(output: Path, at_step: int, monkeypatch: pytest.MonkeyPatch, **values: Any) -> None:
+    """Train, and die when the given step has been taken but not saved."""
+    real = Trainer._train_step
+
+    def dying(self: Trainer, batches: Any) -> None:
+        real(self, batches)
+        if self._progress.step == at_step:
+            raise KilledError
+
+    monkeypatch.setattr(Trainer, "_train_step", dying)
+    with pytest.raises(KilledError):
+        run_training(make_options(**{**SMALL, "output": str(output), **values}), {})
+    monkeypatch.undo()
+
+
+RECIPE = {"ema": 0.9, "mixup": 0.2, "cutmix": 1.0, "clip_norm": 1.0, "epochs": 3, "val_fraction": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("loader", "extra"),
+    [
+        ("torch", {"num_workers": 1, "amp": "fp16"}),
+        ("torch-fast", {"accum": 2}),
+        ("beton", {"amp": "bf16"}),
+        ("beton", {"num_workers": 2, "model": "resnet18", "epochs": 2}),
+    ],
+)
+def test_a_killed_run_resumes_bit_for_bit(
+    loader: str, extra: dict[str, Any], beton: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KilledError inside epoch 1, between checkpoints: losses, validation and epoch sums equal the whole run's."""
+    values = {**RECIPE, "loader": loader, "data": str(beton), "checkpoint_steps": 2, **extra}
+    whole = train_here(tmp_path / "whole", **values)
+    at_step = 5 if "accum" in extra else 7
+    interrupted(tmp_path / "cut", at_step, monkeypatch, **values)
+    torch.manual_seed(12345)  # the generator of a fresh process is somewhere else
+    resumed = train_here(tmp_path / "cut", resume="auto", **values)
+    starts = only(resumed, "start")
+    assert [start["step"] for start in starts] == [0, at_step - 1]
+    assert losses(resumed) == losses(whole)
+    keys = ("train_loss", "train_top1", "train_num_images")
+    assert [[r[key] for key in keys] for r in only(resumed, "epoch")] == [
+        [r[key] for key in keys] for r in only(whole, "epoch")
+    ]
+    assert [r["loss"] for r in only(resumed, "eval")] == [r["loss"] for r in only(whole, "eval")]
+
+
+def test_dropout_resumes_bit_for_bit(beton: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from train import trainer
+
+    def with_dropout(name: str, num_classes: int) -> torch.nn.Module:
+        del name
+        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.5), torch.nn.Linear(3 * 32 * 32, num_classes))
+
+    values = {"data": str(beton), "epochs": 2, "checkpoint_steps": 2, "lr": 0.01}
+    monkeypatch.setattr(trainer, "build_model", with_dropout)
+    whole = train_here(tmp_path / "whole", **values)
+    interrupted(tmp_path / "cut", 5, monkeypatch, **values)
+    monkeypatch.setattr(trainer, "build_model", with_dropout)
+    torch.manual_seed(99)
+    assert losses(train_here(tmp_path / "cut", resume="auto", **values)) == losses(whole)
+
+
+def test_accumulated_micro_batches_equal_one_big_batch(beton: Path, tmp_path: Path) -> None:
+    """Same order, same images: 3 x 3 images a step train like 9, the incomplete last step (27 = 2 x 12 + 3) too."""
+    common = {"data": str(beton), "epochs": 2, "drop_last": False, "clip_norm": 0.5, "nesterov": False}
+    big = train_here(tmp_path / "big", batch_size=12, **common)
+    small = train_here(tmp_path / "small", batch_size=3, accum=4, **common)
+    assert [record["images"] for record in only(small, "step")] == [12, 12, 3, 12, 12, 3]
+    assert losses(small) == pytest.approx(losses(big), rel=1e-4)
+
+
+def test_each_epoch_counts_each_image_once(beton: Path, folder: Path, tmp_path: Path) -> None:
+    """No image is lost with --no-drop-last, and validation counts every image of --val."""
+    for loader, data in (("torch", folder), ("beton", beton)):
+        records = train_here(
+            tmp_path / loader, loader=loader, data=str(data), val=str(data), val_batch_size=5, epochs=1, drop_last=False
+        )
+        assert only(records, "epoch")[0]["train_num_images"] == NUM_IMAGES
+        evaluation = only(records, "eval")[0]
+        assert evaluation["num_images"] == NUM_IMAGES and evaluation["top5"] == 100.0
+
+
+def test_the_network_learns(beton: Path, tmp_path: Path) -> None:
+    records = train_here(tmp_path, data=str(beton), val=str(beton), loader="beton", epochs=8)
+    assert only(records, "eval")[-1]["top1"] > 80.0
+
+
+@pytest.mark.parametrize("precision", ["none", "bf16", "fp16"])
+def test_precisions_agree_roughly(precision: str, beton: Path, tmp_path: Path) -> None:
+    exact = losses(train_here(tmp_path / "exact", data=str(beton), epochs=1))
+    mixed = losses(train_here(tmp_path / "mixed", data=str(beton), epochs=1, amp=precision))
+    assert mixed == pytest.approx(exact, rel=0.05)
+
+
+def test_validating_does_not_change_the_training(beton: Path, tmp_path: Path) -> None:
+    values = {"data": str(beton), "model": "resnet18", "epochs": 2, "ema": 0.5, "batch_size": 9}
+    with_val = train_here(tmp_path / "with", val=str(beton), **values)
+    without = train_here(tmp_path / "without", **values)
+    assert losses(with_val) == losses(without)
+
+
+def test_records_say_where_the_time_went(beton: Path, tmp_path: Path) -> None:
+    records = train_here(tmp_path, data=str(beton), loader="beton", epochs=1, peak_tflops=1.0, log_steps=4)
+    steps = only(records, "step")
+    assert [step["step"] for step in steps] == list(range(6))
+    for step in steps:
+        assert 0 <= step["wait_s"] <= step["step_s"] and step["images"] == 4
+        assert step["images_per_s"] == pytest.approx(4 / step["step_s"])
+        assert step["wait_pct"] == pytest.approx(100 * step["wait_s"] / step["step_s"])
+        assert 0 < step["mfu_pct"] < 100
+
+
+def test_a_simulated_device_sleeps_and_trains_nothing(beton: Path, tmp_path: Path) -> None:
+    records = train_here(tmp_path, data=str(beton), accelerator="sim:200", epochs=1, val_fraction=0.2)
+    for step in only(records, "step"):
+        assert step["loss"] is None and 0.02 <= step["sleep_s"] <= step["step_s"]
+    assert not only(records, "eval") and not (tmp_path / "checkpoints").exists()
+    assert only(records, "start")[0]["options"]["accelerator"] == "sim:200"
+
+
+def test_sigterm_saves_and_leaves_with_143(beton: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The signal is honoured after the step, inside the epoch; the resumed run ends like an uninterrupted one."""
+    values = {**SMALL, "data": str(beton), "loader": "beton", "epochs": 2}
+    whole = train_here(tmp_path / "whole", **values)
+    real = Trainer._train_step
+
+    def signalled(self: Trainer, batches: Any) -> None:
+        real(self, batches)
+        if self._progress.step == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Trainer, "_train_step", signalled)
+    before = signal.getsignal(signal.SIGTERM)
+    assert run_training(make_options(**values, output=str(tmp_path / "cut")), {}) == STOPPED == 143
+    assert signal.getsignal(signal.SIGTERM) is before
+    monkeypatch.undo()
+    assert [path.name for path in (tmp_path / "cut" / "checkpoints").iterdir()] == ["step-00000004"]
+    assert losses(train_here(tmp_path / "cut", resume="auto", **values)) == losses(whole)
+
+
+def test_a_checkpoint_that_was_not_finished_is_not_taken(
+    beton: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dying while rank files are written leaves no directory that looks complete, and the one before stays."""
+    from train import checkpoint
+
+    values = {"data": str(beton), "epochs": 1, "checkpoint_steps": 2}
+    real = checkpoint._write
+    written: list[str] = []
+
+    def failing(path: Path, write: Any) -> None:
+        written.append(path.name)
+        if written.count("rank-0.pt") == 2:
+            raise OSError(28, "No space left on device")
+        real(path, write)
+
+    monkeypatch.setattr(checkpoint, "_write", failing)
+    with pytest.raises(OSError, match="No space left"):
+        run_training(make_options(**{**SMALL, "output": str(tmp_path), **values}), {})
+    monkeypatch.undo()
+    directory = tmp_path / "checkpoints"
+    assert checkpoint.newest_checkpoint(directory) == directory / "step-00000002"
+    records = train_here(tmp_path, resume="auto", **values)
+    assert only(records, "start")[-1]["step"] == 2 and only(records, "done")[-1]["finished"]
+
+
+def test_old_checkpoints_go_and_the_newest_stay(beton: Path, tmp_path: Path) -> None:
+    train_here(tmp_path, data=str(beton), epochs=2, checkpoint_steps=3, keep=2)
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-00000009", "step-00000012"]
+
+
+def test_a_checkpoint_of_another_run_is_refused(beton: Path, tmp_path: Path) -> None:
+    train_here(tmp_path, data=str(beton), steps=2)
+    saved = next((tmp_path / "checkpoints").iterdir())
+    for name, value, words in (
+        ("batch_size", 3, "batch_size = 4"),
+        ("seed", 1, "seed = 0"),
+        ("ema", 0.5, "ema = False"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            train_here(tmp_path / "other", data=str(beton), steps=2, resume=str(saved), **{name: value})
+    with pytest.raises(UsageError, match="not a complete checkpoint"):
+        train_here(tmp_path / "other", data=str(beton), steps=2, resume=str(tmp_path))
+
+
+def test_a_new_run_in_the_same_place_starts_a_new_log(beton: Path, tmp_path: Path) -> None:
+    train_here(tmp_path, data=str(beton), steps=2)
+    train_here(tmp_path, data=str(beton), steps=2)
+    assert len(only(read_log(tmp_path / "log.jsonl"), "start")) == 1
+
+
+def test_data_that_gives_no_step_is_refused_with_the_way_out(beton: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="lower --batch-size or pass --no-drop-last"):
+        train_here(tmp_path, data=str(beton), batch_size=100)
+    with pytest.raises(UsageError, match="--num-classes 2 is less than the 3 classes"):
+        train_here(tmp_path, data=str(beton), num_classes=2)
+    with pytest.raises(UsageError, match="needs a launcher"):
+        train_here(tmp_path, data=str(beton), strategy="fsdp")
+
+
+def test_every_record_is_one_line_of_json(beton: Path, tmp_path: Path) -> None:
+    train_here(tmp_path, data=str(beton), steps=2)
+    lines = (tmp_path / "log.jsonl").read_text().splitlines()
+    assert {json.loads(line)["event"] for line in lines} == {"start", "step", "epoch", "checkpoint", "done"}
