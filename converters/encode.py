@@ -180,8 +180,14 @@ def convert(source: Source, path: str | os.PathLike[str], *, policy: ImagePolicy
                 )
             writer.finish()
     except DeadWorkerError as error:
-        at = error.position
-        place = "while it was starting" if at is None else f"on {_describe(source, int(order[at]))}"
+        place = "while it was starting"
+        if error.position is not None:
+            place = f"on {_describe(source, int(order[error.position]))}"
+        elif "exit code" in error.how:
+            place += (
+                '. A script that converts needs `if __name__ == "__main__":` around the call; num_workers=0 does '
+                "without workers"
+            )
         raise ConvertError(f"a worker process {error.how} {place}. {path} was not written") from error
     report.seconds = time.monotonic() - start
     report.num_bytes = os.stat(path).st_size  # noqa: PTH116

@@ -102,6 +102,7 @@ class _Worker:
         self.process = context.Process(target=_serve, args=(theirs,), name=f"beton-worker-{number}", daemon=True)
         self.process.start()
         theirs.close()  # now only the worker holds that end, so its death ends the pipe
+        self.started = False
         self.positions: deque[int] = deque()
         with contextlib.suppress(OSError):  # a worker that is dead already is noticed where it is waited for
             self.pipe.send_bytes(code)
@@ -122,7 +123,8 @@ class _Worker:
                 how += " (by hand, or by the system because memory ran out)"
         else:
             how = f"ended with exit code {code}"
-        return DeadWorkerError(self.positions[0] if self.positions else None, f"(pid {self.process.pid}) {how}")
+        at_work = self.started and self.positions
+        return DeadWorkerError(self.positions[0] if at_work else None, f"(pid {self.process.pid}) {how}")
 
 
 class _Workers:
@@ -184,7 +186,13 @@ class _Workers:
                 message = worker.pipe.recv_bytes()
             except (EOFError, OSError) as error:
                 raise worker.death() from error
-            position, (error_text, result) = worker.positions.popleft(), pickle.loads(message)
+            error_text, result = pickle.loads(message)
+            if not worker.started:
+                worker.started = True
+                if error_text is not None:
+                    raise DeadWorkerError(None, f"cannot make use of the dataset: {error_text}")
+                continue
+            position = worker.positions.popleft()
             if error_text is not None:
                 raise DeadWorkerError(position, f"could not go on: {error_text}")
             self._ready[position] = (result, len(message))
@@ -230,17 +238,19 @@ def _undisturbed_start() -> Iterator[None]:
 
 
 def _serve(pipe: connection.Connection) -> None:
-    """Body of a worker process: one task in, one ``(fault of the worker, result)`` out, until the parent is gone."""
+    """Work as a process: one task in, one ``(fault of the worker, result)`` out, until the parent is gone.
+
+    The first answer comes before any task and tells whether ``work`` has arrived.
+    """
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with contextlib.suppress(EOFError, OSError):
         try:
             work = pickle.loads(pipe.recv_bytes())
-        except EOFError:
-            return
         except Exception as error:  # unpickling imports and runs the user's code
-            pipe.recv_bytes()
-            pipe.send((f"the dataset does not arrive in the worker: {type(error).__name__}: {error}", None))
+            pipe.send_bytes(ForkingPickler.dumps((f"{type(error).__name__}: {error}", None)))
             return
+        # The parent then knows that later ends are a task's fault and not the start's.
+        pipe.send_bytes(ForkingPickler.dumps((None, None)))
         while True:
             task = pipe.recv()
             try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from dataloading import (
 
 from .making import encoded, photo, pillow_pixels
 
+ROOT = Path(__file__).resolve().parents[2]
 FIELDS = {"image": ImageField(), "label": IntField()}
 
 
@@ -154,3 +157,15 @@ def test_a_dataset_that_cannot_travel_is_a_usage_error_with_the_way_out(tmp_path
 def test_what_is_no_dataset_or_field_is_refused(tmp_path: Path, dataset: Any, fields: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         write(dataset, tmp_path / "o.beton", fields)
+
+
+def test_a_script_without_main_guard_is_told_what_to_add(tmp_path: Path) -> None:
+    script = tmp_path / "naive.py"
+    script.write_text(
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\nimport converters\nfrom dataloading import IntField\n"
+        f"converters.write([(1,), (2,)], {str(tmp_path / 'o.beton')!r}, {{'label': IntField()}}, num_workers=1)\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 1
+    assert 'A script that converts needs `if __name__ == "__main__":`' in done.stderr
+    assert [entry.name for entry in tmp_path.iterdir()] == ["naive.py"]

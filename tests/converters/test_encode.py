@@ -181,7 +181,7 @@ def test_estimate_is_near_the_truth_and_lists_what_would_fail(source: ImageFolde
 
 
 SLOW = """
-import sys, time
+import os, pathlib, sys, time
 sys.path.insert(0, {root!r})
 import converters
 from dataloading import IntField
@@ -190,6 +190,7 @@ class Slow:
     def __len__(self):
         return 100_000
     def __getitem__(self, index):
+        pathlib.Path(sys.argv[2], str(os.getpid())).touch()
         time.sleep(0.01)
         return (index,)
 
@@ -202,10 +203,10 @@ def slow_conversion(tmp_path: Path, **options: Any) -> tuple[subprocess.Popen[st
     """Start a conversion that would take minutes; return it and its two workers once they work."""
     script = tmp_path / "slow.py"
     script.write_text(SLOW.format(root=str(ROOT)))
-    process = subprocess.Popen(
-        [sys.executable, str(script), str(tmp_path / "o.beton")], stderr=subprocess.PIPE, text=True, **options
-    )
-    wait_for(lambda: len(workers_of(process.pid)) == 2 and leftovers(tmp_path))
+    (seen := tmp_path / "seen").mkdir()
+    command = [sys.executable, str(script), str(tmp_path / "o.beton"), str(seen)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options)
+    wait_for(lambda: len(list(seen.iterdir())) == 2)
     return process, workers_of(process.pid)
 
 

@@ -140,5 +140,8 @@ def test_work_that_cannot_be_sent_is_a_usage_error_that_says_what_to_do() -> Non
 
 
 def test_work_that_does_not_arrive_is_told() -> None:
-    with pytest.raises(DeadWorkerError, match="does not arrive in the worker: LookupError: no such class here"):
+    with pytest.raises(
+        DeadWorkerError, match="cannot make use of the dataset: LookupError: no such class here"
+    ) as caught:
         list(run_ordered(Unarriving(), range(3), num_workers=1))
+    assert caught.value.position is None
