@@ -11,20 +11,21 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 import dataloading
-from dataloading import BetonError, ConvertError, EncodedImage, Field, ImageField, UsageError, Writer
+from dataloading import BetonError, ConvertError, UsageError, Writer
 
 from .chance import chances
 from .policy import ImagePolicy
 from .processes import DeadWorkerError, run_ordered
 from .report import Progress, Report, Skipped, human_bytes
-from .source import SampleFault, Source
+from .source import Source
+from .work import Outcome, Work
 
 __all__ = ["Options", "convert", "estimate"]
 
@@ -77,61 +78,6 @@ class Options:
             raise UsageError(f"page_size must be a power of two from 2 MiB to 2 GiB, got {self.page_size}")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Outcome:
-    """What a worker made of one sample: its values, or the reason why there are none."""
-
-    values: Mapping[str, Any] | None = None
-    kinds: tuple[str, ...] = ()
-    source_bytes: int = 0
-    fault: str = ""
-
-
-class _Work:
-    """What the workers run: a task of the source -> the values that are stored."""
-
-    def __init__(self, source: Source, policy: ImagePolicy) -> None:
-        self._load = source.load
-        self._fields = dict(source.fields)
-        self._policy = policy
-
-    def __call__(self, job: tuple[int, Any]) -> _Outcome:
-        index, task = job
-        try:
-            return self._convert(index, self._load(task))
-        except SampleFault as error:
-            return _Outcome(fault=str(error))
-        except MemoryError:
-            return _Outcome(fault="not enough memory for it")
-        except Exception as error:  # sources run the user's code; whatever it raises is this sample's fault
-            return _Outcome(fault=f"{type(error).__name__}: {error}")
-
-    def _convert(self, index: int, values: Mapping[str, Any]) -> _Outcome:
-        if values.keys() != self._fields.keys():
-            raise SampleFault(f"expected values for the fields {list(self._fields)}, got {list(values)}")
-        stored: dict[str, Any] = {}
-        kinds = []
-        source_bytes = 0
-        for name, field in self._fields.items():
-            value = values[name]
-            if isinstance(field, ImageField):
-                source_bytes += len(value) if isinstance(value, bytes) else 0
-                value, kind = self._policy.store(value, index)
-                kinds.append(kind)
-            else:
-                _check(name, field, value)
-            stored[name] = value
-        return _Outcome(values=stored, kinds=tuple(kinds), source_bytes=source_bytes)
-
-
-def _check(name: str, field: Field, value: object) -> None:
-    # The writer checks again, but there it is too late to leave the sample out.
-    try:
-        field.encode(value)
-    except UsageError as error:
-        raise SampleFault(f"field '{name}': {error}") from error
-
-
 def convert(source: Source, path: str | os.PathLike[str], *, policy: ImagePolicy, options: Options) -> Report:
     """Write a source's samples into a new ``.beton`` file.
 
@@ -172,7 +118,7 @@ def convert(source: Source, path: str | os.PathLike[str], *, policy: ImagePolicy
             with contextlib.closing(_outcomes(source, order, policy, options)) as outcomes:
                 for index, outcome in outcomes:
                     _take(writer, source, index, outcome, options, report)
-                    progress.advance(_stored_bytes(outcome))
+                    progress.advance(outcome.stored_bytes)
             if report.num_samples == 0:
                 raise ConvertError(
                     f"none of the {len(order)} samples could be converted. The first: {report.skipped[0].name}: "
@@ -215,9 +161,9 @@ def sample_order(num_samples: int, options: Options) -> npt.NDArray[np.int64]:
 
 def _outcomes(
     source: Source, order: npt.NDArray[np.int64], policy: ImagePolicy, options: Options
-) -> Generator[tuple[int, _Outcome], None, None]:
+) -> Generator[tuple[int, Outcome], None, None]:
     jobs = ((int(index), source.task(int(index))) for index in order)
-    results = run_ordered(_Work(source, policy), jobs, num_workers=options.num_workers)
+    results = run_ordered(Work(source, policy), jobs, num_workers=options.num_workers)
     with contextlib.closing(results):
         for index, outcome in zip(order, results, strict=True):
             yield int(index), outcome
@@ -243,7 +189,7 @@ def _open_writer(source: Source, path: str, policy: ImagePolicy, options: Option
     )
 
 
-def _take(writer: Writer, source: Source, index: int, outcome: _Outcome, options: Options, report: Report) -> None:
+def _take(writer: Writer, source: Source, index: int, outcome: Outcome, options: Options, report: Report) -> None:
     if outcome.values is None:
         if options.on_error == "raise":
             raise ConvertError(
@@ -263,11 +209,6 @@ def _take(writer: Writer, source: Source, index: int, outcome: _Outcome, options
 
 def _describe(source: Source, index: int) -> str:
     return f"sample {index} ({source.name(index)})"
-
-
-def _stored_bytes(outcome: _Outcome) -> int:
-    values = (outcome.values or {}).values()
-    return sum(len(value.data) for value in values if isinstance(value, EncodedImage))
 
 
 def _check_target(path: str, options: Options) -> None:
@@ -319,7 +260,7 @@ def estimate(source: Source, *, policy: ImagePolicy, options: Options, num_tried
     """
     order = sample_order(len(source), options)
     tried = order[np.unique(np.linspace(0, len(order) - 1, min(num_tried, len(order))).astype(np.int64))]
-    work = _Work(source, policy)
+    work = Work(source, policy)
     report = Report(path="")
     stored = 0
     start = time.monotonic()
@@ -327,7 +268,7 @@ def estimate(source: Source, *, policy: ImagePolicy, options: Options, num_tried
         outcome = work((index, source.task(index)))
         if outcome.values is None:
             report.skipped.append(Skipped(index=index, name=source.name(index), reason=outcome.fault))
-        stored += _stored_bytes(outcome)
+        stored += outcome.stored_bytes
         report.kinds.update(outcome.kinds)
     share = len(order) / max(1, len(tried))
     seconds = (time.monotonic() - start) * share / max(1, options.num_workers)
