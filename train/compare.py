@@ -17,7 +17,6 @@ import json
 import math
 import os
 import platform
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +26,7 @@ from typing import Any
 
 from dataloading import BetonError, UsageError
 
-from .launch import launch_environment, training_command
+from .launch import launch_environment, run_local_processes, training_arguments
 from .metrics import read_log
 from .options import LOADERS, REAL, make_options, sim_rate
 
@@ -322,22 +321,16 @@ def run_comparison(options: CompareOptions, *, progress: Callable[[str], None]) 
 def _run_once(options: CompareOptions, loader: str, directory: Path) -> list[dict[str, Any]]:
     directory.mkdir(parents=True, exist_ok=True)
     values = {**options.training_values(loader), "output": str(directory), "log_steps": 10, "checkpoints": False}
-    errors = directory / "stderr.txt"
-    with errors.open("w", encoding="utf-8") as stream:
-        result = subprocess.run(
-            training_command(options.nproc_per_node, values),
-            env=launch_environment(os.environ),
-            stdout=stream,
-            stderr=stream,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
-    if result.returncode != 0:
-        lines = errors.read_text(encoding="utf-8", errors="replace").splitlines()
-        causes = [line for line in lines if "error" in line.lower()] or lines
-        shown = "\n  ".join(causes[:3] + lines[-3:])
+    words = directory / "output.txt"
+    command = [sys.executable, "-m", "train", *training_arguments(values)]
+    with words.open("w", encoding="utf-8") as stream:
+        status = run_local_processes(command, options.nproc_per_node, launch_environment(os.environ), stream)
+    if status != 0:
+        lines = words.read_text(encoding="utf-8", errors="replace").splitlines()
+        causes = [line for line in lines if "error" in line.lower()][:3]
+        shown = "\n  ".join(dict.fromkeys([*causes, *lines[-3:]]))
         raise BetonError(
-            f"the run with loader {loader} ended with status {result.returncode}; its output is in {errors}:\n  {shown}"
+            f"the run with loader {loader} ended with status {status}; its output is in {words}:\n  {shown}"
         )
     return read_log(directory / "log.jsonl")
 

@@ -39,9 +39,11 @@ def draw(comparison: Comparison, path: Path, *, title: str, verdict: str) -> Non
     except ImportError as error:
         raise UsageError(f"the picture needs matplotlib ({error}); pip install 'beton[plot]'") from error
 
-    figure = Figure(figsize=(13, 8.4), dpi=110)
+    figure = Figure(figsize=(13.5, 8.4), dpi=110)
     FigureCanvasAgg(figure)  # no window, no global state
-    grid = figure.add_gridspec(2, 4, height_ratios=[1.0, 0.95], hspace=0.42, wspace=0.32, top=0.83, bottom=0.08)
+    grid = figure.add_gridspec(
+        2, 4, height_ratios=[1.0, 0.95], hspace=0.38, wspace=0.32, top=0.82, bottom=0.07, left=0.06, right=0.98
+    )
     results = comparison.loaders
     names = [result.loader for result in results]
     busy_name = "Simulated device busy" if comparison.simulated else "Device busy"
@@ -82,13 +84,14 @@ def draw(comparison: Comparison, path: Path, *, title: str, verdict: str) -> Non
             fontweight="bold",
         )
     _timeline(figure.add_subplot(grid[1, :]), comparison)
-    figure.suptitle(verdict, x=0.06, y=0.975, ha="left", fontsize=15, fontweight="bold")
-    figure.text(0.06, 0.935, "\n".join(textwrap.wrap(title, 150)), ha="left", va="top", fontsize=10, color="#333333")
+    left = 0.06
+    figure.text(left, 0.955, "\n".join(textwrap.wrap(verdict, 105)), va="top", fontsize=14, fontweight="bold")
+    figure.text(left, 0.92, "\n".join(textwrap.wrap(title, 165)), va="top", fontsize=9.5, color="#333333")
     if comparison.simulated:
+        badge = {"facecolor": "#B22222", "edgecolor": "none", "pad": 3}
         figure.text(
-            0.94, 0.985, "SIMULATED DEVICE", ha="right", va="top", fontsize=11, fontweight="bold",
-            color="white", bbox={"facecolor": "#B22222", "edgecolor": "none", "pad": 4},
-        )  # fmt: skip
+            left + 0.003, 0.985, "SIMULATED DEVICE", va="top", fontsize=10, fontweight="bold", color="white", bbox=badge
+        )
     figure.savefig(path, metadata={"Software": "beton compare"})
 
 

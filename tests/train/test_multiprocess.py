@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import pytest
 import torch.multiprocessing as mp
 
 from train.checkpoint import newest_checkpoint
-from train.launch import launch_environment, training_command
+from train.launch import launch_environment, training_arguments
 from train.metrics import read_log
 from train.options import make_options
 
@@ -84,7 +85,7 @@ def launched(beton: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The output of `beton train --nproc-per-node 2` that a SIGTERM to the launcher stopped after some steps."""
     output = tmp_path_factory.mktemp("ranks") / "launched"
     values = {**SMALL, **UNEVEN, **LONG, "data": str(beton), "output": str(output)}
-    command = [word for word in training_command(1, values) if word != "--val="] + ["--nproc-per-node=2"]
+    command = [sys.executable, "-m", "train", *training_arguments(values), "--nproc-per-node=2"]
     log = output / "log.jsonl"
     process = subprocess.Popen(command, env=launch_environment(os.environ), stderr=subprocess.PIPE, text=True)
     try:
