@@ -1,7 +1,7 @@
-"""How fast the kernels alone can go: hops 2 to 4 on threads, without the Loader around them.
+"""How fast the kernels alone can go: hops 3 and 4 on threads, without the Loader around them.
 
-Owns one measurement: the same samples through the same decoder and pipeline, on the same number of threads, with no
-batches, no order to keep, no ring, no hand-over. What the Loader delivers in proportion to it is what the Loader
+Owns one measurement: the same samples through the same decoder and pipeline, on the same number of threads, with the
+crops drawn beforehand, no batches, no order to keep, no ring, no hand-over. What the Loader delivers in proportion to it is what the Loader
 costs. It is for benchmarks; training has no use for it, and nothing imports it.
 """
 
@@ -36,8 +36,10 @@ class KernelTimes:
         Images made.
     seconds : float
         Wall time, from the first thread's start to the last one's end.
-    view_seconds, decode_seconds, transform_seconds : float
-        Of which in each hop, summed over threads; drawing the crops counts as view.
+    view_seconds : float
+        Finding the stored bytes and drawing the crops, before the clock started.
+    decode_seconds, transform_seconds : float
+        In each hop, summed over threads.
     """
 
     num_samples: int
@@ -99,7 +101,9 @@ class KernelCeiling:
         images = [name for name, kind in self._reader.fields.items() if isinstance(kind, ImageField)]
         name = field or (images[0] if images else None)
         if name not in images:
-            raise UsageError(f"{self._reader.path} has no image field {name or ''}; its fields: {list(self._reader.fields)}")
+            raise UsageError(
+                f"{self._reader.path} has no image field {name or ''}; its fields: {list(self._reader.fields)}"
+            )
         self._decoder = ImageDecoder(self._reader, name)
         self._pipeline = Pipeline(transforms, channels=3, source_size=self._decoder.common_size())
         self._num_workers = num_workers
@@ -109,21 +113,26 @@ class KernelCeiling:
         self._pipeline.warm_up()
 
     def run(self, num_samples: int) -> KernelTimes:
-        """Make `num_samples` images, going through the file in a new random order each time it is used up.
+        """Make `num_samples` images (at least 1), going through the file in a new random order each time it is used up.
 
         Raises
         ------
         ValueError
             An image cannot be decoded: a ceiling over part of the work would be none.
         """
+        started = time.perf_counter()
         order = self._order(num_samples)
+        keys = sample_keys(self._seed, self._epoch, order)
+        requests = self._decoder.requests(order)
+        self._pipeline.plan(requests["src_width"], requests["src_height"], keys, requests)
+        view_seconds = time.perf_counter() - started
         work = list(range(0, num_samples, self._group_size))
-        hops: list[tuple[float, float, float]] = []
+        hops: list[tuple[float, float]] = []
         faults: list[BaseException] = []
 
         def serve() -> None:
             try:
-                hops.append(self._serve(order, work))
+                hops.append(self._serve(order, keys, requests, work))
             except BaseException as error:  # raised again below, in the caller's thread
                 faults.append(error)
 
@@ -136,13 +145,12 @@ class KernelCeiling:
         seconds = time.perf_counter() - started
         if faults:
             raise faults[0]
-        view, decode, transform = (float(sum(column)) for column in zip(*hops, strict=True))
         return KernelTimes(
             num_samples=num_samples,
             seconds=seconds,
-            view_seconds=view,
-            decode_seconds=decode,
-            transform_seconds=transform,
+            view_seconds=view_seconds,
+            decode_seconds=sum(decode for decode, _ in hops),
+            transform_seconds=sum(transform for _, transform in hops),
         )
 
     def _order(self, num_samples: int) -> npt.NDArray[np.int64]:
@@ -151,32 +159,35 @@ class KernelCeiling:
         for _ in range(-(-num_samples // size)):
             parts.append(np.random.default_rng((self._seed, self._epoch)).permutation(size))
             self._epoch += 1
-        return np.concatenate(parts)[:num_samples] if parts else np.zeros(0, np.int64)
+        return np.concatenate(parts)[:num_samples]
 
-    def _serve(self, order: npt.NDArray[np.int64], work: list[int]) -> tuple[float, float, float]:
+    def _serve(
+        self,
+        order: npt.NDArray[np.int64],
+        keys: npt.NDArray[np.uint64],
+        requests: npt.NDArray[np.void],
+        work: list[int],
+    ) -> tuple[float, float]:
+        """Take groups off `work` until there are none; return the seconds spent decoding and transforming."""
         pipeline, size = self._pipeline, self._group_size
         decoded = np.empty((size, *pipeline.decode_shape), np.uint8)
         out: npt.NDArray[Any] = decoded
         if not pipeline.in_place:
             out = np.empty((size, *pipeline.out_shape), pipeline.storage_dtype)
-        view = decode = transform = 0.0
+        decode = transform = 0.0
         while True:
             try:
                 first = work.pop()  # atomic
             except IndexError:
-                return view, decode, transform
-            indices = order[first : first + size]
-            num = len(indices)
+                return decode, transform
+            part = slice(first, first + size)
+            num = len(order[part])
             t0 = time.perf_counter()
-            keys = sample_keys(self._seed, self._epoch, indices)
-            requests = self._decoder.requests(indices)
-            pipeline.plan(requests["src_width"], requests["src_height"], keys, requests)
-            t1 = time.perf_counter()
-            failures = self._decoder.decode(requests, decoded[:num])
+            failures = self._decoder.decode(requests[part], decoded[:num])
             if failures:
                 row, reason = failures[0]
-                raise ValueError(f"sample {int(indices[row])} of {self._reader.path}: {reason}")
+                raise ValueError(f"sample {int(order[first + row])} of {self._reader.path}: {reason}")
+            t1 = time.perf_counter()
+            pipeline.run(decoded[:num], keys[part], out[:num])
             t2 = time.perf_counter()
-            pipeline.run(decoded[:num], keys, out[:num])
-            t3 = time.perf_counter()
-            view, decode, transform = view + t1 - t0, decode + t2 - t1, transform + t3 - t2
+            decode, transform = decode + t1 - t0, transform + t2 - t1

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-__all__ = ["Stream", "main", "time_round"]
+__all__ = ["Stream", "main", "time_rest_of_epoch", "time_round"]
 
 
 class Stream:
@@ -55,6 +55,12 @@ class Stream:
             (self.gaps if crossed else self.intervals).append(now - self._last_arrival)
         self._last_arrival = now
         return batch
+
+    def rest_of_epoch(self) -> Iterator[Any]:
+        """Give the batches that are left of the epoch begun by `next`."""
+        epoch, self._epoch = self._epoch, None
+        if epoch is not None:
+            yield from epoch
 
 
 def time_round(
@@ -94,6 +100,23 @@ def time_round(
         now = time.perf_counter()
         if now - start >= seconds and number % burst == 0:
             return images, now - start
+
+
+def time_rest_of_epoch(stream: Stream, *, num_skipped: int) -> tuple[int, float]:
+    """Return ``(images, seconds)`` from batch `num_skipped` of the epoch that has begun to its last one.
+
+    For a first epoch from storage: the batches left out are those that may have been read while others compiled.
+    """
+    images, start, now = 0, 0.0, 0.0
+    for number, batch in enumerate(stream.rest_of_epoch()):
+        now = time.perf_counter()
+        if number < num_skipped:
+            continue
+        if start:
+            images += int(batch.shape[0])
+        else:
+            start = now
+    return images, now - start
 
 
 def _rows(batch: Any, expected: int) -> int:
@@ -156,6 +179,9 @@ def _serve(replies: TextIO) -> None:
         command = json.loads(line)
         if command["do"] == "report":
             _reply(replies, {"report": contender.report()})
+        elif command["do"] == "epoch":
+            images, seconds = time_rest_of_epoch(stream, num_skipped=contender.num_ahead)
+            _reply(replies, {"images": images, "seconds": seconds})
         else:
             _reply(replies, _round(contender, stream, spec, command["seconds"]))
     contender.close()

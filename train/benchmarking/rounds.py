@@ -23,7 +23,7 @@ from typing import IO, Any
 from .numbers import Summary, interleave, summarise
 from .spec import BenchSpec
 
-__all__ = ["Child", "Result", "find_peers_python", "measure", "search_workers"]
+__all__ = ["Child", "ChildError", "Result", "find_peers_python", "measure", "search_workers"]
 
 ROOT = Path(__file__).resolve().parents[2]
 # The checkout's folder comes last on the path: in another environment that environment's packages win.
@@ -115,6 +115,10 @@ class Child:
         """Measure one round."""
         self.thaw()
         return self._ask({"do": "round", "seconds": seconds}, 10 * seconds + 120.0)
+
+    def rest_of_epoch(self) -> dict[str, Any]:
+        """Measure the epoch that has begun, to its end: images and seconds."""
+        return self._ask({"do": "epoch"}, _START_LIMIT_SECONDS)
 
     def report(self) -> dict[str, Any]:
         """Ask the contender for its own words."""

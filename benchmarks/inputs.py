@@ -1,0 +1,110 @@
+"""The inputs of the benchmarks, made from a folder of photographs: the same bytes each time, on any machine.
+
+Everything is kept in a work folder and made once. JPEG trees are made with Pillow (quality 90, 4:2:0); ``.beton``
+files of ours by ``beton convert``, FFCV's by FFCV's own writer.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from common import ROOT, Options, say
+from PIL import Image, ImageOps
+
+from train.loaders.sources import FileSource
+
+QUALITY = 90
+_ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".bmp"}
+
+
+def photo_tree(options: Options, longest: int) -> Path:
+    """Return class folders with `options.num_images` JPEGs whose longest side is `longest`.
+
+    Image k is photograph k modulo their number: the first time round the whole of it, later a random part of 60 to
+    100 % of each side, drawn from k.
+    """
+    folder = options.work_dir / f"photos-{longest}-{options.num_images}"
+    if folder.is_dir():
+        return folder
+    sources = sorted(path for path in options.photos.rglob("*") if path.suffix.lower() in _ENDINGS)
+    if not sources:
+        raise SystemExit(f"{options.photos}: no photographs found (expected folders of JPEG files)")
+    say(f"making {options.num_images} images of {longest} px in {folder}")
+    partial = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    jobs = []
+    for number in range(options.num_images):
+        source = sources[number % len(sources)]
+        place = partial / source.parent.name
+        place.mkdir(parents=True, exist_ok=True)
+        jobs.append((source, place / f"{number:06d}.jpg", longest, number, number >= len(sources)))
+    with ProcessPoolExecutor() as pool:
+        for _ in pool.map(_make_photo, jobs, chunksize=16):
+            pass
+    partial.rename(folder)
+    return folder
+
+
+def _make_photo(job: tuple[Path, Path, int, int, bool]) -> None:
+    source, target, longest, number, cut = job
+    with Image.open(source) as opened:
+        image = ImageOps.exif_transpose(opened).convert("RGB")
+    if cut:
+        chance = random.Random(number)
+        width, height = (max(1, round(side * chance.uniform(0.6, 1.0))) for side in image.size)
+        left, top = chance.randint(0, image.width - width), chance.randint(0, image.height - height)
+        image = image.crop((left, top, left + width, top + height))
+    factor = longest / max(image.size)
+    size = tuple(max(1, round(side * factor)) for side in image.size)
+    image.resize(size, Image.Resampling.LANCZOS).save(target, "JPEG", quality=QUALITY)
+
+
+def our_file(options: Options, longest: int, mode: str = "jpg") -> Path:
+    """Return the tree as a ``.beton`` file: JPEGs recoded losslessly with restart markers, or raw pixels."""
+    path = options.work_dir / f"beton-{longest}-{options.num_images}-{mode}.beton"
+    if not path.exists():
+        tree = photo_tree(options, longest)
+        say(f"converting to {path}")
+        command = [sys.executable, "-m", "dataloading.cli", "convert", "imagefolder", str(tree), str(path), "--quiet"]
+        subprocess.run([*command, "--mode", mode], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+    return path
+
+
+def ffcv_file(options: Options, longest: int, mode: str = "jpg") -> Path | None:
+    """Return the tree as FFCV's own writer stores it, or None where ffcv is not installed."""
+    path = options.work_dir / f"ffcv-{longest}-{options.num_images}-{mode}.beton"
+    if not path.exists():
+        tree = photo_tree(options, longest)
+        say(f"letting FFCV write {path}")
+        command = [sys.executable, str(ROOT / "benchmarks" / "ffcv_write.py"), str(tree), str(path), "--mode", mode]
+        done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
+        if done.returncode:
+            say(f"FFCV wrote nothing: {done.stderr.strip().splitlines()[-1:]}")
+            return None
+    return path
+
+
+def large_file(options: Options, copies: int) -> Path:
+    """Return the 500-px file with each sample stored `copies` times, for cold reads and memory."""
+    path = options.work_dir / f"beton-500-{options.num_images}x{copies}.beton"
+    if not path.exists():
+        from dataloading import EncodedImage, ImageField, IntField, Writer
+
+        source = FileSource(str(our_file(options, 500)))
+        say(f"writing {path}")
+        fields = {"image": ImageField(), "label": IntField()}
+        with Writer(path, fields, num_samples=len(source) * copies) as writer:
+            for number in range(len(source) * copies):
+                item = source[number % len(source)]
+                assert item.encoded is not None
+                from dataloading import probe_jpeg
+
+                facts = probe_jpeg(item.encoded)
+                image = EncodedImage(0, facts.width, facts.height, item.encoded)
+                writer.append({"image": image, "label": item.label})
+    return path
