@@ -65,7 +65,9 @@ def _children(keys: UInt64s | int, numbers: npt.NDArray[Any] | int) -> UInt64s:
     return np.asarray(z ^ (z >> np.uint64(31)), dtype=np.uint64)
 
 
-def sample_keys(seed: int, epoch: int, indices: npt.NDArray[np.int64], view: int = 0) -> UInt64s:
+def sample_keys(
+    seed: int, epoch: int, indices: npt.NDArray[np.int64], view: int | npt.NDArray[np.int64] = 0
+) -> UInt64s:
     """Return the random key of each sample: the only thing its augmentation depends on.
 
     Parameters
@@ -74,7 +76,7 @@ def sample_keys(seed: int, epoch: int, indices: npt.NDArray[np.int64], view: int
         Of the loader; any integers (taken modulo 2**64).
     indices : ndarray of int64, shape (n,)
         Sample indices in the file.
-    view : int
+    view : int or ndarray of int64, shape (n,)
         0, or the number of the view where one sample is augmented several times.
 
     Returns
@@ -91,7 +93,7 @@ def sample_keys(seed: int, epoch: int, indices: npt.NDArray[np.int64], view: int
     True
     """
     epoch_key = child(child(_ROOT, seed), epoch)
-    return _children(_children(epoch_key, indices), view & _MASK)
+    return _children(_children(epoch_key, indices), view & _MASK if isinstance(view, int) else view)
 
 
 def batch_key(seed: int, epoch: int, step: int) -> int:
