@@ -296,13 +296,12 @@ def _place_object(picture: Plane, kind: SceneClass, rng: Random, light: tuple[fl
         return
     box = (int(right - left), int(bottom - top))
     mask = _mask(points + centre - (left, top), box)
-    # A blurred outline is a height map: its slope shades the object as if it were round.
-    relief = _soft(mask, 0.3 * radius)
+    relief, shadow = _relief(mask, 0.3 * radius, (0.15 * radius, -0.15 * light[0] * radius))
+    # Shaded as if it were round.
     slope_y, slope_x = np.gradient(relief)
     depth = -0.5 * radius * rng.uniform(0.8, 2.0)
     shading = 1 + slope_x * np.float32(depth * light[0]) + slope_y * np.float32(depth * light[1])
     inside = picture[:, top:bottom, left:right]
-    shadow = _soft(mask, 0.12 * radius, shift=(0.15 * radius, -0.15 * light[0] * radius))
     inside *= 1 - np.float32(rng.uniform(0.2, 0.6)) * shadow
     first = _hsv(kind.hue + rng.normal(0, 0.05), rng.beta(3.0, 2.5), rng.beta(3.5, 1.8))
     second = _hsv(kind.hue + rng.choice([0, 0.06, 0.3]), rng.beta(2.0, 3.0), rng.beta(1.6, 3.0))
@@ -310,39 +309,44 @@ def _place_object(picture: Plane, kind: SceneClass, rng: Random, light: tuple[fl
     colours = first[:, None, None] + pattern * (second - first)[:, None, None]
     if kind.inner:
         part = _outline(harmonics[::-1], 1.0, kind.inner * radius, turn, 48) + centre - (left, top)
-        weight = _mask(part + rng.normal(0, 0.08 * radius, 2), box) * np.float32(0.85)
+        weight = _weights(_mask(part + rng.normal(0, 0.08 * radius, 2), box), 0.85)
         colours += weight * (_colour(rng, kind.hue + 0.2, 0.09)[:, None, None] - colours)
     shading += np.float32(rng.gamma(1.5, 0.06)) * _noise(rng, SOIL, box[1], box[0])
     colours *= np.clip(shading, 0.05, 2)
     colours -= inside
-    colours *= mask
+    colours *= _weights(mask)
     inside += colours
 
 
-def _mask(points: npt.NDArray[np.float64], box: tuple[int, int]) -> Plane:
-    """Coverage of a polygon, 0 to 1, with smooth edges."""
+def _mask(points: npt.NDArray[np.float64], box: tuple[int, int]) -> Image.Image:
+    """Draw a polygon with smooth edges: its coverage of each pixel, 0 to 255."""
     canvas = Image.new("L", (2 * box[0], 2 * box[1]))
     ImageDraw.Draw(canvas).polygon((2 * points).ravel().tolist(), fill=255)
-    coverage: Plane = np.asarray(canvas.reduce(2), dtype=np.float32) / np.float32(255)
-    return coverage
+    return canvas.reduce(2)
 
 
-def _soft(mask: Plane, radius: float, shift: tuple[float, float] = (0.0, 0.0)) -> Plane:
-    """Blur a mask and move it down and right; computed small, since a wide blur has no detail."""
-    height, width = mask.shape
+def _weights(mask: Image.Image, strength: float = 1.0) -> Plane:
+    weights: Plane = np.asarray(mask, dtype=np.float32) * np.float32(strength / 255)
+    return weights
+
+
+def _relief(mask: Image.Image, radius: float, shift: tuple[float, float]) -> tuple[Plane, Plane]:
+    """Blur a mask; return it in place and moved down and right, both 0 to 1.
+
+    A blurred outline is a height map, and moved it is a shadow. Computed small, since a wide blur has no detail.
+    """
     factor = max(1, int(radius / 3))
-    small = Image.fromarray((mask * 255).astype(np.uint8)).resize(
-        (max(2, width // factor), max(2, height // factor)), Image.Resampling.BOX
-    )
+    small = mask.resize((max(2, mask.width // factor), max(2, mask.height // factor)), Image.Resampling.BOX)
     blurred = small.filter(ImageFilter.GaussianBlur(radius / factor))
-    if any(shift):
-        moved = (1, 0, -shift[1] / factor, 0, 1, -shift[0] / factor)
-        blurred = blurred.transform(blurred.size, Image.Transform.AFFINE, moved)
+    moved = blurred.transform(
+        blurred.size, Image.Transform.AFFINE, (1, 0, -shift[1] / factor, 0, 1, -shift[0] / factor)
+    )
     # Enlarged as floats: the slope of 8-bit steps would show as a weave.
     levels = np.pad(np.asarray(blurred, dtype=np.float32), 1, mode="edge")
     levels = levels[:-2] + 2 * levels[1:-1] + levels[2:]
     levels = (levels[:, :-2] + 2 * levels[:, 1:-1] + levels[:, 2:]) / np.float32(16 * 255)
-    return np.asarray(Image.fromarray(levels).resize((width, height), Image.Resampling.BICUBIC))
+    height = np.asarray(Image.fromarray(levels).resize(mask.size, Image.Resampling.BICUBIC))
+    return height, _weights(moved.resize(mask.size, Image.Resampling.BILINEAR))
 
 
 def _blurred(picture: Plane, radius: float) -> Plane:
@@ -367,5 +371,8 @@ def _photograph(picture: Plane, rng: Random, light: tuple[float, float], size: i
     # A film's curve: contrast in the middle, nothing clipped hard at the ends. 170 of 255 is full light.
     steps = np.arange(256, dtype=np.float32)[None] / 170 * white[:, None]
     curve = 128 + 127 * np.tanh(rng.uniform(1.4, 2.3) * (steps - 0.45))
-    toned = [Image.fromarray(band).point(table) for band, table in zip(bands, curve.round().tolist(), strict=True)]
+    toned = [
+        Image.fromarray(band).point(table)
+        for band, table in zip(bands, curve.round().astype(int).tolist(), strict=True)
+    ]
     return Image.merge("RGB", toned).filter(ImageFilter.BoxBlur(size / 400 * rng.gamma(2.0, 0.2)))
