@@ -150,7 +150,7 @@ class BatchJob:
         self.num_groups = max(-(-rows // recipe.group_size), 1)
         self._values: dict[str, Any] = {name: decoder.allocate(rows) for name, decoder in recipe.others.items()}
         self._requests: dict[str, npt.NDArray[np.void]] = {}
-        self._keys = sample_keys(recipe.seed, epoch, step.indices)
+        self._keys = sample_keys(recipe.seed, epoch, step.indices, 0 if step.views is None else step.views)
         for name, image in recipe.images.items():
             self._values[name] = image.lend(rows)
             with recipe.clock.measure("view"):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
-from dataloading.format import Reader
+from dataloading.format import IntField, Reader
 
-__all__ = ["DatasetInfo"]
+__all__ = ["DatasetInfo", "label_field"]
 
 
 class DatasetInfo:
@@ -39,3 +40,16 @@ class DatasetInfo:
 
     def __repr__(self) -> str:
         return f"DatasetInfo({self.path!r}, {len(self)} samples)"
+
+
+def label_field(reader: Reader, names: Sequence[str] | None = None) -> str | None:
+    """Find the field that holds classes: the integers named 'label', else the only integers; None if neither.
+
+    Parameters
+    ----------
+    reader : Reader
+    names : sequence of str, optional
+        Fields to choose from, by default all.
+    """
+    integers = [name for name in names or reader.fields if isinstance(reader.fields[name], IntField)]
+    return "label" if "label" in integers else integers[0] if len(integers) == 1 else None

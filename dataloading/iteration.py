@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataloading.assembly import BatchJob, Recipe
 from dataloading.batch import Batch
 from dataloading.sampler import ForeignSampler, ShardSampler
+from dataloading.slicing import Ranges
 from dataloading.stats import Clock
 from dataloading.workers import Engine
 
@@ -29,6 +30,8 @@ class Engines:
         Of each engine.
     go_on : bool
         Go on with the next epoch when one has been received to its end.
+    read_ahead : callable
+        Asks the system for byte ranges of the file that later steps will need.
 
     Notes
     -----
@@ -43,11 +46,13 @@ class Engines:
         num_workers: int,
         max_in_flight: int,
         go_on: bool,
+        read_ahead: Callable[[Ranges], None],
     ) -> None:
         self.cursor = cursor
         # A foreign sampler may be told its epoch, or draw its numbers, only when the next iteration begins.
         self._goes_on = go_on and isinstance(cursor, ShardSampler)
         self._recipe = recipe
+        self._read_ahead = read_ahead
         self._num_workers = num_workers
         self._max_in_flight = max_in_flight
         self._in_use: set[Engine[BatchJob]] = set()
@@ -97,7 +102,9 @@ class Engines:
         while True:
             with self._recipe.clock.measure("sampler"):
                 order = self.cursor.order(epoch, consumed)
-            yield from self._recipe.jobs(order, epoch)
+            for number, job in enumerate(self._recipe.jobs(order, epoch)):
+                self._read_ahead(order.readahead(number))
+                yield job
             if not self._goes_on or self.cursor.slicing().num_steps == 0:
                 return
             epoch, consumed = epoch + 1, 0

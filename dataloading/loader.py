@@ -15,36 +15,38 @@ all workers (workers.py), 5 when the last group is done. `Loader` owns the optio
 
 from __future__ import annotations
 
-import difflib
-import hashlib
+import copy
+import functools
 import os
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, get_args
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from dataloading.assembly import BatchJob, ImageField, OnError, Recipe
+from dataloading import place, selection
+from dataloading.assembly import BatchJob, OnError, Recipe
 from dataloading.batch import Batch
 from dataloading.dataset import DatasetInfo
-from dataloading.decode import Decoder, ImageDecoder, make_decoder
-from dataloading.errors import SampleError, StateError, UsageError
-from dataloading.format import IntField, Reader
+from dataloading.errors import SampleError, UsageError
+from dataloading.format import Reader
 from dataloading.iteration import Engines, EpochIterator
-from dataloading.pipeline import Pipeline
+from dataloading.pagefile import ReadAhead, page_layout
+from dataloading.quality import ShuffleQuality
 from dataloading.ranks import find_ranks
-from dataloading.sampler import ForeignSampler, ShardSampler, Shuffle, Tail
+from dataloading.recipes import plan_fields
+from dataloading.sampler import DEFAULT_WINDOW_PAGES, ForeignSampler, ShardSampler, Shuffle, Tail
 from dataloading.stats import Clock, LoaderStats
 from dataloading.transfer import MemoryFormat, Transfer
 from dataloading.transforms.base import BatchOp
-from dataloading.workers import Ring
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 __all__ = ["DatasetInfo", "Loader"]
-
-STATE_VERSION = 1
 
 
 class Loader:
@@ -56,9 +58,10 @@ class Loader:
         The file; also one that FFCV wrote.
     batch_size : int
         Rows a batch and rank, at least 1.
-    shuffle : {"none", "global"}
-        File order, or a new permutation of all samples each epoch: the one
-        `torch.utils.data.DistributedSampler` gives for the same seed and epoch.
+    shuffle : {"none", "global", "pages"}
+        File order; or a new permutation of all samples each epoch, the one `torch.utils.data.DistributedSampler`
+        gives for the same seed and epoch; or, for files larger than memory, pages in random order and samples
+        shuffled within a window of them, every node reading its own share of the pages.
     seed : int
         Of the order and of every transform. Batches are a function of (seed, epoch, sample) only: not of the
         number of workers, the batch size or the world size.
@@ -68,7 +71,7 @@ class Loader:
     num_workers : int, optional
         Threads; by default this rank's share of the cores the process may use.
     tail : {"pad", "drop", "even"}
-        What becomes of the incomplete end of an epoch: see `dataloading.sampler`.
+        What becomes of the incomplete end of an epoch: see `dataloading.slicing`.
     drop_last : bool
         Leave out a last batch with fewer than `batch_size` rows. False, as in torch.
     rank, world_size : int, optional
@@ -81,6 +84,28 @@ class Loader:
         The subset to use. An index may occur more than once.
     sampler : torch Sampler, optional
         Decides this rank's indices instead of `shuffle`, `seed`'s order, `tail`, rank and world size.
+    permutation : {"torch", "cipher"}
+        For ``shuffle="global"``: torch's, or one that is computed position by position, needs no memory and starts
+        at once however many samples there are.
+    window_pages : int
+        For ``shuffle="pages"``: pages open at a time. `shuffle_quality` says what it gives; memory for about twice
+        as many pages keeps reading off the critical path.
+    weights : sequence of float or "balanced", optional
+        One for each sample of the file: an epoch is drawn with probabilities in proportion. "balanced" gives every
+        class the same share.
+    replacement : bool
+        Whether a sample can be drawn more than once an epoch; each time it is augmented anew.
+    num_draws : int, optional
+        Samples an epoch over all ranks, by default as many as are in use (times `num_repeats`).
+    num_repeats : int
+        Repeated augmentation: each sample so many times in a row, on different ranks, augmented anew each time.
+    mesh : DeviceMesh, optional
+        Instead of `rank` and `world_size`: ranks that differ only in tensor, pipeline or context dimensions get the
+        same batches.
+    dp_dim : str or sequence of str, optional
+        The dimensions of `mesh` over which data is split; by default "dp", or "dp_replicate" and "dp_shard".
+    num_nodes, node_rank, local_world_size : int, optional
+        Machines, this one's number, ranks on it, for ``shuffle="pages"``; by default the launcher's (torchrun, SLURM).
     fields : sequence of str, optional
         The fields to deliver, by default all, in the file's order.
     on_error : {"raise", "skip", "replace"}
@@ -127,6 +152,17 @@ class Loader:
         memory_format: MemoryFormat = "contiguous",
         indices: Sequence[int] | npt.NDArray[np.int64] | None = None,
         sampler: Iterable[int] | None = None,
+        permutation: Literal["torch", "cipher"] = "torch",
+        window_pages: int = DEFAULT_WINDOW_PAGES,
+        weights: Sequence[float] | npt.NDArray[np.floating[Any]] | Literal["balanced"] | None = None,
+        replacement: bool = True,
+        num_draws: int | None = None,
+        num_repeats: int = 1,
+        mesh: DeviceMesh | None = None,
+        dp_dim: str | Sequence[str] | None = None,
+        num_nodes: int | None = None,
+        node_rank: int | None = None,
+        local_world_size: int | None = None,
         fields: Sequence[str] | None = None,
         on_error: OnError = "raise",
         prefetch_batches: int | None = None,
@@ -134,19 +170,32 @@ class Loader:
     ) -> None:
         if on_error not in get_args(OnError):
             raise UsageError(f"on_error={on_error!r} is not one of {', '.join(map(repr, get_args(OnError)))}")
-        self._ranks = find_ranks(rank, world_size)
+        self._ranks = find_ranks(
+            rank,
+            world_size,
+            mesh=mesh,
+            dp_dim=dp_dim,
+            num_nodes=num_nodes,
+            node_rank=node_rank,
+            local_world_size=local_world_size,
+            by_node=shuffle == "pages",
+        )
         self.num_workers = _count("num_workers", num_workers, default=self._ranks.num_local_cores)
         self._reader = Reader(path)
         self.dataset = DatasetInfo(self._reader)
         self._cursor: ShardSampler | ForeignSampler
         if sampler is not None:
-            if indices is not None or shuffle != "none":
-                raise UsageError("sampler= decides the order by itself: leave out shuffle= and indices=")
-            self._cursor = ForeignSampler(sampler, self._reader.num_samples, batch_size=batch_size, drop_last=drop_last)
+            if indices is not None or shuffle != "none" or weights is not None:
+                raise UsageError("sampler= decides the order by itself: leave out shuffle=, indices= and weights=")
+            self._cursor = ForeignSampler(
+                sampler, self._reader.num_samples, batch_size=batch_size, drop_last=drop_last, seed=seed
+            )
         else:
+            if permutation not in ("torch", "cipher"):
+                raise UsageError(f"permutation={permutation!r} is not one of 'torch', 'cipher'")
             self._cursor = ShardSampler(
                 self._reader.num_samples,
-                permutation=_torch_permutation,
+                permutation="cipher" if permutation == "cipher" else _torch_permutation,
                 shuffle=shuffle,
                 seed=seed,
                 rank=self._ranks.rank,
@@ -155,57 +204,65 @@ class Loader:
                 tail=tail,
                 drop_last=drop_last,
                 indices=indices,
+                weights=weights,
+                replacement=replacement,
+                num_draws=num_draws,
+                num_repeats=num_repeats,
+                labels=selection.field_values(self._reader) if isinstance(weights, str) else None,
+                layout=functools.cache(functools.partial(page_layout, self._reader)),
+                window_pages=window_pages,
+                num_nodes=self._ranks.num_nodes,
+                node=self._ranks.node,
+                local_rank=self._ranks.local_rank,
             )
         self.batch_size = batch_size
         self.drop_last = drop_last
         self.seed = seed
-        self.errors: list[SampleError] = []
-        self._clock = Clock()
+        self._on_error: OnError = on_error
         self._transfer = Transfer(device, memory_format)
         # Small enough that several workers share a small batch, large enough to spread the cost of a call.
-        group_size = max(1, min(16, batch_size // (4 * self.num_workers)))
-        groups = -(-batch_size // group_size)
+        self._group_size = max(1, min(16, batch_size // (4 * self.num_workers)))
+        groups = -(-batch_size // self._group_size)
         self.prefetch_batches = _count("prefetch_batches", prefetch_batches, default=2 + -(-self.num_workers // groups))
-        names = self._choose_fields(fields)
-        given = self._check_transforms(transforms or {}, names)
-        images: dict[str, ImageField] = {}
-        others: dict[str, Decoder] = {}
-        self._batch_transforms: list[tuple[str, Any]] = []
-        for name in names:
-            decoder = make_decoder(self._reader, name)
-            if not isinstance(decoder, ImageDecoder):
-                others[name] = decoder
-                self._batch_transforms += [(name, op) for op in given.get(name, ())]
-                continue
-            image = self._make_image(decoder, given.get(name, ()), memory_format)
-            images[name] = image
-            self._batch_transforms += [(name, op) for op in image.pipeline.batch_transforms]
-        self._label_field = self._find_label_field(names)
+        self._persistent_workers = persistent_workers
+        self._plan = plan_fields(
+            self._reader,
+            transforms or {},
+            fields,
+            batch_size=batch_size,
+            capacity=self.prefetch_batches + 2,
+            transfer=self._transfer,
+        )
+        self._start()
+
+    def _start(self) -> None:
+        """Make what belongs to one order of samples: everything else can be shared by several."""
+        self.errors: list[SampleError] = []
+        self._clock = Clock()
         self._recipe = Recipe(
             path=self._reader.path,
-            names=names,
-            images=images,
-            others=others,
-            seed=seed,
-            group_size=group_size,
+            names=self._plan.names,
+            images=self._plan.images,
+            others=self._plan.others,
+            seed=self.seed,
+            group_size=self._group_size,
             num_workers=self.num_workers,
-            on_error=on_error,
+            on_error=self._on_error,
             transfer=self._transfer,
             clock=self._clock,
         )
-        for image in images.values():
-            image.pipeline.warm_up()
         self._engines = Engines(
             self._cursor,
             self._recipe,
             num_workers=self.num_workers,
             max_in_flight=self.prefetch_batches,
-            go_on=persistent_workers,
+            go_on=self._persistent_workers,
+            read_ahead=ReadAhead(self._reader.path),
         )
         # Runs when the loader is dropped and when the interpreter exits, before its threads are torn down.
         weakref.finalize(self, self._engines.stop_all)
         if len(self) == 0:
-            warnings.warn(self._empty_reason(), stacklevel=2)
+            warnings.warn(self._empty_reason(), stacklevel=3)
 
     # ---- what a DataLoader has
 
@@ -253,38 +310,20 @@ class Loader:
         dict
             A few numbers and strings, JSON-able.
         """
-        return {
-            "version": STATE_VERSION,
-            "epoch": self._cursor.epoch,
-            "consumed": self._cursor.consumed,
-            "seed": self.seed,
-            "dataset": self.dataset.fingerprint,
-            "order": self._order_name(),
-        }
+        return place.save(self._cursor, self.dataset)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved place: the next iteration gives exactly the samples not yet consumed.
 
-        World size, batch size, number of workers, prefetching and device may differ from the saving run's.
+        World size, batch size, tail, number of workers, prefetching and device may differ from the saving run's. So
+        may the number of nodes; with ``shuffle="pages"`` what is left is then divided anew among them.
 
         Raises
         ------
         StateError
             The state belongs to other data, another seed or another order; both values are shown.
         """
-        missing = {"version", "epoch", "consumed", "seed", "dataset", "order"} - set(state)
-        if missing:
-            raise StateError(f"not a state of this loader: {', '.join(sorted(missing))} missing, got {sorted(state)}")
-        mine = self.state_dict()
-        for key, what in (
-            ("version", "was saved in another version of the state"),
-            ("dataset", "was saved on another dataset"),
-            ("seed", "was saved with another seed"),
-            ("order", "was saved with other order options"),
-        ):
-            if state[key] != mine[key]:
-                raise StateError(f"the state {what}: saved {state[key]!r}, here {mine[key]!r} ({self.dataset.path})")
-        self._cursor.resume(int(state["epoch"]), int(state["consumed"]))
+        place.restore(state, self._cursor, self.dataset)
 
     def stats(self) -> LoaderStats:
         """Sum up what happened so far: print it for seconds per hop and a verdict."""
@@ -294,49 +333,6 @@ class Loader:
         """Stop the workers and let go of prefetched batches; the loader can still be iterated again."""
         self._engines.stop_all()
 
-    # ---- construction and identity
-
-    def _choose_fields(self, fields: Sequence[str] | None) -> tuple[str, ...]:
-        known = tuple(self._reader.fields)
-        if fields is None:
-            return known
-        for name in fields:
-            if name not in known:
-                raise UsageError(_unknown_field(name, known, self._reader.path))
-        return tuple(name for name in known if name in fields)
-
-    def _check_transforms(
-        self, transforms: Mapping[str, Sequence[Any]], names: tuple[str, ...]
-    ) -> Mapping[str, Sequence[Any]]:
-        for name, given in transforms.items():
-            if name not in names:
-                raise UsageError(_unknown_field(name, names, self._reader.path))
-            if isinstance(given, str) or not isinstance(given, Sequence):
-                raise UsageError(f"transforms[{name!r}] must be a list, got {type(given).__name__}")
-        return transforms
-
-    def _make_image(self, decoder: ImageDecoder, transforms: Sequence[Any], memory_format: MemoryFormat) -> ImageField:
-        pipeline = Pipeline(transforms, channels=3, source_size=decoder.common_size())
-        num_bytes = self.batch_size * int(np.prod(pipeline.out_shape)) * np.dtype(pipeline.storage_dtype).itemsize
-        ring = Ring(
-            num_bytes,
-            capacity=self.prefetch_batches + 2,
-            allocate=self._transfer.allocate if self._transfer.is_cuda else None,
-        )
-        interleaved = memory_format == "channels_last" and not self._transfer.is_cuda
-        return ImageField(decoder=decoder, pipeline=pipeline, ring=ring, interleaved=interleaved)
-
-    def _find_label_field(self, names: tuple[str, ...]) -> str | None:
-        integers = [name for name in names if isinstance(self._reader.fields[name], IntField)]
-        label = "label" if "label" in integers else integers[0] if len(integers) == 1 else None
-        mixes = [op for _, op in self._batch_transforms if isinstance(op, BatchOp)]
-        if mixes and label is None:
-            raise UsageError(
-                f"{type(mixes[0]).__name__} mixes labels too, and needs an integer field named 'label' "
-                f"(or a single integer field); the fields are {', '.join(names)}"
-            )
-        return label
-
     def _empty_reason(self) -> str:
         slicing = self._cursor.slicing()
         return (
@@ -344,12 +340,80 @@ class Loader:
             f"batch_size={self.batch_size}, tail={slicing.tail!r}, drop_last={self.drop_last}"
         )
 
-    def _order_name(self) -> str:
-        cursor = self._cursor
-        if isinstance(cursor, ForeignSampler):
-            return f"sampler:{type(cursor.sampler).__name__}"
-        subset = "" if cursor.subset is None else ":" + hashlib.sha256(cursor.subset.tobytes()).hexdigest()[:16]
-        return f"{cursor.shuffle}:{cursor.size}{subset}"
+    # ---- other samples of the same file
+
+    def with_indices(self, indices: Sequence[int] | npt.NDArray[np.int64]) -> Loader:
+        """Make a loader of some of this one's samples; file, decoders, compiled transforms and buffers are shared.
+
+        Parameters
+        ----------
+        indices : sequence of int
+            Sample indices in the dataset, in the order that ``shuffle="none"`` gives. Those that this loader does
+            not use are left out, so that subsets of subsets are intersections. An index may occur more than once.
+
+        Returns
+        -------
+        Loader
+            With all other options; a state of one does not fit the other. It begins with the epoch that this one
+            stands at.
+
+        Raises
+        ------
+        UsageError
+            An index is outside the dataset, or the loader was made with ``sampler=``.
+        """
+        return self._derive(selection.narrowed(self._cursor, indices))
+
+    def filter(self, predicate: Callable[[Any], Any], *, field: str | None = None) -> Loader:
+        """Make a loader of those samples of this one whose value of a field satisfies a predicate.
+
+        Parameters
+        ----------
+        predicate : callable
+            Called once with the values of all samples in use, int64 or float64 of shape (n,), for a boolean array;
+            one that cannot take an array is called for each value.
+        field : str, optional
+            An integer or float field; by default the labels.
+
+        Returns
+        -------
+        Loader
+            As :meth:`with_indices`. A filter of a filter is their intersection.
+
+        Raises
+        ------
+        UsageError
+            There is no such field, or the loader was made with ``sampler=``.
+
+        Examples
+        --------
+        >>> easy = loader.filter(lambda label: label < 100)                        # doctest: +SKIP
+        """
+        return self._derive(selection.filtered(self._cursor, self._reader, predicate, field))
+
+    def shuffle_quality(self, *, epoch: int | None = None, num_batches: int = 1000) -> ShuffleQuality:
+        """Measure how good the shuffle of this rank's batches is, without loading any.
+
+        Parameters
+        ----------
+        epoch : int, optional
+            By default the one the loader stands at.
+        num_batches : int
+            How many batches to look at, spread over the epoch.
+
+        Returns
+        -------
+        ShuffleQuality
+            Print it for a sentence.
+        """
+        epoch = self._cursor.epoch if epoch is None else epoch
+        return selection.epoch_quality(self._cursor, self._reader, epoch, num_batches)
+
+    def _derive(self, cursor: ShardSampler) -> Loader:
+        other = copy.copy(self)
+        other._cursor = cursor
+        other._start()
+        return other
 
     # ---- running
 
@@ -367,15 +431,15 @@ class Loader:
         )
         failed = "replaced" if self._recipe.on_error == "replace" else "skipped"
         self._clock.count(samples=len(job.indices), batches=1, **{failed: len(job.errors)})
-        return self._after_batching(batch, job) if self._batch_transforms else batch
+        return self._after_batching(batch, job) if self._plan.batch_transforms else batch
 
     def _after_batching(self, batch: Batch, job: BatchJob) -> Batch:
         values = dict(zip(batch.names, batch, strict=True))
         key = (self.seed << 40) ^ (job.epoch << 24) ^ job.step.consumed
-        for name, op in self._batch_transforms:
+        for name, op in self._plan.batch_transforms:
             if isinstance(op, BatchOp):
-                assert self._label_field is not None
-                label = self._label_field
+                label = self._plan.label_field
+                assert label is not None
                 values[name], values[label] = op(values[name], values[label], key)
             else:
                 values[name] = op(values[name])
@@ -397,9 +461,3 @@ def _count(name: str, value: int | None, *, default: int) -> int:
         hint = " (workers are threads: 1 is the smallest)" if name == "num_workers" else ""
         raise UsageError(f"{name}={value!r} must be an integer of at least 1{hint}")
     return value
-
-
-def _unknown_field(name: str, known: tuple[str, ...], path: str) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"there is no field {name!r} in {path}: it has {', '.join(map(repr, known))}{hint}"

@@ -1,23 +1,7 @@
-"""Which samples, in which order, on which rank: arithmetic on integers, no I/O, no threads.
+"""Which samples, in which order, on which rank: the thin stateful shell over pure functions.
 
-One epoch has one global order, a function of (seed, epoch, number of samples) alone. A step takes the
-next slice of it and the ranks share that slice, so the world size is a view of the order, not part of it::
-
-    global order   17  4 21  8 | 30  2  9 11 | 25  6  1 19 | 3
-                   `- step 0 -'  `- step 1 -'  `- step 2 -'  step 3
-    rank 0 of 2    17    21    | 30     9    | 25     1    | 3
-    rank 1 of 2        4     8 |     2    11 |     6    19 |    (17 with tail="pad")
-
-``consumed``, the number of positions of the global order that earlier steps took, is therefore the whole
-position: any world size, batch size or number of workers can go on from it.
-
-What becomes of the last, incomplete part is the tail:
-
-- ``"pad"``   positions past the end wrap around to the start, so that every rank gets as many samples;
-  index for index what `torch.utils.data.DistributedSampler` gives.
-- ``"drop"``  samples that do not fill one row for every rank are left out (its ``drop_last=True``).
-- ``"even"``  every sample exactly once and as many steps on every rank: the sizes of all batches,
-  over steps and ranks, differ by at most one.
+`ShardSampler` turns options into one global order an epoch (orders.py, pages.py), cuts it into steps (slicing.py)
+and hands out this rank's part. The order is a function of (seed, epoch, number of samples, options) alone.
 
 This module knows no files, fields or pixels. It does not import torch: whoever wants torch's permutation
 passes it in.
@@ -25,16 +9,24 @@ passes it in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal, get_args
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from dataloading.errors import UsageError
+from dataloading.cursor import Cursor, ForeignSampler
+from dataloading.errors import StateError, UsageError
+from dataloading.orders import CipherOrder, DrawnOrder, FileOrder, ListedOrder, RepeatedOrder, draw_without_replacement
+from dataloading.pages import PageLayout, PageOrder
+from dataloading.permutation import child
+from dataloading.slicing import EpochOrder, Indices, Order, Seat, Slicing, Step, Tail
+from dataloading.subsets import balanced_weights, checked_indices, checked_weights, digest, occurrences
 
 __all__ = [
+    "DEFAULT_WINDOW_PAGES",
     "Cursor",
     "EpochOrder",
     "ForeignSampler",
@@ -46,213 +38,74 @@ __all__ = [
     "Tail",
 ]
 
-Shuffle = Literal["none", "global"]
-Tail = Literal["pad", "drop", "even"]
-Indices = npt.NDArray[np.int64]
+Shuffle = Literal["none", "global", "pages"]
 Permutation = Callable[[int, int], Indices]
 """``permutation(num, seed)`` returns the numbers 0..num-1 in an order that only depends on its arguments."""
+Legs = tuple[tuple[int, int], ...]
+"""An epoch's history: (number of nodes, positions consumed when they were replaced by others)."""
 
+# Two samples of a batch lie on one page with a probability of at most 2 / window. 512 keeps the distinct classes of
+# 16 samples within 0.5 of a true shuffle's where every page holds one class (docs/order.md has the figures).
+DEFAULT_WINDOW_PAGES = 512
 
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """One rank's part of one step.
-
-    Parameters
-    ----------
-    indices : ndarray of int64, shape (rows,)
-        Sample indices in the dataset, in the order of the batch's rows.
-    num_valid : int
-        Rows that are not padding; they come first.
-    global_size : int
-        Rows of this step over all ranks that are not padding.
-    consumed : int
-        Positions of the global order that are used up once this step is done.
-    """
-
-    indices: Indices
-    num_valid: int
-    global_size: int
-    consumed: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Slicing:
-    """Where each step begins and ends in a global order: all the arithmetic there is.
-
-    Parameters
-    ----------
-    num_samples : int
-        Length of the global order.
-    world_size, batch_size : int
-        Ranks, and rows a rank and step.
-    tail, drop_last
-        See the module; `drop_last` also leaves out a last step with fewer than `batch_size` rows.
-    consumed : int
-        Positions that earlier steps took, perhaps on another world size.
-
-    Examples
-    --------
-    >>> s = Slicing(num_samples=13, world_size=2, batch_size=2, tail="pad")
-    >>> s.num_steps, s.bounds(0), s.bounds(3)
-    (4, (0, 4), (12, 14))
-    """
-
-    num_samples: int
-    world_size: int
-    batch_size: int
-    tail: Tail
-    drop_last: bool = False
-    consumed: int = 0
-
-    @property
-    def num_rows(self) -> int:
-        """Positions the remaining steps use over all ranks, padding included."""
-        left = max(self.num_samples - self.consumed, 0)
-        if self.tail == "pad":
-            return -(-left // self.world_size) * self.world_size
-        if self.tail == "drop":
-            return left // self.world_size * self.world_size
-        return left
-
-    @property
-    def num_steps(self) -> int:
-        """Steps that remain, equal on all ranks."""
-        per_step = self.world_size * self.batch_size
-        return self.num_rows // per_step if self.drop_last else -(-self.num_rows // per_step)
-
-    def bounds(self, step: int) -> tuple[int, int]:
-        """First and past-the-last position that `step` takes over all ranks."""
-        per_step = self.world_size * self.batch_size
-        if self.tail != "even":
-            low = self.consumed + step * per_step
-            return low, min(low + per_step, self.consumed + self.num_rows)
-        # Cells, one a step and rank, in the order they are filled: the first `extra` hold one sample more.
-        base, extra = divmod(self.num_rows, self.num_steps * self.world_size)
-        first, last = step * self.world_size, (step + 1) * self.world_size
-        return (
-            self.consumed + first * base + min(first, extra),
-            self.consumed + last * base + min(last, extra),
-        )
-
-    def num_rank_rows(self, rank: int) -> int:
-        """Rows that remain for one rank."""
-        return sum(
-            len(range(low + rank, high, self.world_size)) for low, high in map(self.bounds, range(self.num_steps))
-        )
-
-
-class EpochOrder:
-    """One epoch as one rank sees it: a global order, its slicing, and a rank. Immutable.
-
-    Parameters
-    ----------
-    order : ndarray of int64, shape (num_samples,)
-        The global order: sample indices in the dataset.
-    slicing : Slicing
-        How steps cut it; ``slicing.num_samples == len(order)``.
-    rank : int
-        The rank whose rows are wanted.
-    """
-
-    def __init__(self, order: Indices, slicing: Slicing, rank: int) -> None:
-        assert slicing.num_samples == len(order)
-        self._order = order
-        self._rank = rank
-        self.slicing = slicing
-
-    def __len__(self) -> int:
-        return self.slicing.num_steps
-
-    def step(self, step: int) -> Step:
-        """Compute the part of `step` (0 <= step < len) that is this rank's."""
-        low, high = self.slicing.bounds(step)
-        positions = np.arange(low + self._rank, high, self.slicing.world_size)
-        num = len(self._order)
-        return Step(
-            indices=self._order[positions % num],
-            num_valid=int(np.count_nonzero(positions < num)),
-            global_size=max(min(high, num) - low, 0),
-            consumed=min(high, num),
-        )
-
-    def indices(self) -> Indices:
-        """All indices of this rank that remain, steps joined."""
-        parts = [self.step(k).indices for k in range(len(self))]
-        return np.concatenate(parts) if parts else np.empty(0, np.int64)
-
-
-class Cursor:
-    """Where iteration stands: the epoch, and how much of it has been received.
-
-    An iteration *begins* an epoch: the one set by `set_epoch`, otherwise the one after the last that began.
-    """
-
-    def __init__(self) -> None:
-        self.epoch = 0
-        self.consumed = 0
-        self._begun = False
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch the next iteration gives, as `DistributedSampler.set_epoch` does.
-
-        Naming the epoch that a resumed state points into keeps the position in it.
-        """
-        if isinstance(epoch, bool) or not isinstance(epoch, int | np.integer) or epoch < 0:
-            raise UsageError(f"epoch={epoch!r} must be an integer of at least 0")
-        if epoch != self.epoch or self._begun:
-            self.consumed = 0
-        self.epoch = int(epoch)
-        self._begun = False
-
-    def resume(self, epoch: int, consumed: int) -> None:
-        """Make the next iteration begin `epoch` at `consumed` positions of the global order."""
-        self.epoch, self.consumed, self._begun = epoch, consumed, False
-
-    def begin(self) -> tuple[int, int]:
-        """Begin an epoch: its number and the positions of it that are consumed."""
-        if self._begun:
-            self.set_epoch(self.epoch + 1)
-        self._begun = True
-        return self.epoch, self.consumed
-
-    def finish(self) -> None:
-        """Note that the epoch has been received to its end."""
-        self.resume(self.epoch + 1, 0)
+# Any constant would do; this one spells what it is for.
+_ROOT = int.from_bytes(b"order/v1", "big")
 
 
 class ShardSampler(Cursor):
-    """The thin stateful shell: options, the current epoch, and the orders that follow from them.
+    """Options, the current epoch, and the orders that follow from them.
 
     Parameters
     ----------
     num_samples : int
         Samples in the dataset, before `indices`.
-    permutation : callable
-        ``permutation(num, seed) -> ndarray of int64``, used with ``seed + epoch`` as torch does.
-    shuffle : {"none", "global"}
-        File order (or the order of `indices`), or one permutation of all samples an epoch.
+    permutation : callable or "cipher"
+        ``permutation(num, seed) -> ndarray of int64``, used with ``seed + epoch`` as torch does; or a permutation
+        that is computed where it is looked at (`dataloading.permutation.Cipher`).
+    shuffle : {"none", "global", "pages"}
+        File order (or the order of `indices`), one permutation of all samples an epoch, or permuted pages with
+        samples shuffled within a window of them.
     seed : int
         0 <= seed < 2**63.
     rank, world_size, batch_size : int
         This rank, the number of ranks, rows a rank and step.
     tail : {"pad", "drop", "even"}
-        See the module.
+        See `dataloading.slicing`.
     drop_last : bool
         Leave out a last step with fewer than `batch_size` rows a rank.
     indices : sequence of int, optional
-        The subset to use; an index may occur more than once.
+        The subset to use; an index may occur more than once, each occurrence is a view of its own.
+    weights : sequence of float or "balanced", optional
+        One weight for each sample of the dataset: an epoch is drawn with probabilities in proportion, whatever
+        `shuffle` is. "balanced" gives every class the same total weight and needs `labels`.
+    replacement : bool
+        Whether a sample can be drawn again.
+    num_draws : int, optional
+        Positions of an epoch over all ranks, by default as many as there are samples (without replacement: as
+        have a positive weight), times `num_repeats`.
+    num_repeats : int
+        How often each sample follows itself, with another view each time.
+    labels : ndarray of int, shape (num_samples,), optional
+        Classes, for "balanced".
+    layout : callable, optional
+        Gives the `PageLayout` of the dataset; for "pages". Called once, when first needed.
+    window_pages : int
+        Pages open at a time, for "pages".
+    num_nodes, node, local_rank : int, optional
+        Nodes that divide the pages, this rank's node and its number there; by default ranks fill one node after
+        the other. They change nothing but "pages".
 
     Raises
     ------
     UsageError
-        An option is out of range, with the value and the range.
+        An option is out of range or contradicts another, with the value and the fix.
     """
 
     def __init__(
         self,
         num_samples: int,
         *,
-        permutation: Permutation,
+        permutation: Permutation | Literal["cipher"],
         shuffle: Shuffle = "none",
         seed: int = 0,
         rank: int = 0,
@@ -261,32 +114,105 @@ class ShardSampler(Cursor):
         tail: Tail = "pad",
         drop_last: bool = False,
         indices: Sequence[int] | Indices | None = None,
+        weights: Sequence[float] | npt.NDArray[np.floating[Any]] | Literal["balanced"] | None = None,
+        replacement: bool = True,
+        num_draws: int | None = None,
+        num_repeats: int = 1,
+        labels: npt.NDArray[np.integer[Any]] | None = None,
+        layout: Callable[[], PageLayout] | None = None,
+        window_pages: int = DEFAULT_WINDOW_PAGES,
+        num_nodes: int = 1,
+        node: int | None = None,
+        local_rank: int | None = None,
     ) -> None:
         _one_of("shuffle", shuffle, get_args(Shuffle))
         _one_of("tail", tail, get_args(Tail))
-        for name, value, low in (("batch_size", batch_size, 1), ("world_size", world_size, 1), ("seed", seed, 0)):
+        for name, value, low in (
+            ("batch_size", batch_size, 1),
+            ("world_size", world_size, 1),
+            ("seed", seed, 0),
+            ("num_repeats", num_repeats, 1),
+            ("window_pages", window_pages, 1),
+            ("num_nodes", num_nodes, 1),
+            ("num_draws", 0 if num_draws is None else num_draws, 0),
+        ):
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low:
                 raise UsageError(f"{name}={value!r} must be an integer of at least {low}")
         if not 0 <= rank < world_size:
             raise UsageError(f"rank={rank} must be in 0..{world_size - 1}, as world_size is {world_size}")
         if drop_last and tail == "even":
             raise UsageError('tail="even" keeps every sample: drop_last=True contradicts it, use tail="drop"')
-        super().__init__()
+        if shuffle == "pages" and (weights is not None or num_repeats > 1):
+            option = "weights=" if weights is not None else "num_repeats="
+            raise UsageError(f'{option} draws from the whole file: use shuffle="global" with it, not "pages"')
+        super().__init__(int(seed))
         self.num_samples = num_samples
         self.shuffle: Shuffle = shuffle
-        self.seed = int(seed)
         self.rank = int(rank)
         self.world_size = int(world_size)
         self.batch_size = int(batch_size)
         self.tail: Tail = tail
         self.drop_last = drop_last
+        self.replacement = bool(replacement)
+        self.num_repeats = int(num_repeats)
+        self.window_pages = int(window_pages)
+        self.num_nodes = int(num_nodes) if shuffle == "pages" else 1
+        self._num_draws = None if num_draws is None else int(num_draws)
         self._permutation = permutation
-        self.subset = None if indices is None else _subset(indices, num_samples)
+        self._weights = checked_weights(weights, num_samples, labels)
+        self._labels = labels
+        self._file_layout = layout
+        self._seat = _seat(self.rank, self.world_size, self.num_nodes, node, local_rank)
+        self._legs: Legs = ()
+        self.subset = None if indices is None else checked_indices(indices, num_samples)
+        self._check_size()
+
+    def with_subset(self, indices: Sequence[int] | Indices) -> ShardSampler:
+        """Make a sampler with the same options for another subset; it begins with the epoch this one stands at."""
+        other = copy.copy(self)
+        for cached in ("size", "identity", "_drawn_from", "_views", "_layout"):
+            other.__dict__.pop(cached, None)
+        other.subset = checked_indices(indices, self.num_samples)
+        other.resume(self.epoch, 0)
+        other._legs = ()
+        other._check_size()
+        return other
 
     @property
+    def elements(self) -> Indices:
+        """Sample indices in use, before shuffling."""
+        return np.arange(self.num_samples) if self.subset is None else self.subset
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether samples are drawn with unequal probabilities."""
+        return self._weights is not None
+
+    @cached_property
     def size(self) -> int:
-        """Samples an epoch has over all ranks, before padding or dropping."""
+        """Positions an epoch has over all ranks, before padding or dropping."""
+        return self._num_available if self._num_draws is None else self._num_draws
+
+    @property
+    def _num_elements(self) -> int:
         return self.num_samples if self.subset is None else len(self.subset)
+
+    @property
+    def _num_available(self) -> int:
+        num = self._num_elements
+        if self._weights is not None and not self.replacement:
+            num = int(np.count_nonzero(self._drawn_from))
+        return num * self.num_repeats
+
+    def _check_size(self) -> None:
+        if self._weights is not None and self._num_elements and not self._drawn_from.any():
+            raise UsageError("weights= are zero for all samples in use: nothing can be drawn")
+        endless = self._weights is not None and self.replacement and self._num_elements > 0
+        if self._num_draws is not None and not endless and self._num_draws > self._num_available:
+            raise UsageError(
+                f"num_draws={self._num_draws} is more than the {self._num_available} samples an epoch can give: "
+                f"pass at most that, a larger num_repeats=, or weights= with replacement=True"
+            )
 
     def slicing(self, consumed: int = 0) -> Slicing:
         """Compute where steps begin and end, from `consumed` positions of the global order on."""
@@ -301,98 +227,146 @@ class ShardSampler(Cursor):
 
     def order(self, epoch: int, consumed: int = 0) -> EpochOrder:
         """Compute this rank's view of `epoch`, from `consumed` positions of the global order on."""
-        size = self.size
-        if self.shuffle == "global" and size:
-            order = self._permutation(size, self.seed + epoch)
-            if self.subset is not None:
-                order = self.subset[order]
+        order = self._paged_order(epoch, consumed) if self.shuffle == "pages" else self._global_order(epoch)
+        # Draws number their own views; otherwise an index that is listed twice is two views.
+        views = None if self._weights is not None or self.num_repeats > 1 else self._views
+        return EpochOrder(order, self.slicing(consumed), self._seat, self.subset, views)
+
+    def _global_order(self, epoch: int) -> Order:
+        num, key = self._num_elements, child(_ROOT, self.seed, epoch)
+        draws = -(-self.size // self.num_repeats)
+        order: CipherOrder | DrawnOrder | FileOrder | ListedOrder
+        if num == 0 or (self._weights is None and self.shuffle == "none"):
+            order = FileOrder(draws)
+        elif self._weights is not None and self.replacement:
+            order = DrawnOrder(np.cumsum(self._drawn_from), key, draws)
+        elif self._weights is not None:
+            order = ListedOrder(draw_without_replacement(self._drawn_from, draws, key))
+        elif isinstance(self._permutation, str):
+            order = CipherOrder(num, key, draws)
         else:
-            order = np.arange(size) if self.subset is None else self.subset
-        return EpochOrder(order, self.slicing(consumed), self.rank)
+            order = ListedOrder(self._permutation(num, self.seed + epoch)[:draws])
+        return order if self.num_repeats == 1 else RepeatedOrder(order, self.num_repeats, self.size)
+
+    def _paged_order(self, epoch: int, consumed: int) -> Order:
+        """Order by pages; what earlier legs of this epoch left over is divided anew among today's nodes."""
+        layout, origin = self._layout, 0
+        for number, (num_nodes, end) in enumerate(self._active_legs(consumed)):
+            earlier = self._page_order(layout, epoch, number, num_nodes, origin)
+            layout, origin = earlier.remaining(end), end
+        return self._page_order(layout, epoch, len(self._active_legs(consumed)), self.num_nodes, origin)
+
+    def _page_order(self, layout: PageLayout, epoch: int, leg: int, num_nodes: int, origin: int) -> PageOrder:
+        return PageOrder(
+            layout,
+            key=child(_ROOT, self.seed, epoch, leg),
+            num_nodes=num_nodes,
+            window_pages=self.window_pages,
+            origin=origin,
+            size=self.size,
+        )
+
+    @cached_property
+    def _layout(self) -> PageLayout:
+        layout = PageLayout.blocks(self.num_samples, 1) if self._file_layout is None else self._file_layout()
+        return layout if self.subset is None else layout.select(self.subset)
+
+    @cached_property
+    def _drawn_from(self) -> npt.NDArray[np.float64]:
+        """Weights of the elements."""
+        assert self._weights is not None
+        if isinstance(self._weights, str):
+            assert self._labels is not None
+            return balanced_weights(self._labels[self.elements])
+        return self._weights if self.subset is None else self._weights[self.subset]
+
+    @cached_property
+    def _views(self) -> Indices | None:
+        """Which occurrence of its sample each element is; None if none occurs twice."""
+        return None if self.subset is None else occurrences(self.subset)
+
+    # ---- place in the run
+
+    @cached_property
+    def identity(self) -> str:
+        """What the order depends on besides seed and dataset, in words: a state fits where this is equal."""
+        parts = [f"shuffle={self.shuffle}"]
+        if self.shuffle == "pages":
+            parts.append(f"window_pages={self.window_pages}")
+        if self.shuffle == "global" and isinstance(self._permutation, str):
+            parts.append(f"permutation={self._permutation}")
+        if self._weights is not None:
+            weights = self._weights if isinstance(self._weights, str) else digest(self._weights)
+            parts.append(f"weights={weights} replacement={self.replacement}")
+        if self.num_repeats > 1:
+            parts.append(f"num_repeats={self.num_repeats}")
+        if self.subset is not None:
+            parts.append(f"indices={digest(self.subset)}")
+        return " ".join([*parts, f"num_samples={self.size}"])
+
+    def history(self) -> str:
+        """Write down the nodes of this epoch so far, as ``"2:480 3"``: 2 up to position 480, then 3."""
+        legs = [f"{num_nodes}:{end}" for num_nodes, end in self._active_legs(self.consumed)]
+        return " ".join([*legs, str(self.num_nodes)])
+
+    def resume(self, epoch: int, consumed: int, history: str = "1") -> None:
+        """Make the next iteration begin `epoch` at `consumed` positions of the global order.
+
+        Parameters
+        ----------
+        epoch, consumed : int
+        history : str
+            What :meth:`history` gave. If the number of nodes has changed, what is left of the epoch is divided
+            anew: every sample still exactly once, in another order than an uninterrupted run's.
+
+        Raises
+        ------
+        StateError
+            `history` is not one.
+        """
+        super().resume(epoch, consumed)
+        try:
+            *past, last = history.split()
+            legs = [(int(nodes), int(end)) for nodes, end in (leg.split(":") for leg in past)]
+            num_nodes = int(last)
+        except ValueError:
+            raise StateError(f"the state's nodes={history!r} is not of the form '2:480 3'") from None
+        if num_nodes != self.num_nodes and consumed > (legs[-1][1] if legs else 0):
+            legs.append((num_nodes, consumed))
+        self._legs = tuple(legs) if self.shuffle == "pages" else ()
+
+    def _active_legs(self, consumed: int) -> Legs:
+        """Legs of the epoch that `consumed` belongs to: none once another epoch, or this one anew, has begun."""
+        return self._legs if self._legs and consumed >= self._legs[-1][1] else ()
 
     def __iter__(self) -> Iterator[int]:
         """Give this rank's indices of the current epoch, as `DistributedSampler` does."""
         return iter(self.order(self.epoch).indices().tolist())
 
     def __len__(self) -> int:
-        return self.slicing().num_rank_rows(self.rank)
-
-
-class ForeignSampler(Cursor):
-    """The same shell around somebody else's sampler, which decides this rank's indices by itself.
-
-    Parameters
-    ----------
-    sampler : iterable of int
-        Any torch Sampler; iterated once when an epoch begins.
-    num_samples, batch_size, drop_last
-        As for `ShardSampler`; batches are cut from what the sampler gives.
-    """
-
-    def __init__(self, sampler: Iterable[int], num_samples: int, *, batch_size: int, drop_last: bool) -> None:
-        super().__init__()
-        self.sampler = sampler
-        self.num_samples = num_samples
-        self.batch_size = batch_size
-        self.drop_last = drop_last
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch, and pass it on to a sampler that wants to know."""
-        super().set_epoch(epoch)
-        forward = getattr(self.sampler, "set_epoch", None)
-        if forward is not None:
-            forward(epoch)
-
-    @property
-    def size(self) -> int:
-        """Indices an epoch has, as the sampler's own length says."""
-        return len(self.sampler)  # type: ignore[arg-type]  # a sampler without a length raises TypeError, as in torch
-
-    def slicing(self, consumed: int = 0) -> Slicing:
-        """Compute where steps begin and end, from `consumed` of this rank's indices on."""
-        return self._slicing(self.size, consumed)
-
-    def order(self, epoch: int, consumed: int = 0) -> EpochOrder:
-        """List what the sampler gives now and cut it into steps.
-
-        Raises
-        ------
-        UsageError
-            It yields something other than indices below `num_samples`.
-        """
-        listed = list(self.sampler)
-        if listed and isinstance(listed[0], list | tuple):
-            raise UsageError("sampler= yields lists: pass the sampler itself, not a batch sampler")
-        order = _subset(listed, self.num_samples)
-        return EpochOrder(order, self._slicing(len(order), consumed), rank=0)
-
-    def _slicing(self, size: int, consumed: int) -> Slicing:
-        return Slicing(
-            num_samples=size,
-            world_size=1,
-            batch_size=self.batch_size,
-            tail="pad",
-            drop_last=self.drop_last,
-            consumed=consumed,
-        )
-
-
-def _subset(indices: Iterable[int] | Indices, num_samples: int) -> Indices:
-    given = np.asarray(indices if isinstance(indices, np.ndarray | list | tuple) else list(indices))
-    if given.size == 0:
-        return np.empty(0, np.int64)
-    if given.dtype == np.bool_ or not np.issubdtype(given.dtype, np.integer) or given.ndim != 1:
-        hint = "; use numpy.flatnonzero(mask) for a mask" if given.dtype == np.bool_ else ""
-        raise UsageError(f"indices must be a flat list of integers, got {given.dtype} of shape {given.shape}{hint}")
-    low, high = int(given.min()), int(given.max())
-    if low < 0 or high >= num_samples:
-        wrong = low if low < 0 else high
-        raise UsageError(f"index {wrong} is outside the dataset: it has {num_samples} samples, 0..{num_samples - 1}")
-    subset = given.astype(np.int64)  # a copy: the caller may change theirs
-    subset.flags.writeable = False
-    return subset
+        """Count this rank's rows of an epoch."""
+        slicing = self.slicing()
+        return sum(len(self._seat.positions(*slicing.bounds(step))) for step in range(slicing.num_steps))
 
 
 def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise UsageError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}")
+
+
+def _seat(rank: int, world_size: int, num_nodes: int, node: int | None, local_rank: int | None) -> Seat:
+    if world_size % num_nodes:
+        raise UsageError(
+            f"num_nodes={num_nodes} does not divide world_size={world_size}: shuffle='pages' needs as many ranks on "
+            f"every node"
+        )
+    if num_nodes == 1:
+        return Seat.alone(rank, world_size)
+    local_world_size = world_size // num_nodes
+    node = rank // local_world_size if node is None else node
+    local_rank = rank % local_world_size if local_rank is None else local_rank
+    if not (0 <= node < num_nodes and 0 <= local_rank < local_world_size):
+        raise UsageError(
+            f"node {node} and local rank {local_rank} do not fit {num_nodes} nodes of {local_world_size} ranks"
+        )
+    return Seat(rank=rank, world_size=world_size, num_nodes=num_nodes, node=node, local_rank=local_rank)

@@ -17,13 +17,14 @@ PACKAGES = ("dataloading", "converters", "train")
 LEVELS = [
     ["cli"],
     ["loader", "testing", "ceiling"],
-    ["iteration"],
+    ["iteration", "recipes", "place", "selection"],
     ["assembly"],
     ["workers", "transfer"],
     ["pipeline"],
-    ["decode", "transforms", "dataset"],
-    ["sampler", "format", "_native", "stats", "batch", "ranks"],
-    ["orders", "pages", "slicing"],
+    ["decode", "transforms", "dataset", "pagefile"],
+    ["sampler", "quality", "format", "_native", "stats", "batch", "ranks"],
+    ["cursor"],
+    ["orders", "pages", "slicing", "subsets"],
     ["permutation"],
     ["errors"],
 ]

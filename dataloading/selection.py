@@ -1,0 +1,90 @@
+"""Which samples of a file a loader uses: subsets of subsets, and how well what is left is shuffled.
+
+Works on the sampler and the file's columns of numbers; makes no loaders and reads no stored bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dataloading.dataset import label_field
+from dataloading.errors import UsageError
+from dataloading.format import Reader
+from dataloading.quality import ShuffleQuality, measure_shuffle, spread_out
+from dataloading.sampler import ForeignSampler, ShardSampler
+from dataloading.subsets import checked_indices, chosen_by
+
+__all__ = ["epoch_quality", "field_values", "filtered", "narrowed"]
+
+
+def narrowed(cursor: ShardSampler | ForeignSampler, indices: Iterable[int]) -> ShardSampler:
+    """Make a sampler of those of `indices` that `cursor` uses, in their order."""
+    own = _own(cursor)
+    chosen = checked_indices(indices, own.num_samples)
+    if own.subset is not None:
+        used = np.zeros(own.num_samples, bool)
+        used[own.subset] = True
+        chosen = chosen[used[chosen]]
+    return own.with_subset(chosen)
+
+
+def filtered(
+    cursor: ShardSampler | ForeignSampler, reader: Reader, predicate: Callable[[Any], Any], field: str | None
+) -> ShardSampler:
+    """Make a sampler of those samples of `cursor` whose value of `field` satisfies `predicate`."""
+    own = _own(cursor)
+    elements = own.elements
+    return own.with_subset(elements[chosen_by(predicate, field_values(reader, field)[elements])])
+
+
+def epoch_quality(
+    cursor: ShardSampler | ForeignSampler, reader: Reader, epoch: int, num_batches: int
+) -> ShuffleQuality:
+    """Measure batches of one rank that are spread over `epoch`.
+
+    Raises
+    ------
+    UsageError
+        There are none.
+    """
+    order = cursor.order(epoch)
+    batches = [order.step(k).indices for k in spread_out(len(order), num_batches)]
+    batches = [batch for batch in batches if len(batch)]
+    if not batches:
+        raise UsageError("there is no batch to measure: the epoch is empty on this rank")
+    even = isinstance(cursor, ShardSampler) and not cursor.is_weighted
+    return measure_shuffle(
+        batches,
+        None if label_field(reader) is None else field_values(reader),
+        reader.num_samples,
+        population=cursor.elements if even and isinstance(cursor, ShardSampler) else None,
+    )
+
+
+def field_values(reader: Reader, field: str | None = None) -> npt.NDArray[Any]:
+    """Read the numbers of an integer or float field, by default the labels: shape (num_samples,).
+
+    Raises
+    ------
+    UsageError
+        There is no such field, or it does not hold one number a sample.
+    """
+    known = ", ".join(map(repr, reader.fields))
+    name = label_field(reader) if field is None else field
+    if name is None:
+        raise UsageError(
+            f"labels are needed: an integer field named 'label', or a single integer field; {reader.path} has {known}"
+        )
+    if name not in reader.fields or reader.fields[name].has_data:
+        raise UsageError(f"{name!r} is not an integer or float field of {reader.path}, which has {known}")
+    return np.ascontiguousarray(reader.column(name))
+
+
+def _own(cursor: ShardSampler | ForeignSampler) -> ShardSampler:
+    if isinstance(cursor, ForeignSampler):
+        raise UsageError("sampler= decides which samples are used: a subset needs a loader made without it")
+    return cursor
