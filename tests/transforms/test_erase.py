@@ -7,7 +7,6 @@ from torchvision.transforms import v2
 
 from dataloading import transforms as T  # noqa: N812
 from dataloading.errors import UsageError
-from dataloading.transforms.kernels.erase import bits_bfloat16, bits_float16
 from dataloading.transforms.rng import child, randint, uniform
 
 from .support import Draws, apply, images, keys_for, torch_draws
@@ -58,24 +57,11 @@ def test_random_value_is_normal_noise(dtype):
     values = torch.from_numpy(got).view(TORCH[dtype]).double().numpy()
     noise = values[values > -40]
     assert len(noise) > 30 * 3 * 400
-    assert abs(noise.mean()) < 0.02 and abs(noise.std() - 1) < 0.02 and np.abs(noise).max() < 6.5
+    assert abs(noise.mean()) < 0.02 and abs(noise.std() - 1) < 0.02 and 3.5 < np.abs(noise).max() < 4.4
+    for z, share in [(0.5, 0.3829), (1.0, 0.6827), (2.0, 0.9545), (3.0, 0.9973)]:
+        assert abs((np.abs(noise) < z).mean() - share) < 0.01
     assert len(np.unique(values[0, 0])) > 100  # neither rows nor channels repeat
     assert not np.array_equal(values[0, 0], values[0, 1])
-
-
-def test_compiled_conversions_round_to_nearest_even():
-    """Against NumPy and torch, with ties, the borders of subnormal numbers and both signs."""
-    values = np.random.default_rng(0).normal(size=3000).astype(np.float32)
-    values *= np.float32(2.0) ** np.random.default_rng(1).integers(-26, 3, 3000).astype(np.float32)
-    ties = np.arange(1, 4000, 2, dtype=np.float32) * np.float32(2.0) ** np.random.default_rng(2).integers(-25, -8, 2000)
-    values = np.concatenate(
-        [values, -ties.astype(np.float32), np.array([0.0, -0.0, 2.0**-14, 2.0**-24, 2.0**-25], np.float32)]
-    )
-    half = np.array([bits_float16(v) for v in values], np.uint16)
-    assert np.array_equal(half, values.astype(np.float16).view(np.uint16))
-    brain = np.array([bits_bfloat16(v) for v in values], np.uint16)
-    want = torch.from_numpy(values).bfloat16().view(torch.uint16).numpy()
-    assert np.array_equal(brain, want)
 
 
 @pytest.mark.parametrize("size", [1, 5, 9])
