@@ -135,6 +135,14 @@ inline bool dc_difference(BitReader& r, const HuffmanTable& t, int* difference) 
   return true;
 }
 
+// Explicit stores: compilers make `rep stos` of a memset this size, whose start-up alone costs a tenth of the decode.
+inline void clear_block(int16_t* block) {
+  typedef long long Sixteen __attribute__((vector_size(16), may_alias));
+  Sixteen* p = reinterpret_cast<Sixteen*>(block);
+  const Sixteen zero = {0, 0};
+  p[0] = p[1] = p[2] = p[3] = p[4] = p[5] = p[6] = p[7] = zero;
+}
+
 // libjpeg's result for a block that has a DC coefficient only.
 inline void flat_block(int dc, uint8_t* out, ptrdiff_t stride) {
   int v = ((dc + 4) >> 3) + 128;
@@ -172,7 +180,7 @@ Status decode_mcus(ScanState* state, const McuLayout& layout, int mcu, int mcus,
         if (ac_coefficients<false>(r, *place.ac, nullptr) < 0) status = kBadCode;
       } else {
         int16_t* block = blocks[waiting_quant != nullptr];
-        std::memset(block, 0, sizeof blocks[0]);
+        clear_block(block);
         const int last = ac_coefficients<true>(r, *place.ac, block);
         uint8_t* out = strips->data[c] + 8 * place.y * strips->stride[c] +
                        8 * (column - strips->first_mcu * place.per_mcu);

@@ -9,6 +9,9 @@ namespace beton {
 
 namespace {
 
+// Halves go up, for negative numbers too; library rounding is a function call here.
+int nearest_int(double v) { return int(v + 65536.5) - 65536; }
+
 // Keys' cubic convolution; torch uses a = -0.5 with antialiasing (as Pillow) and -0.75 without.
 double cubic(double x, double a) {
   x = std::fabs(x);
@@ -83,21 +86,21 @@ int box_weights(const AxisSpec& s, int output, double* w, int* first) {
 int through_upsampling(const AxisSpec& s, const double* w, int first, int count, double* out, int* out_first) {
   const int last_sample = s.component_length - 1;
   const int begin = s.box + first, end = begin + count;  // full-resolution samples
-  int low = begin / s.ratio - (s.fancy ? 1 : 0), high = (end - 1) / s.ratio + (s.fancy ? 1 : 0);
-  low = std::min(std::max(low, 0), last_sample);
-  high = std::min(std::max(high, 0), last_sample);
-  for (int i = low; i <= high; i++) out[i - low] = 0.0;
-  for (int t = 0; t < count; t++) {
-    const int i = begin + t;
-    const int near = std::min(i / s.ratio, last_sample);
-    if (s.fancy) {
-      const int far = std::min(std::max((i & 1) ? near + 1 : near - 1, 0), last_sample);
+  if (s.fancy) {
+    const int low = std::max(begin / 2 - 1, 0), high = std::min((end - 1) / 2 + 1, last_sample);
+    for (int i = low; i <= high; i++) out[i - low] = 0.0;
+    for (int t = 0; t < count; t++) {
+      const int i = begin + t, near = std::min(i >> 1, last_sample);
+      const int far = std::min(std::max(near - 1 + 2 * (i & 1), 0), last_sample);
       out[near - low] += 0.75 * w[t];
       out[far - low] += 0.25 * w[t];
-    } else {
-      out[near - low] += w[t];
     }
+    *out_first = low;
+    return high - low + 1;
   }
+  const int low = std::min(begin / s.ratio, last_sample), high = std::min((end - 1) / s.ratio, last_sample);
+  for (int i = low; i <= high; i++) out[i - low] = 0.0;
+  for (int t = 0; t < count; t++) out[std::min((begin + t) / s.ratio, last_sample) - low] += w[t];
   *out_first = low;
   return high - low + 1;
 }
@@ -153,7 +156,7 @@ void make_axis(const AxisSpec& spec, Axis* axis) {
     int before = 0;
     for (int t = 0; t < n; t++) {
       sum += slot[1 + t];
-      const int now = t == n - 1 ? 1 << kWeightBits : int(std::lrint(sum * (1 << kWeightBits)));
+      const int now = t == n - 1 ? 1 << kWeightBits : nearest_int(sum * (1 << kWeightBits));
       w[t] = int16_t(now - before);
       before = now;
     }

@@ -1,0 +1,32 @@
+// Thread-safety: functions over one thread's Scratch.
+//
+// The second half of every resize, shared by raw and JPEG sources: the vertical pass, the colours, the output rows.
+#ifndef BETON_PASSES_H
+#define BETON_PASSES_H
+
+#include "geometry.h"
+#include "kernels.h"
+#include "scratch.h"
+
+namespace beton {
+
+// Where finished rows go.
+struct Target {
+  uint8_t* plane[3];
+  ptrdiff_t stride;
+};
+
+// Values from one row of a middle buffer to the next, for outputs `width` wide.
+ptrdiff_t middle_stride(int width);
+
+// Room for what the horizontal pass makes of an axis' source rows, and zeroed rows behind them that unused taps (of
+// weight 0) fall on.
+int16_t* make_middle(const Axis& y, ptrdiff_t stride, Buffer* buffer);
+
+// The vertical pass over the middles, and the colours.
+void finish_rows(const Geometry& g, int components, bool ycc, const int16_t* const middle[3], ptrdiff_t stride,
+                 const Axis* const axis_y[3], const Target& target, Scratch* s);
+
+}  // namespace beton
+
+#endif

@@ -1,0 +1,24 @@
+// Thread-safety: functions over one thread's Scratch.
+//
+// Regions of the JPEGs that Scan supports, from entropy-coded data to output rows.
+#ifndef BETON_PLANAR_H
+#define BETON_PLANAR_H
+
+#include "geometry.h"
+#include "header.h"
+#include "passes.h"
+#include "scratch.h"
+
+namespace beton {
+
+// Luma and chroma are resized apart, straight to output size; each strip of decoded rows is filtered while it is hot.
+Status resize_planar(const beton_request& q, const Geometry& g, const JpegHeader& header, const Target& target,
+                     Scratch* s);
+
+// No resize: the pixels are libjpeg's, bit for bit.
+Status copy_planar(const beton_request& q, const Geometry& g, const JpegHeader& header, const Target& target,
+                   Scratch* s);
+
+}  // namespace beton
+
+#endif
