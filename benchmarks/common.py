@@ -63,9 +63,7 @@ def parse(
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5.0, help="length of a round")
     parser.add_argument("--peers-python", default=None, help="interpreter with the other loaders (peers.sh)")
-    parser.add_argument(
-        "--quick", action="store_true", help="smoke test: figures are void"
-    )
+    parser.add_argument("--quick", action="store_true", help="smoke test: figures are void")
     if add_options is not None:
         add_options(parser)
     parser.set_defaults(**defaults)

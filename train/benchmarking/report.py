@@ -15,6 +15,7 @@ from typing import Any
 from dataloading import UsageError
 
 from .machine import hardware, hardware_slug
+from .machine import versions as installed_versions
 from .numbers import compare
 from .rounds import Result
 from .spec import PIPELINES
@@ -35,6 +36,7 @@ __all__ = [
 RATE_HEAD = ("loader", "images/s", "min-max", "x baseline", "CPU ms/image", "memory MiB", "note")
 # Okabe-Ito, told apart with any colour vision; ours is always the strong blue, ceilings are hollow.
 _OURS, _OTHER, _CEILING = "#0072B2", "#7F7F7F", "#FFFFFF"
+_STATED = ("beton", "torch", "torchvision", "numpy", "numba", "pillow", "ffcv")
 _CEILINGS = ("kernels", "synthetic")
 _BUSY_NEIGHBOUR = 0.1
 
@@ -164,7 +166,7 @@ def write_report(
     day = datetime.date.today()
     stem = result_stem(topic, facts, day)
     out.mkdir(parents=True, exist_ok=True)
-    known = dict(versions or {})
+    known = {**installed_versions(_STATED), **(versions or {})}
     for result in results:
         for name, version in result.start.get("versions", {}).items():
             # The peers' environment has other versions of the same packages.

@@ -1,0 +1,142 @@
+"""The first epoch from storage: the file is dropped from the page cache before each run.
+
+    python benchmarks/cold_cache.py --photos DIR [--copies 8]
+
+Each measurement is a process of its own: the cache is dropped (``posix_fadvise(DONTNEED)``; a file that a process has
+mapped cannot be dropped), the loader is built, and the rate is taken over the first epoch, without the batches that
+may have been read while it compiled. "warm" is the same once more with the file in the cache. About 30 s a loader
+and round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from common import finish, parse, say
+from inputs import large_file
+
+from train.benchmarking.numbers import interleave, summarise
+from train.benchmarking.report import markdown_table, write_report
+from train.benchmarking.rounds import Child, ChildError
+from train.benchmarking.spec import PIPELINES, BenchSpec
+
+LOADERS = ("beton", "torch-fast", "ffcv")
+
+
+def drop_from_cache(path: Path) -> None:
+    """Ask the kernel to forget the file's pages; they must be clean, so they are written first."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fdatasync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
+
+
+def read_through(path: Path) -> float:
+    """Read the file from start to end and return bytes per second."""
+    start = time.perf_counter()
+    with path.open("rb", buffering=0) as file:
+        while file.read(1 << 24):
+            pass
+    return path.stat().st_size / (time.perf_counter() - start)
+
+
+def first_epoch(spec: BenchSpec) -> dict[str, Any]:
+    """Build the loader in a new process and measure its first epoch."""
+    child = Child(spec)
+    try:
+        start = child.start()
+        return {**child.rest_of_epoch(), "first_batch_seconds": start["build_seconds"] + start["first_batch_seconds"]}
+    finally:
+        child.close()
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measure cold and warm first epochs and write the report."""
+
+    def add_options(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "--copies", type=int, default=8, help="how often each image is stored, to make the file large"
+        )
+
+    options = parse(__doc__, argv, add_options=add_options, rounds=3)
+    path = large_file(options, options.copies if not options.quick else 2)
+    drop_from_cache(path)
+    disk = read_through(path)
+    rates: dict[tuple[str, str], list[float]] = {}
+    firsts: dict[tuple[str, str], list[float]] = {}
+    failures: dict[str, str] = {}
+    cases = [f"{name} {state}" for name in LOADERS for state in ("cold", "warm")]
+    for number, case in interleave(cases, options.rounds):
+        name, state = case.split()
+        if name in failures:
+            continue
+        spec = BenchSpec(
+            loader=name,
+            path=str(path),
+            work_dir=str(options.work_dir),
+            batch_size=options.batch_size,
+            num_workers=options.num_workers,
+        )
+        drop_from_cache(path)
+        if state == "warm":
+            read_through(path)
+        try:
+            facts = first_epoch(spec)
+        except ChildError as error:
+            failures[name] = f"{'not installed' if error.missing else 'failed'}: {error}"
+            say(f"{name}: {failures[name]}")
+            continue
+        rates.setdefault((name, state), []).append(facts["images"] / facts["seconds"])
+        firsts.setdefault((name, state), []).append(facts["first_batch_seconds"])
+        say(f"round {number + 1}  {case}: {rates[name, state][-1]:,.0f} images/s")
+    rows = []
+    for name in LOADERS:
+        if name in failures and (name, "cold") not in rates:
+            rows.append([name, "-", "", "", "", "", failures[name]])
+            continue
+        cold, warm = summarise(rates[name, "cold"]), summarise(rates[name, "warm"])
+        first_cold, first_warm = (summarise(firsts[name, state]).median for state in ("cold", "warm"))
+        rows.append(
+            [
+                name,
+                f"{cold.median:,.0f} ({cold.low:,.0f}-{cold.high:,.0f})",
+                f"{warm.median:,.0f} ({warm.low:,.0f}-{warm.high:,.0f})",
+                f"{cold.median / warm.median:.0%}",
+                f"{first_cold:.2f}",
+                f"{first_warm:.2f}",
+                "",
+            ]
+        )
+    head = ["loader", "cold images/s", "warm images/s", "cold/warm", "first batch cold, s", "warm, s", "note"]
+    size = path.stat().st_size
+    finish(
+        write_report(
+            options.out,
+            "cold",
+            title="First epoch with nothing in the page cache",
+            command=options.command,
+            sections=[
+                f"{PIPELINES['train']}; one file of {size / 2**20:,.0f} MiB, shuffled, batch {options.batch_size}, "
+                f"{options.num_workers} workers. Reading the file from start to end takes "
+                f"{size / disk:.1f} s ({disk / 1e6:,.0f} MB/s). First batch: from construction on.",
+                markdown_table(head, rows),
+            ],
+            data={
+                "rates": {" ".join(key): value for key, value in rates.items()},
+                "first_batch_seconds": {" ".join(key): value for key, value in firsts.items()},
+                "failures": failures,
+                "file_bytes": size,
+                "sequential_bytes_per_second": disk,
+            },
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

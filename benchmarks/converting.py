@@ -1,0 +1,99 @@
+"""Converting class folders: ours with kept pixels, kept bytes and re-encoding, against FFCV's writer.
+
+    python benchmarks/converting.py --photos DIR
+
+The input is the 500-px tree (JPEG, quality 90), so that nobody has to resize. FFCV's writer encodes every image anew;
+ours recodes it losslessly (``--keep pixels``, the default), copies it (``--keep bytes``) or encodes it anew (``--keep
+never``). With 1 worker the figures are per core. Each run is a fresh process and times the conversion without the
+imports. About 10 s a case and round.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from common import ROOT, finish, parse, say
+from inputs import photo_tree
+
+from train.benchmarking.numbers import compare, interleave, summarise
+from train.benchmarking.report import markdown_table, write_report
+
+OURS = {"pixels": "beton, pixels kept", "bytes": "beton, bytes kept", "never": "beton, encoded anew"}
+
+
+def command_of(case: str, tree: Path, out: Path, num_workers: int) -> list[str]:
+    """Return the command of a case."""
+    workers = ["--num-workers", str(num_workers)]
+    if case == "ffcv":
+        return [sys.executable, str(ROOT / "benchmarks" / "ffcv_write.py"), str(tree), str(out), *workers]
+    words = ["convert", "imagefolder", str(tree), str(out), "--overwrite", "--quiet", "--json", "--keep", case]
+    return [sys.executable, "-m", "dataloading.cli", *words, *workers]
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measure and write the report."""
+    options = parse(__doc__, argv, rounds=3)
+    tree = photo_tree(options, 500)
+    out = options.work_dir / "converted.beton"
+    runs: dict[str, list[dict[str, Any]]] = {}
+    failures: dict[str, str] = {}
+    cases = [f"{case} {workers}" for workers in (1, 2) for case in ("ffcv", *OURS)]
+    for number, name in interleave(cases, options.rounds):
+        case, workers = name.split()
+        if name in failures:
+            continue
+        done = subprocess.run(
+            command_of(case, tree, out, int(workers)), cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            failures[name] = (done.stderr.strip().splitlines() or ["it left no message"])[-1]
+            say(f"{name}: failed: {failures[name]}")
+            continue
+        facts = json.loads(done.stdout[done.stdout.index("{") :])
+        facts["images_per_second"] = facts["num_samples"] / facts["seconds"]
+        runs.setdefault(name, []).append(facts)
+        say(f"round {number + 1}  {name}: {facts['images_per_second']:,.0f} images/s")
+    out.unlink(missing_ok=True)
+    rows = []
+    for name in cases:
+        case, workers = name.split()
+        label = OURS.get(case, "FFCV's writer")
+        if name not in runs:
+            rows.append([label, workers, "-", "", "", "", f"failed: {failures.get(name, '')}"])
+            continue
+        rates = [entry["images_per_second"] for entry in runs[name]]
+        base = [entry["images_per_second"] for entry in runs.get(f"ffcv {workers}", [])]
+        rate = summarise(rates)
+        rows.append(
+            [
+                label,
+                workers,
+                f"{rate.median:,.0f}",
+                f"{rate.low:,.0f}-{rate.high:,.0f}",
+                f"**{compare(rates, base).of_medians:.2f}**" if base else "",
+                f"{runs[name][0]['num_bytes'] / 2**20:,.0f}",
+                "",
+            ]
+        )
+    head = ["writer", "workers", "images/s", "min-max", "x FFCV", "file MiB", "note"]
+    finish(
+        write_report(
+            options.out,
+            "converting",
+            title="Converting an image folder",
+            command=options.command,
+            sections=[
+                f"{options.num_images} JPEGs of 500 px, quality 90; {options.rounds} interleaved rounds, warm cache.",
+                markdown_table(head, rows),
+            ],
+            data={"runs": runs, "failures": failures},
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Time to the first batch, in a fresh process.
+
+    python benchmarks/first_batch.py --photos DIR
+
+``build`` is the constructor, ``first batch`` the wait after it; both together are what a user waits for, beside the
+imports. ``NUMBA_CACHE_DIR`` points to an empty folder each time ("cold": nothing compiled is kept from before), and
+for ours also to one that a first run has filled. About 20 s a loader and round, FFCV more.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from typing import Any
+
+from common import finish, parse, say
+from inputs import our_file
+
+from train.benchmarking.numbers import interleave, summarise
+from train.benchmarking.report import markdown_table, write_report
+from train.benchmarking.rounds import Child, ChildError
+from train.benchmarking.spec import PIPELINES, BenchSpec
+
+CASES = ("beton", "beton, normalised", "beton, again", "torch-fast", "torch", "ffcv")
+
+
+def start_once(spec: BenchSpec, cache: str) -> dict[str, Any]:
+    """Start the contender once, and return the seconds of each step."""
+    child = Child(spec, environment={"NUMBA_CACHE_DIR": cache})
+    try:
+        return child.start()
+    finally:
+        child.close()
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measure and write the report."""
+    options = parse(__doc__, argv)
+    path = our_file(options, 500)
+    steps: dict[str, list[dict[str, Any]]] = {}
+    notes: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as kept:
+        for number, case in interleave(CASES, options.rounds):
+            if case in notes:
+                continue
+            spec = BenchSpec(
+                loader=case.partition(",")[0],
+                path=str(path),
+                work_dir=str(options.work_dir),
+                pipeline="train-normalized" if case.endswith("normalised") else "train",
+                batch_size=options.batch_size,
+                num_workers=options.num_workers,
+            )
+            try:
+                with tempfile.TemporaryDirectory() as empty:
+                    facts = start_once(spec, kept if case.endswith("again") else empty)
+            except ChildError as error:
+                notes[case] = f"{'not installed' if error.missing else 'failed'}: {error}"
+                continue
+            steps.setdefault(case, []).append(facts)
+            waited = facts["build_seconds"] + facts["first_batch_seconds"]
+            say(
+                f"round {number + 1}  {case}: {waited:.2f} s from construction, {facts['process_seconds']:.2f} s in all"
+            )
+    rows = []
+    for case in CASES:
+        if case not in steps:
+            rows.append([case, "-", "", "", "", "", notes.get(case, "")])
+            continue
+        built, first, whole, imported = (
+            [entry[key] for entry in steps[case]]
+            for key in ("build_seconds", "first_batch_seconds", "process_seconds", "import_seconds")
+        )
+        both = summarise([one + other for one, other in zip(built, first, strict=True)])
+        rows.append(
+            [
+                case,
+                f"{summarise(built).median:.2f}",
+                f"{summarise(first).median:.2f}",
+                f"**{both.median:.2f}** ({both.low:.2f}-{both.high:.2f})",
+                f"{summarise(imported).median:.2f}",
+                f"{summarise(whole).median:.2f}",
+                "",
+            ]
+        )
+    head = ["loader", "build, s", "first batch, s", "both, s", "imports, s", "process, s", "note"]
+    finish(
+        write_report(
+            options.out,
+            "first-batch",
+            title="Time to the first batch in a fresh process",
+            command=options.command,
+            sections=[
+                f"{PIPELINES['train']}; batch {options.batch_size}, {options.num_workers} workers, warm page cache, "
+                f"{options.rounds} interleaved rounds. Nothing compiled is kept from one run to the next, but for "
+                '"beton, again".',
+                markdown_table(head, rows),
+            ],
+            data={"steps": steps, "notes": notes},
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

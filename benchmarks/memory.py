@@ -1,0 +1,98 @@
+"""Memory of 1, 2 and 4 ranks that load the same file on one machine.
+
+    python benchmarks/memory.py --photos DIR [--copies 8]
+
+``own`` is memory that exists only because the rank runs (anonymous and shared memory, each page counted once among
+those who share it), less that of a process that has only imported torch; ``mapped`` is the rank's part of the page
+cache it has mapped, which all ranks share. About 40 s a loader and number of ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from common import Options, finish, parse, say
+from inputs import large_file
+
+from train.benchmarking.numbers import summarise
+from train.benchmarking.report import markdown_table, write_report
+from train.benchmarking.rounds import Child, ChildError
+from train.benchmarking.spec import BenchSpec
+
+LOADERS = ("beton", "torch-fast", "ffcv")
+RANKS = (1, 2, 4)
+
+
+def measure_ranks(options: Options, spec: BenchSpec, num_ranks: int) -> list[dict[str, Any]]:
+    """Run so many processes at once, and return what each holds in the middle of its work."""
+    children = [Child(spec) for _ in range(num_ranks)]
+    try:
+        for child in children:
+            child.start()
+        # Two rounds: by the second one every buffer has been used.
+        return [child.round(options.seconds) for _ in range(2) for child in children][num_ranks:]
+    finally:
+        for child in children:
+            child.close()
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measure and write the report."""
+
+    def add_options(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "--copies", type=int, default=8, help="how often each image is stored, to make the file large"
+        )
+
+    options = parse(__doc__, argv, add_options=add_options, seconds=3.0)
+    path = large_file(options, options.copies if not options.quick else 2)
+    file_bytes = path.stat().st_size
+
+    def spec(name: str) -> BenchSpec:
+        return BenchSpec(
+            loader=name,
+            path=str(path),
+            work_dir=str(options.work_dir),
+            batch_size=options.batch_size,
+            num_workers=options.num_workers,
+            stop_between=False,
+        )
+
+    batch_bytes = options.batch_size * 3 * 224 * 224
+    # The synthetic contender holds two batches beside torch.
+    idle = measure_ranks(options, spec("synthetic"), 1)[0]["own_bytes"] - 2 * batch_bytes
+    rows, data = [], []
+    for name in LOADERS:
+        for num_ranks in RANKS:
+            try:
+                entries = measure_ranks(options, spec(name), num_ranks)
+            except ChildError as error:
+                rows.append([name, str(num_ranks), "-", "", "", f"{'not installed' if error.missing else error}"])
+                continue
+            own = summarise([entry["own_bytes"] - idle for entry in entries]).median
+            mapped = sum(entry["mapped_bytes"] for entry in entries)
+            data.append({"loader": name, "num_ranks": num_ranks, "ranks": entries})
+            row = [f"{own / 2**20:,.0f}", f"{own / file_bytes:.0%}", f"{mapped / 2**20:,.0f}", ""]
+            rows.append([name, str(num_ranks), *row])
+            say(f"{name}, {num_ranks} ranks: {own / 2**20:,.0f} MiB of its own each")
+    head = ["loader", "ranks", "own MiB a rank", "of the file", "page cache mapped, all ranks, MiB", "note"]
+    finish(
+        write_report(
+            options.out,
+            "memory",
+            title="Memory of the ranks of one machine",
+            command=options.command,
+            sections=[
+                f"One file of {file_bytes / 2**20:,.0f} MiB, batch {options.batch_size} "
+                f"({batch_bytes / 2**20:.0f} MiB), {options.num_workers} workers a rank. A process with nothing but "
+                f"torch in it has {idle / 2**20:,.0f} MiB, which is taken off.",
+                markdown_table(head, rows),
+            ],
+            data={"idle_bytes": idle, "file_bytes": file_bytes, "runs": data},
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
