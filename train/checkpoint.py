@@ -21,6 +21,8 @@ import random
 import re
 import shutil
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,8 +30,8 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from dataloading import UsageError
@@ -132,7 +134,7 @@ def save_checkpoint(
     if ema is not None:
         state["ema"] = ema.weights
     with _quiet():
-        dcp.save(state, checkpoint_id=partial, no_dist=not dist.is_initialized())
+        state_dict_saver.save(state, checkpoint_id=partial, no_dist=not dist.is_initialized())
     _write(partial / f"rank-{world.rank}.pt", lambda file: torch.save(rank_state, file))
     barrier()
     if world.is_main:
@@ -200,7 +202,7 @@ def load_checkpoint(
     if ema is not None:
         state["ema"] = ema.weights
     with _quiet():
-        dcp.load(state, checkpoint_id=path, no_dist=not dist.is_initialized())
+        state_dict_loader.load(state, checkpoint_id=path, no_dist=not dist.is_initialized())
     set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
     # Written by this program beside the weights; it holds NumPy and Python generator states, not only tensors.
     rank_state: dict[str, Any] = torch.load(path / f"rank-{world.rank}.pt", map_location="cpu", weights_only=False)
@@ -236,20 +238,9 @@ def _prune(directory: Path, keep: int) -> None:
         shutil.rmtree(path)
 
 
-def _quiet() -> Any:
+@contextmanager
+def _quiet() -> Iterator[None]:
     # DCP warns on every call without a process group, which is a normal way to run this program.
-    context = warnings.catch_warnings()
-    context.__enter__()
-    warnings.filterwarnings("ignore", module=r"torch\.distributed.*")
-    return _Closing(context)
-
-
-class _Closing:
-    def __init__(self, context: Any) -> None:
-        self._context = context
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *details: object) -> None:
-        self._context.__exit__(*details)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"torch\.distributed.*")
+        yield

@@ -221,6 +221,7 @@ def summarise_run(records: Sequence[Mapping[str, Any]], *, loader: str, repeat: 
     slept = math.fsum(step["sleep_s"] for step in timed)
     watched = [step["device_pct"] for step in timed if step["device_pct"] is not None]
     start = next(record for record in records if record["event"] == "start")
+    busy: float | None
     if start["options"]["accelerator"] != REAL:
         busy, source = 100.0 * slept / seconds, "simulated"
     elif start["device"].startswith("cuda"):

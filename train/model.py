@@ -21,22 +21,35 @@ from .options import ModelOptions
 
 
 class TinyNet(nn.Module):
-    """A network for tests: two convolutions, group norm (no state across images), one linear layer."""
+    """A network for tests: two convolutions and one linear layer.
 
-    def __init__(self, num_classes: int) -> None:
+    Parameters
+    ----------
+    num_classes : int
+        Outputs.
+    batch_norm : bool
+        Batch norm, which keeps statistics; else group norm, whose rows do not see one another.
+    """
+
+    def __init__(self, num_classes: int, *, batch_norm: bool = False) -> None:
         super().__init__()
+
+        def norm(channels: int) -> nn.Module:
+            return nn.BatchNorm2d(channels) if batch_norm else nn.GroupNorm(2, channels)
+
         self.features = nn.Sequential(
             nn.Conv2d(3, 8, 3, stride=2, padding=1, bias=False),
-            nn.GroupNorm(2, 8),
+            norm(8),
             nn.ReLU(),
-            nn.Sequential(nn.Conv2d(8, 16, 3, stride=2, padding=1, bias=False), nn.GroupNorm(2, 16), nn.ReLU()),
+            nn.Sequential(nn.Conv2d(8, 16, 3, stride=2, padding=1, bias=False), norm(16), nn.ReLU()),
         )
         self.pool = nn.AdaptiveAvgPool2d(1)
         self.classifier = nn.Linear(16, num_classes)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return logits, shape (N, num_classes)."""
-        return self.classifier(self.pool(self.features(images)).flatten(1))
+        logits: torch.Tensor = self.classifier(self.pool(self.features(images)).flatten(1))
+        return logits
 
 
 def build_model(name: str, num_classes: int) -> nn.Module:
@@ -45,7 +58,7 @@ def build_model(name: str, num_classes: int) -> nn.Module:
     Parameters
     ----------
     name : str
-        ``tiny`` or the name of a torchvision classification model.
+        ``tiny``, ``tiny-bn`` or the name of a torchvision classification model.
     num_classes : int
         Outputs.
 
@@ -54,8 +67,8 @@ def build_model(name: str, num_classes: int) -> nn.Module:
     UsageError
         torchvision has no such classification model.
     """
-    if name == "tiny":
-        return TinyNet(num_classes)
+    if name in ("tiny", "tiny-bn"):
+        return TinyNet(num_classes, batch_norm=name == "tiny-bn")
     from torchvision import models
 
     known = models.list_models(module=models)
@@ -65,9 +78,9 @@ def build_model(name: str, num_classes: int) -> nn.Module:
         near = ", ".join(difflib.get_close_matches(name, known, n=3)) or "beton train --help"
         raise UsageError(f"--model {name!r} is not a torchvision classification model; did you mean: {near}?")
     options: dict[str, Any] = {"init_weights": True} if name in ("googlenet", "inception_v3") else {}
-    model = models.get_model(name, weights=None, num_classes=num_classes, **options)
+    model: nn.Module = models.get_model(name, weights=None, num_classes=num_classes, **options)
     if hasattr(model, "aux_logits"):
-        model.aux_logits = False
+        model.aux_logits = False  # type: ignore[assignment]  (a plain attribute of two models)
     return model
 
 
@@ -88,7 +101,7 @@ class Replica:
         # FSDP2 shards contiguous parameters only; images in channels_last are enough for the kernels to follow.
         nhwc = options.channels_last and options.strategy != "fsdp"
         layout = torch.channels_last if nhwc else torch.contiguous_format
-        model = model.to(device=device, memory_format=layout)
+        model = model.to(device).to(memory_format=layout)
         distributed = dist.is_initialized()
         if options.sync_bn and distributed:
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)

@@ -111,7 +111,7 @@ class ModelOptions:
         A value is out of range, or two of them contradict each other.
     """
 
-    model: str = option("resnet18", "a torchvision classification model, or `tiny` (tests)")
+    model: str = option("resnet18", "a torchvision classification model, or `tiny`, `tiny-bn` (tests)")
     num_classes: int = option(0, "outputs of the network; 0 means as many as the data has classes")
     strategy: str = option("ddp", "how processes share the work: replicas or sharded parameters", choices=STRATEGIES)
     amp: str = option("none", "mixed precision of forward and backward", choices=PRECISIONS)

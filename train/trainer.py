@@ -68,6 +68,7 @@ class Trainer:
         self.clock = StepClock(device)
         self._vote = StopVote()
         self._stop_asked = False
+        self._saved_step = -1
         self._data = make_data(options, world, device)
         self._loader = self._data.loader
         data, optim = options.data, options.optim
@@ -181,6 +182,8 @@ class Trainer:
         epoch = self._progress.epoch
         self._epoch_start = time.perf_counter()
         self._steps.start_epoch()
+        if self._progress.step_in_epoch == self._steps_per_epoch:
+            return False  # stopped after the last step of an epoch, before its end was dealt with
         if self._progress.step_in_epoch == 0:
             self._loader.set_epoch(epoch)
         batches = iter(self._loader)
@@ -192,6 +195,12 @@ class Trainer:
                 every = self._options.run.checkpoint_steps
                 if every and self._progress.step % every == 0 and self._network is not None:
                     self._save()
+            if self._progress.step_in_epoch == self._steps_per_epoch and next(batches, None) is not None:
+                # Asking once more also tells the loader that the epoch is over: ours begins the next one meanwhile.
+                raise UsageError(
+                    f"--loader {self._options.data.loader} delivers more than the {self._micro_batches} batches of "
+                    "its length"
+                )
         finally:
             # Leaving early must end the loader's work now, not when the garbage collector finds it.
             close = getattr(batches, "close", None)
@@ -334,6 +343,9 @@ class Trainer:
     def _save(self) -> None:
         if self._output is None or self._network is None or not self._options.run.checkpoints:
             return
+        if self._progress.step == self._saved_step:
+            return
+        self._saved_step = self._progress.step
         self._steps.flush()
         rank_state = {
             "random": random_state(self._device),
@@ -378,7 +390,7 @@ class Trainer:
                     tensor.copy_(state[kind][name])
         self._network.scaler.load_state_dict(state["scaler"])
         self._network.tally.sums.copy_(state["tally"])
-        if self._progress.step_in_epoch:
+        if 0 < self._progress.step_in_epoch < self._steps_per_epoch:
             self._loader.load_state_dict(state["loader"])
         set_random_state(state["random"], self._device)
         return True

@@ -35,8 +35,9 @@ UNEVEN: dict[str, Any] = {
     "keep": 99,
 }
 FSDP_EMA: dict[str, Any] = {"strategy": "fsdp", "ema": 0.9}
-BATCH_NORM: dict[str, Any] = {"model": "resnet18", "drop_last": True, "val_batch_size": 5}
-LONG: dict[str, Any] = {"model": "resnet18", "image_size": 64, "resize_size": 64, "epochs": 6, "val": ""}
+BATCH_NORM: dict[str, Any] = {"model": "tiny-bn", "drop_last": True, "val_batch_size": 5}
+# Long enough to be hit by a signal: 160 steps.
+LONG: dict[str, Any] = {"model": "tiny-bn", "epochs": 40, "val": "", "checkpoint_steps": 1000}
 # "resume": the directory of a checkpoint, under the directory of all outputs.
 SCENARIOS: dict[str, dict[str, Any]] = {
     "ddp": {},

@@ -47,7 +47,7 @@ RECIPE = {"ema": 0.9, "mixup": 0.2, "cutmix": 1.0, "clip_norm": 1.0, "epochs": 3
         ("torch", {"num_workers": 1, "amp": "fp16"}),
         ("torch-fast", {"accum": 2}),
         ("beton", {"amp": "bf16"}),
-        ("beton", {"num_workers": 2, "model": "resnet18", "epochs": 2}),
+        ("beton", {"num_workers": 2, "model": "tiny-bn", "epochs": 2}),
     ],
 )
 def test_a_killed_run_resumes_bit_for_bit(
@@ -119,7 +119,7 @@ def test_precisions_agree_roughly(precision: str, beton: Path, tmp_path: Path) -
 
 
 def test_validating_does_not_change_the_training(beton: Path, tmp_path: Path) -> None:
-    values = {"data": str(beton), "model": "resnet18", "epochs": 2, "ema": 0.5, "batch_size": 9}
+    values = {"data": str(beton), "model": "tiny-bn", "epochs": 2, "ema": 0.5, "batch_size": 9}
     with_val = train_here(tmp_path / "with", val=str(beton), **values)
     without = train_here(tmp_path / "without", **values)
     assert losses(with_val) == losses(without)
@@ -144,15 +144,18 @@ def test_a_simulated_device_sleeps_and_trains_nothing(beton: Path, tmp_path: Pat
     assert only(records, "start")[0]["options"]["accelerator"] == "sim:200"
 
 
-def test_sigterm_saves_and_leaves_with_143(beton: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The signal is honoured after the step, inside the epoch; the resumed run ends like an uninterrupted one."""
+@pytest.mark.parametrize("at_step", [4, 6])
+def test_sigterm_saves_and_leaves_with_143(
+    at_step: int, beton: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal is honoured after the step, be it an epoch's last; the resumed run ends like an uninterrupted one."""
     values = {**SMALL, "data": str(beton), "loader": "beton", "epochs": 2}
     whole = train_here(tmp_path / "whole", **values)
     real = Trainer._train_step
 
     def signalled(self: Trainer, batches: Any) -> None:
         real(self, batches)
-        if self._progress.step == 4:
+        if self._progress.step == at_step:
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(Trainer, "_train_step", signalled)
@@ -160,8 +163,10 @@ def test_sigterm_saves_and_leaves_with_143(beton: Path, tmp_path: Path, monkeypa
     assert run_training(make_options(**values, output=str(tmp_path / "cut")), {}) == STOPPED == 143
     assert signal.getsignal(signal.SIGTERM) is before
     monkeypatch.undo()
-    assert [path.name for path in (tmp_path / "cut" / "checkpoints").iterdir()] == ["step-00000004"]
-    assert losses(train_here(tmp_path / "cut", resume="auto", **values)) == losses(whole)
+    assert [path.name for path in (tmp_path / "cut" / "checkpoints").iterdir()] == [f"step-{at_step:08d}"]
+    resumed = train_here(tmp_path / "cut", resume="auto", **values)
+    assert losses(resumed) == losses(whole)
+    assert [r["train_loss"] for r in only(resumed, "epoch")] == [r["train_loss"] for r in only(whole, "epoch")]
 
 
 def test_a_checkpoint_that_was_not_finished_is_not_taken(

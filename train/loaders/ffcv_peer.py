@@ -83,8 +83,8 @@ class FfcvLoader:
             image = [CenterCropRGBImageDecoder(size, ratio=spec.image_size / spec.resize_size)]
         label: list[Any] = [IntDecoder(), ToTensor()]
         if self.normalised:
-            scale = np.float32(255.0)
-            mean, std = np.float32(spec.mean) * scale, np.float32(spec.std) * scale
+            mean = np.array(spec.mean, dtype=np.float32) * np.float32(255.0)
+            std = np.array(spec.std, dtype=np.float32) * np.float32(255.0)
             image += [NormalizeImage(mean, std, np.float32), ToTensor(), ToTorchImage()]
         else:
             image += [ToTensor(), ToDevice(spec.device, non_blocking=True), ToTorchImage()]

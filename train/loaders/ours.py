@@ -22,7 +22,7 @@ class BetonLoader:
 
     def __init__(self, spec: LoaderSpec) -> None:
         from dataloading import Loader
-        from dataloading import transforms as T  # noqa: N812  (the usual name of the module)
+        from dataloading import transforms as T
 
         source = FileSource(spec.path)
         self._fields = source.image_field, source.label_field

@@ -104,11 +104,10 @@ class FileSource:
         if self._num_samples == 0:
             raise UsageError(f"{path} has no samples")
         names = reader.extension.class_names if reader.extension is not None else None
-        if names is None:
+        if names is None:  # FFCV's files have none
             num_classes = int(np.asarray(reader.column(self.label_field)).max()) + 1
-            self.classes = [str(number) for number in range(num_classes)]
-        else:
-            self.classes = list(names)
+            names = tuple(str(number) for number in range(num_classes))
+        self.classes = list(names)
         self._reader: Any = reader
         self._places: tuple[np.ndarray, ...] | None = None
 

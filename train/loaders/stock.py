@@ -87,7 +87,8 @@ def _decode_pillow(item: Item) -> Image.Image:
         return Image.fromarray(item.raw)
     assert item.encoded is not None
     with Image.open(io.BytesIO(item.encoded)) as image:
-        return image.convert("RGB")
+        pixels: Image.Image = image.convert("RGB")
+    return pixels
 
 
 def _decode_fast(item: Item) -> torch.Tensor:
