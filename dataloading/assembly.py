@@ -6,6 +6,7 @@ Knows neither the order of samples (that comes as a `Step`) nor threads (it is t
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -90,7 +91,6 @@ class Recipe:
         others: Mapping[str, Decoder],
         seed: int,
         group_size: int,
-        num_workers: int,
         on_error: OnError,
         transfer: Transfer,
         clock: Clock,
@@ -104,7 +104,8 @@ class Recipe:
         self.on_error = on_error
         self.transfer = transfer
         self.clock = clock
-        self._scratch: list[dict[tuple[str, str], npt.NDArray[Any]]] = [{} for _ in range(num_workers)]
+        # By thread, not by a worker's number: two iterators of one loader have workers of equal numbers.
+        self._scratch = threading.local()
 
     def jobs(self, order: EpochOrder, epoch: int) -> Iterator[BatchJob]:
         """Make the jobs of one epoch, one a step."""
@@ -113,9 +114,9 @@ class Recipe:
                 step = order.step(number)
             yield BatchJob(self, step, epoch)
 
-    def scratch(self, worker: int, purpose: tuple[str, str], shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
-        """Give a worker's own array for one purpose, made once."""
-        arrays = self._scratch[worker]
+    def scratch(self, purpose: str, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
+        """Give the calling thread's own array for one purpose, made once."""
+        arrays: dict[str, npt.NDArray[Any]] = self._scratch.__dict__
         if purpose not in arrays:
             arrays[purpose] = np.empty((self.group_size, *shape), dtype)
         return arrays[purpose]
@@ -177,18 +178,18 @@ class BatchJob:
             for row, reason in decoder.decode(self.indices[first:last], self._values[name], first):
                 self._fail(DecodeError, reason, first + row, name)
         for name, image in self._recipe.images.items():
-            self._run_images(name, image, first, last, worker)
+            self._run_images(name, image, first, last)
 
-    def _run_images(self, name: str, image: ImageField, first: int, last: int, worker: int) -> None:
+    def _run_images(self, name: str, image: ImageField, first: int, last: int) -> None:
         recipe, pipeline, num = self._recipe, image.pipeline, last - first
         out = self._values[name][first:last]
         planar = out
         if image.interleaved:
             dtype = np.dtype(pipeline.storage_dtype)
-            planar = recipe.scratch(worker, (name, "planar"), pipeline.out_shape, dtype)[:num]
+            planar = recipe.scratch(f"{name} planar", pipeline.out_shape, dtype)[:num]
         decoded = planar
         if not pipeline.in_place:
-            decoded = recipe.scratch(worker, (name, "decoded"), pipeline.decode_shape, np.uint8)[:num]
+            decoded = recipe.scratch(f"{name} decoded", pipeline.decode_shape, np.uint8)[:num]
         started = time.perf_counter()
         for run_first, run_last in self._good_runs(first, last):
             requests = self._requests[name][run_first:run_last]

@@ -246,7 +246,6 @@ class Loader:
             others=self._plan.others,
             seed=self.seed,
             group_size=self._group_size,
-            num_workers=self.num_workers,
             on_error=self._on_error,
             transfer=self._transfer,
             clock=self._clock,

@@ -107,11 +107,11 @@ def occurrences(indices: Indices) -> Indices | None:
     >>> occurrences(np.array([4, 9, 4, 4])).tolist()
     [0, 0, 1, 2]
     """
+    if len(indices) == 0 or np.bincount(indices).max() == 1:
+        return None
     order = np.argsort(indices, kind="stable")
     ordered = indices[order]
     again = np.append(False, ordered[1:] == ordered[:-1])
-    if not again.any():
-        return None
     places = np.arange(len(ordered))
     views = np.empty(len(ordered), np.int64)
     views[order] = places - np.maximum.accumulate(np.where(again, 0, places))

@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import DistributedSampler, RandomSampler, SubsetRandomSampler
 
 from dataloading import Loader
-from dataloading import transforms as T  # noqa: N812 (the name users give it)
+from dataloading import transforms as T
 from dataloading.errors import DecodeError, StateError, TransformError, UsageError
 from dataloading.format import BytesField, IntField, JSONField, NDArrayField, Writer
 from tests.support.files import jpeg, photo_like, raw, write_images, write_labels
@@ -480,6 +480,18 @@ def test_two_iterators_of_one_loader_do_not_disturb_each_other(labels_file):
     loader = Loader(labels_file, batch_size=7, num_workers=2)
     for a, b in zip(loader, loader, strict=True):
         assert a["label"].tolist() == b["label"].tolist()
+
+
+def test_two_iterators_of_one_loader_do_not_share_the_memory_they_work_in(tmp_path):
+    write_images(tmp_path / "p.beton", 60, sizes=(150, 200))
+    transforms = {"image": [T.RandomResizedCrop(128), T.Normalize(MEAN, STD)]}
+    loader = Loader(tmp_path / "p.beton", batch_size=12, transforms=transforms, num_workers=2)
+    want = [batch["image"] for batch in loader]
+    for _ in range(4):
+        pair = [iter(_again(loader, 0)), iter(_again(loader, 0))]
+        for image, a, b in zip(want, *pair, strict=True):
+            assert torch.equal(a["image"], image)
+            assert torch.equal(b["image"], image)
 
 
 def test_the_next_epoch_is_begun_before_it_is_asked_for(photos_file):

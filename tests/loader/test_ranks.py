@@ -14,7 +14,7 @@ import torch.multiprocessing as mp
 from torch.utils.data import DistributedSampler
 
 from dataloading import Loader
-from dataloading import transforms as T  # noqa: N812 (the name users give it)
+from dataloading import transforms as T
 from dataloading.errors import UsageError
 from dataloading.format import ImageField, IntField, Writer
 from dataloading.ranks import find_ranks
