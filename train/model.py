@@ -78,9 +78,10 @@ def build_model(name: str, num_classes: int) -> nn.Module:
         near = ", ".join(difflib.get_close_matches(name, known, n=3)) or "beton train --help"
         raise UsageError(f"--model {name!r} is not a torchvision classification model; did you mean: {near}?")
     options: dict[str, Any] = {"init_weights": True} if name in ("googlenet", "inception_v3") else {}
-    model: nn.Module = models.get_model(name, weights=None, num_classes=num_classes, **options)
+    model: Any = models.get_model(name, weights=None, num_classes=num_classes, **options)
     if hasattr(model, "aux_logits"):
-        model.aux_logits = False  # type: ignore[assignment]  (a plain attribute of two models)
+        model.aux_logits = False
+    assert isinstance(model, nn.Module)
     return model
 
 

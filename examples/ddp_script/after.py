@@ -1,0 +1,63 @@
+"""The same script fed by our Loader: `diff before.py after.py` is the whole change.
+
+beton convert imagefolder photos/ photos.beton
+torchrun --nproc_per_node=2 examples/ddp_script/after.py photos.beton
+"""
+
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torchvision import models
+
+from dataloading import Loader
+from dataloading import transforms as T
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+EPOCHS, BATCH_SIZE, IMAGE_SIZE = 2, 8, 64
+
+
+def main(path: str) -> None:
+    """Train on this process's share."""
+    cuda = torch.cuda.is_available()
+    dist.init_process_group("nccl" if cuda else "gloo")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+
+    loader = Loader(
+        path,
+        batch_size=BATCH_SIZE,
+        shuffle="global",
+        transforms={"image": [T.RandomResizedCrop(IMAGE_SIZE), T.RandomHorizontalFlip(), T.Normalize(MEAN, STD)]},
+        num_workers=1,
+        tail="drop",
+        drop_last=True,
+        device=device,
+    )
+
+    model = models.resnet18(num_classes=len(loader.dataset.classes)).to(device)
+    ddp = DistributedDataParallel(model, device_ids=[device.index] if cuda else None)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.02, momentum=0.9)
+
+    for epoch in range(EPOCHS):
+        loader.sampler.set_epoch(epoch)
+        start, num_images = time.perf_counter(), 0
+        for images, labels in loader:
+            loss = cross_entropy(ddp(images), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            num_images += len(images) * dist.get_world_size()
+        if dist.get_rank() == 0:
+            rate = num_images / (time.perf_counter() - start)
+            print(f"epoch {epoch}: {len(loader)} steps, loss {loss.item():.3f}, {rate:.0f} images/s")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
