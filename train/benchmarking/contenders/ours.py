@@ -19,7 +19,7 @@ __all__ = ["BetonContender", "KernelsContender", "our_transforms"]
 
 def our_transforms(spec: BenchSpec) -> list[Any]:
     """Return the pipeline in our words."""
-    from dataloading import transforms as T  # noqa: N812  (the usual name of the module)
+    from dataloading import transforms as T
 
     if spec.training:
         steps: list[Any] = [T.RandomResizedCrop(spec.image_size), T.RandomHorizontalFlip()]
