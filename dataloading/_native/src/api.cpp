@@ -4,9 +4,11 @@
 
 #include "beton_native.h"
 #include "header.h"
+#include "jpeg_file.h"
 #include "kernels.h"
 #include "libjpeg_io.h"
 #include "region.h"
+#include "scratch.h"
 #include "status.h"
 
 using namespace beton;
@@ -19,6 +21,20 @@ Status check_whole(const uint8_t* data, int64_t size, JpegHeader* header) {
   Status status = parse_header(data, size_t(size), header);
   if (status != kOk) return status;
   return check_plausible(*header, size_t(size));
+}
+
+// Our own way to a JPEG with the coefficients of another, kUnsupported where there is none.
+Status recode_checked(const JpegHeader& header, const uint8_t* data, size_t size, int restart, bool keep_icc,
+                      uint8_t** out, size_t* bytes) {
+  Status status;
+  Scratch& scratch = thread_scratch();
+  try {
+    status = recode(header, data, size, restart, keep_icc, &scratch, out, bytes);
+  } catch (const std::bad_alloc&) {
+    status = kOutOfMemory;
+  }
+  scratch.trim();
+  return status;
 }
 
 void clear(char* reason) {
@@ -109,7 +125,19 @@ int32_t beton_jpeg_transcode(const uint8_t* data, int64_t size, int32_t restart,
   Status status = check_whole(data, size, &h);
   if (status != kOk) return status;
   size_t bytes = 0;
+  const Status own = recode_checked(h, data, size_t(size), restart, keep_icc != 0, out, &bytes);
+  if (own == kOk) {
+    *out_bytes = int64_t(bytes);
+    return kOk;
+  }
+  // Whatever is not plainly sound is libjpeg's to judge, and to give a reason for. But it lets runs of zeros leave
+  // their block, which no encoder makes.
   status = libjpeg_transcode(data, size_t(size), restart, keep_icc != 0, out, &bytes, reason);
+  if (status == kOk && own == kBadCode) {
+    std::free(*out);
+    *out = nullptr;
+    return kBadCode;
+  }
   *out_bytes = int64_t(bytes);
   return status;
 }

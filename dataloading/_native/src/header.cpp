@@ -172,7 +172,10 @@ Status parse_header(const uint8_t* data, size_t size, JpegHeader* h) {
         h->restart_interval = u16(p);
         break;
       case 0xE0:
-        if (n >= 14 && is(p, "JFIF\0", 5)) h->seen_jfif = true;
+        if (n >= 14 && is(p, "JFIF\0", 5)) {
+          h->seen_jfif = true;
+          for (int i = 0; i < 7; i++) h->jfif[i] = p[5 + i];
+        }
         break;
       case 0xEE:
         if (n >= 12 && is(p, "Adobe", 5)) {

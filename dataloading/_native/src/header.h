@@ -25,6 +25,7 @@ struct JpegHeader {
   int mcu_width = 8, mcu_height = 8, mcus_per_row = 0, mcu_rows = 0;
   bool progressive = false, arithmetic = false, seen_jfif = false, seen_adobe = false;
   int adobe_transform = 0;
+  uint8_t jfif[7] = {1, 1, 0, 0, 1, 0, 1};  // version, unit and densities; as here unless the file says otherwise
   int restart_interval = 0;  // MCUs
   int space = BETON_SPACE_YCBCR;
   int num_scan_components = 0;

@@ -10,6 +10,7 @@
 
 #include "entropy.h"
 #include "resample.h"
+#include "symbols.h"
 
 namespace beton {
 
@@ -65,6 +66,11 @@ struct Kernels {
   void (*double_both)(const uint8_t* near, const uint8_t* far, int n, uint8_t* out);
   void (*exact_ycc_to_rgb)(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, int n, uint8_t* r, uint8_t* g,
                            uint8_t* b);
+  // Baseline scans as lists of symbols; see symbol_loops.h.
+  Status (*read_symbols)(ScanState* state, const SymbolLayout& layout, int mcus, SymbolSink* sink);
+  uint8_t* (*write_codes)(const uint32_t* symbols, size_t count, const uint32_t* codes, uint8_t* out);
+  // Copies with a 00 behind each FF; returns the bytes written. `out` has room for 2 * size + 32.
+  size_t (*stuff)(const uint8_t* data, size_t size, uint8_t* out);
 };
 
 const Kernels& kernels();               // the best this processor runs, unless select_kernels chose another

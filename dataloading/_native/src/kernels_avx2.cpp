@@ -240,6 +240,30 @@ size_t unstuff(const uint8_t* data, size_t size, uint8_t* out) {
   return used;
 }
 
+size_t stuff(const uint8_t* data, size_t size, uint8_t* out) {
+  const __m256i ff = _mm256_set1_epi8(-1);
+  size_t at = 0, used = 0;
+  while (at + 32 <= size) {
+    const __m256i v = load(data + at);
+    store(out + used, v);
+    const uint32_t hit = uint32_t(_mm256_movemask_epi8(_mm256_cmpeq_epi8(v, ff)));
+    if (hit == 0) {
+      at += 32;
+      used += 32;
+    } else {
+      const size_t n = size_t(__builtin_ctz(hit)) + 1;
+      at += n;
+      used += n;
+      out[used++] = 0;
+    }
+  }
+  for (; at < size; at++) {
+    out[used++] = data[at];
+    if (data[at] == 0xFF) out[used++] = 0;
+  }
+  return used;
+}
+
 // Products of row pairs: a * wa + b * wb in 32 bits, low and high halves of each lane.
 struct Wide {
   __m256i low, high;
@@ -340,6 +364,7 @@ void idct_pair(const int16_t* a, const uint16_t* quant_a, uint8_t* out_a, ptrdif
 }  // namespace beton
 
 #include "block_loops.h"
+#include "symbol_loops.h"
 
 namespace beton {
 
@@ -347,7 +372,7 @@ namespace {
 
 const Kernels kAvx2Kernels = {"avx2",      horizontal, vertical,    pack,       ycc_to_rgb, split_rgb,
                               find_marker, unstuff,    decode_mcus, blend_rows, double_row, double_both,
-                              exact_ycc_to_rgb};
+                              exact_ycc_to_rgb, read_symbols, write_codes, stuff};
 
 }  // namespace
 

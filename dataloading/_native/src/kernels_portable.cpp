@@ -72,6 +72,7 @@ void idct_pair(const int16_t* a, const uint16_t* quant_a, uint8_t* out_a, ptrdif
 }  // namespace beton
 
 #include "block_loops.h"
+#include "symbol_loops.h"
 
 namespace beton {
 
@@ -165,10 +166,23 @@ size_t unstuff(const uint8_t* data, size_t size, uint8_t* out) {
   return used;
 }
 
+size_t stuff(const uint8_t* data, size_t size, uint8_t* out) {
+  size_t at = 0, used = 0;
+  while (at < size) {
+    const void* hit = std::memchr(data + at, 0xFF, size - at);
+    const size_t stop = hit == nullptr ? size : size_t(static_cast<const uint8_t*>(hit) - data) + 1;
+    std::memcpy(out + used, data + at, stop - at);
+    used += stop - at;
+    if (hit != nullptr) out[used++] = 0;
+    at = stop;
+  }
+  return used;
+}
+
 }  // namespace
 
 const Kernels kPortableKernels = {"portable",  horizontal,  vertical,   pack,       ycc_to_rgb,  split_rgb,
                                   find_marker, unstuff,     decode_mcus, blend_rows, double_row, double_both,
-                                  exact_ycc_to_rgb};
+                                  exact_ycc_to_rgb, read_symbols, write_codes, stuff};
 
 }  // namespace beton

@@ -52,6 +52,7 @@ Status Scan::open(const JpegHeader& header, const uint8_t* data, size_t size, in
   segments.push_back(header.entropy_offset);
   const int64_t needed = std::min(last_mcu / interval_ + 1, (num_mcus_ + interval_ - 1) / interval_);
   size_t at = header.entropy_offset;
+  end_marker_ = 0;
   while (int64_t(segments.size()) <= needed) {
     at += kernels_->find_marker(data + at, size - at);
     while (at + 1 < size && data[at + 1] == 0xFF) at++;  // fill bytes
@@ -64,7 +65,10 @@ Status Scan::open(const JpegHeader& header, const uint8_t* data, size_t size, in
     const bool restart = marker >= 0xD0 && marker <= 0xD7;
     if (restart && (header.restart_interval == 0 || marker - 0xD0 != int((segments.size() - 1) & 7))) return kBadMarker;
     segments.push_back(at);
-    if (!restart) break;
+    if (!restart) {
+      end_marker_ = marker;
+      break;
+    }
   }
   if (int64_t(segments.size()) <= needed) return kTruncated;
   segment_ = -1;
@@ -132,6 +136,60 @@ Status Scan::decode_row(int row, int first, int last, const StripSet& strips, co
     if (status != kOk) return status;
   }
   return advance(last - first, &strips);
+}
+
+Status Scan::read_symbols(int64_t interval, SymbolSink* sink) {
+  SymbolLayout layout;
+  layout.blocks = layout_.blocks;
+  int blocks_wide[3], blocks_high[3];
+  for (int c = 0; c < header_->num_components; c++) {
+    const Component& component = header_->component[c];
+    for (int cls = 0; cls < 2; cls++) {
+      const int slot = cls == 0 ? component.dc_table : component.ac_table;
+      const Status status = make_symbol_table(header_->huffman[cls][slot], header_->huffman_bytes[cls][slot], cls == 0,
+                                              &scratch_->symbol_tables[cls][slot]);
+      if (status != kOk) return status;
+    }
+    blocks_wide[c] = (component.width + 7) / 8;
+    blocks_high[c] = (component.height + 7) / 8;
+  }
+  const bool one_set = header_->space != BETON_SPACE_YCBCR;
+  for (int i = 0; i < layout.blocks; i++) {
+    const int c = layout_.block[i].component;
+    layout.block[i].dc = &scratch_->symbol_tables[0][header_->component[c].dc_table];
+    layout.block[i].ac = &scratch_->symbol_tables[1][header_->component[c].ac_table];
+    layout.block[i].component = c;
+    layout.block[i].set = c == 0 || one_set ? 0 : kSetSize;
+  }
+  constexpr int64_t kRun = 64;  // MCUs for which room is made at once
+  sink->clear();
+  const int per_row = header_->mcus_per_row;
+  segment_ = -1;
+  for (at_ = 0; at_ < num_mcus_;) {
+    if (interval == 0 ? at_ == 0 : at_ % interval == 0) sink->start_segment();
+    if (at_ / interval_ != segment_) {
+      const Status status = load(at_ / interval_);
+      if (status != kOk) return status;
+    }
+    // The last MCU of a row, and the last row, may hold blocks that are not in the image.
+    const int row = int(at_ / per_row), column = int(at_ % per_row);
+    int64_t n = std::min(kRun, int64_t(column == per_row - 1 ? 1 : per_row - 1 - column));
+    n = std::min(n, (segment_ + 1) * interval_ - at_);
+    if (interval > 0) n = std::min(n, interval - at_ % interval);
+    for (int i = 0; i < layout.blocks; i++) {
+      const BlockPlace& place = layout_.block[i];
+      const int v = header_->num_components == 1 ? 1 : header_->component[place.component].v;
+      layout.block[i].real = column * place.per_mcu + place.x < blocks_wide[place.component] &&
+                             row * v + place.y < blocks_high[place.component];
+    }
+    sink->reserve(size_t(n) * size_t(layout.blocks));
+    Status status = kernels_->read_symbols(&state_, layout, int(n), sink);
+    if (status != kOk) return status;
+    at_ += n;
+    status = finish();
+    if (status != kOk) return status;
+  }
+  return kOk;
 }
 
 }  // namespace beton

@@ -8,6 +8,7 @@
 #include "header.h"
 #include "kernels.h"
 #include "scratch.h"
+#include "symbols.h"
 
 namespace beton {
 
@@ -22,6 +23,13 @@ class Scan {
   // Decodes MCU columns [first, last) of a row of MCUs; rows must be asked for from top to bottom. Of component c only
   // blocks in columns [low[c], high[c]) and rows [row_low[c], row_high[c]) of the whole image are transformed.
   Status decode_row(int row, int first, int last, const StripSet& strips, const int row_low[3], const int row_high[3]);
+
+  // Instead: reads the whole scan into `sink`, in restart segments of `interval` MCUs (0: a single one).
+  Status read_symbols(int64_t interval, SymbolSink* sink);
+
+  // After open() with the last MCU of all: whether the end marker follows the scan at once. Anything else that may
+  // stand there (more scans, tables, comments) is libjpeg's business.
+  bool ends_with_image() const { return end_marker_ == 0xD9; }
 
  private:
   Status load(int64_t segment);
@@ -38,6 +46,7 @@ class Scan {
   int64_t num_mcus_ = 0;
   int64_t segment_ = -1;      // loaded
   int64_t at_ = 0;            // next MCU
+  int end_marker_ = 0;        // the one that ends the scan, as far as it was looked for
 };
 
 }  // namespace beton

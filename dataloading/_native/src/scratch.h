@@ -13,6 +13,7 @@
 #include "entropy.h"
 #include "kernels.h"
 #include "resample.h"
+#include "symbols.h"
 
 namespace beton {
 
@@ -63,6 +64,11 @@ struct Scratch {
   Buffer line;           // one output row of each component
   Buffer rgb;            // interleaved pixels from libjpeg
   Buffer core;           // planar result before padding
+  SymbolTable symbol_tables[2][4];  // [DC, AC][slot]
+  SymbolSink symbols;               // of the JPEG being written
+  CodeSet codes;
+  std::vector<uint8_t> header;
+  Buffer bits, stuffed;             // its entropy-coded data, before and after stuffing
 
   void trim() {
     constexpr size_t kKeep = size_t(32) << 20;
@@ -73,6 +79,9 @@ struct Scratch {
     segment.trim(kKeep);
     rgb.trim(kKeep);
     core.trim(kKeep);
+    symbols.trim(kKeep);
+    bits.trim(kKeep);
+    stuffed.trim(kKeep);
   }
 };
 

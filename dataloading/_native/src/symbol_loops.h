@@ -1,0 +1,213 @@
+// Thread-safety: pure functions over the caller's memory.
+//
+// Loops over lists of symbols, written once and compiled for each instruction set. Include it behind block_loops.h,
+// inside an anonymous namespace's file only (kernels_*.cpp).
+#ifndef BETON_SYMBOL_LOOPS_H
+#define BETON_SYMBOL_LOOPS_H
+
+#include "block_loops.h"
+#include "symbols.h"
+
+namespace beton {
+namespace {
+
+inline uint32_t low_bits(uint64_t v, int n) { return uint32_t(v) & ((1u << n) - 1); }
+
+// Bits that hold |v|.
+inline int magnitude_bits(int v) {
+  const uint32_t m = uint32_t(v < 0 ? -v : v);
+  return m == 0 ? 0 : 32 - __builtin_clz(m);
+}
+
+// The symbol of a value of `size` bits that follows `run` zeros, with its value bits.
+inline uint32_t value_symbol(int v, int size, uint32_t base) {
+  return low_bits(uint32_t(v + (v >> 31)), size) << kIndexBits | (base + uint32_t(size));
+}
+
+inline void add_symbol(uint32_t*& out, uint32_t* counts, uint32_t entry) {
+  *out++ = entry;
+  counts[entry & kIndexMask]++;
+}
+
+// Ends a block; zero runs that lead nowhere go.
+inline void end_block(uint32_t*& out, uint32_t* counts, uint32_t base) {
+  while (out[-1] == base + kZeroRun) {
+    out--;
+    counts[base + kZeroRun]--;
+  }
+  add_symbol(out, counts, base);
+}
+
+enum BlockState { kGoOn, kBlockEnd, kBlockBad };
+
+// AC symbols that are not a short code with few value bits; needs 26 valid bits.
+inline BlockState special_ac(BitReader& r, const SymbolTable& t, uint32_t entry, uint32_t base, uint32_t*& out,
+                             uint32_t* counts, int& k) {
+  int symbol = int(entry >> 8);
+  const int length = int(entry & 31);
+  if (length != 0) {
+    drop(r, length);
+  } else {
+    symbol = long_symbol(r, t.full);
+    if (symbol < 0) return kBlockBad;
+  }
+  const int size = symbol & 15, run = symbol >> 4;
+  if (size == 0) {
+    if (run != 15) {
+      end_block(out, counts, base);
+      return kBlockEnd;
+    }
+    k += 16;
+    if (k > 64) return kBlockBad;
+    add_symbol(out, counts, base + kZeroRun);
+    if (k < 64) return kGoOn;
+    end_block(out, counts, base);
+    return kBlockEnd;
+  }
+  if (size > kMaxAcBits) return kBlockBad;
+  k += run + 1;
+  if (k > 64) return kBlockBad;
+  add_symbol(out, counts, uint32_t(r.bits >> (64 - size)) << kIndexBits | (base + uint32_t(symbol)));
+  drop(r, size);
+  return k == 64 ? kBlockEnd : kGoOn;
+}
+
+inline bool ac_symbols(BitReader& r, const SymbolTable& t, uint32_t base, uint32_t*& out_end, uint32_t* counts) {
+  uint32_t* out = out_end;
+  int k = 1;
+  BlockState state = kGoOn;
+  while (state == kGoOn) {
+    refill(r);
+    uint32_t e = t.look[r.bits >> (64 - kSymbolLookBits)];
+    // Two symbols a refill: the first takes at most 22 bits unless it is special, the second at most 26.
+    if (!(e & SymbolTable::kSpecial)) {
+      const int length = int(e & 31);
+      const uint32_t symbol = e >> 8;
+      k += int(symbol >> 4) + 1;
+      if (k >= 64) {
+        if (k > 64) return false;
+        state = kBlockEnd;
+      }
+      add_symbol(out, counts, low_bits(r.bits >> (64 - length), int(symbol & 15)) << kIndexBits | (base + symbol));
+      drop(r, length);
+      if (state != kGoOn) break;
+      e = t.look[r.bits >> (64 - kSymbolLookBits)];
+      if (!(e & SymbolTable::kSpecial)) {
+        const int length2 = int(e & 31);
+        const uint32_t symbol2 = e >> 8;
+        k += int(symbol2 >> 4) + 1;
+        if (k >= 64) {
+          if (k > 64) return false;
+          state = kBlockEnd;
+        }
+        add_symbol(out, counts, low_bits(r.bits >> (64 - length2), int(symbol2 & 15)) << kIndexBits | (base + symbol2));
+        drop(r, length2);
+        continue;
+      }
+    }
+    state = special_ac(r, t, e, base, out, counts, k);
+  }
+  out_end = out;
+  return state == kBlockEnd;
+}
+
+inline bool dc_symbol(BitReader& r, const SymbolTable& t, int* difference) {
+  refill(r);
+  const uint32_t e = t.look[r.bits >> (64 - kSymbolLookBits)];
+  int symbol = int(e >> 8);
+  if (!(e & SymbolTable::kSpecial)) {
+    drop(r, int(e & 31) - symbol);
+  } else {
+    symbol = long_symbol(r, t.full);
+    if (symbol < 0) return false;
+  }
+  *difference = symbol == 0 ? 0 : take(r, symbol);
+  return true;
+}
+
+// Reads `mcus` MCUs into the list, which has room for them. DC differences are formed anew from sink->last_dc.
+Status read_symbols(ScanState* state, const SymbolLayout& layout, int mcus, SymbolSink* sink) {
+  BitReader r = state->reader;
+  int dc[3] = {state->last_dc[0], state->last_dc[1], state->last_dc[2]};
+  uint32_t* out = sink->next;
+  uint32_t* counts = sink->counts;
+  Status status = kOk;
+  for (int m = 0; m < mcus && status == kOk; m++) {
+    for (int i = 0; i < layout.blocks && status == kOk; i++) {
+      const SymbolPlace& place = layout.block[i];
+      const int c = place.component;
+      int difference = 0;
+      if (!dc_symbol(r, *place.dc, &difference)) {
+        status = kBadCode;
+        break;
+      }
+      dc[c] += difference;
+      int step = dc[c] - sink->last_dc[c];
+      if (!place.real) step = 0;
+      const int size = magnitude_bits(step);
+      if (dc[c] != int16_t(dc[c]) || size > kMaxDcBits) {
+        status = kBadCode;
+        break;
+      }
+      if (place.real) sink->last_dc[c] = dc[c];
+      add_symbol(out, counts, value_symbol(step, size, place.set));
+      uint32_t* const ac = out;
+      if (!ac_symbols(r, *place.ac, place.set + kAcClass, out, counts)) status = kBadCode;
+      if (!place.real && status == kOk) {
+        while (out > ac) counts[*--out & kIndexMask]--;
+        add_symbol(out, counts, place.set + kAcClass);
+      }
+      // `next` runs at most 8 bytes ahead of what was consumed.
+      if (r.next > r.end + 8) status = kTruncated;
+    }
+  }
+  sink->next = out;
+  state->reader = r;
+  for (int c = 0; c < 3; c++) state->last_dc[c] = dc[c];
+  if (r.left() < 0) return kTruncated;  // before a bad code: the zeros behind the end may look like one
+  return status;
+}
+
+inline void store_big_endian_64(uint8_t* p, uint64_t v) {
+#if !defined(__BYTE_ORDER__) || __BYTE_ORDER__ != __ORDER_BIG_ENDIAN__
+  v = __builtin_bswap64(v);
+#endif
+  std::memcpy(p, &v, 8);
+}
+
+// Writes the codes of a restart segment's symbols, filled up with ones to a byte; FF not yet stuffed. Returns the end;
+// up to 8 bytes behind it are touched.
+uint8_t* write_codes(const uint32_t* symbols, size_t count, const uint32_t* codes, uint8_t* out) {
+  uint64_t bits = 0;  // left-aligned
+  int n = 0;          // valid ones, fewer than 8
+  size_t i = 0;
+  for (; i + 2 <= count; i += 2) {
+    const uint32_t s = symbols[i], t = symbols[i + 1];
+    const uint32_t a = codes[s & kIndexMask], b = codes[t & kIndexMask];
+    const int length = int(a & 31) + int(b & 31);  // from 2 to 54
+    const uint64_t both = uint64_t(a >> 5 | s >> kIndexBits) << (b & 31) | (b >> 5 | t >> kIndexBits);
+    bits |= both << (64 - n - length);
+    store_big_endian_64(out, bits);
+    n += length;
+    out += n >> 3;
+    bits <<= n & ~7;
+    n &= 7;
+  }
+  if (i < count) {
+    const uint32_t s = symbols[i], a = codes[s & kIndexMask];
+    const int length = int(a & 31);
+    bits |= uint64_t(a >> 5 | s >> kIndexBits) << (64 - n - length);
+    n += length;
+  }
+  if (n & 7) {
+    bits |= ~uint64_t(0) >> n;
+    n = (n + 7) & ~7;
+  }
+  store_big_endian_64(out, bits);
+  return out + n / 8;
+}
+
+}  // namespace
+}  // namespace beton
+
+#endif
