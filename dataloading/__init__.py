@@ -49,6 +49,8 @@ if TYPE_CHECKING:
         verify_file,
     )
     from .loader import Loader
+    from .quality import ShuffleQuality, WindowQuality
+    from .selection import compare_windows
 
 # Public name -> module that defines it. One line here and one above makes a name public.
 _HOME = {
@@ -66,6 +68,9 @@ _HOME = {
     "KernelCeiling": "ceiling",
     "KernelTimes": "ceiling",
     "Loader": "loader",
+    "ShuffleQuality": "quality",
+    "WindowQuality": "quality",
+    "compare_windows": "selection",
     "BytesField": "format",
     "EncodedImage": "format",
     "Field": "format",
@@ -107,13 +112,16 @@ __all__ = [
     "NDArrayField",
     "Reader",
     "SampleError",
+    "ShuffleQuality",
     "StateError",
     "TorchTensorField",
     "TransformError",
     "UsageError",
+    "WindowQuality",
     "WorkerError",
     "Writer",
     "__version__",
+    "compare_windows",
     "decode_jpeg",
     "encode_jpeg",
     "probe_jpeg",

@@ -5,7 +5,8 @@ Works on the sampler and the file's columns of numbers; makes no loaders and rea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,12 @@ import numpy.typing as npt
 from dataloading.dataset import label_field
 from dataloading.errors import UsageError
 from dataloading.format import Reader
-from dataloading.quality import ShuffleQuality, measure_shuffle, spread_out
+from dataloading.pagefile import page_layout
+from dataloading.quality import ShuffleQuality, WindowQuality, measure_shuffle, measure_windows, spread_out
 from dataloading.sampler import ForeignSampler, ShardSampler
 from dataloading.subsets import checked_indices, chosen_by
 
-__all__ = ["epoch_quality", "field_values", "filtered", "narrowed"]
+__all__ = ["compare_windows", "epoch_quality", "field_values", "filtered", "narrowed"]
 
 
 def narrowed(cursor: ShardSampler | ForeignSampler, indices: Iterable[int]) -> ShardSampler:
@@ -63,6 +65,59 @@ def epoch_quality(
         reader.num_samples,
         population=cursor.elements if even and isinstance(cursor, ShardSampler) else None,
     )
+
+
+def compare_windows(
+    path: str | os.PathLike[str],
+    *,
+    batch_size: int,
+    windows: Sequence[int] | None = None,
+    seed: int = 0,
+    num_nodes: int = 1,
+    num_batches: int = 1000,
+) -> list[WindowQuality]:
+    """Measure what ``shuffle="pages"`` gives on a file for several windows, to choose ``window_pages``.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file; its labels are looked at, its images are not.
+    batch_size : int
+        Rows a batch and rank.
+    windows : sequence of int, optional
+        Values of ``window_pages``; by default powers of two up to the file's pages.
+    seed, num_nodes : int
+        As the Loader's.
+    num_batches : int
+        How many batches to look at for each, spread over the epoch.
+
+    Raises
+    ------
+    UsageError
+        A number is below 1, or the file is empty.
+    """
+    for name, value in (("batch_size", batch_size), ("num_nodes", num_nodes), ("num_batches", num_batches)):
+        if value < 1:
+            raise UsageError(f"{name}={value!r} must be an integer of at least 1")
+    with Reader(path) as reader:
+        if reader.num_samples == 0:
+            raise UsageError(f"{reader.path} has no samples: there is nothing to shuffle")
+        layout = page_layout(reader)
+        if windows is None:
+            powers = [1 << k for k in range((layout.num_pages - 1).bit_length())]
+            windows = [*powers, layout.num_pages]
+        if not windows or min(windows) < 1:
+            raise UsageError(f"windows={windows!r} must be integers of at least 1")
+        labels = None if label_field(reader) is None else field_values(reader)
+        return measure_windows(
+            layout,
+            labels,
+            batch_size=batch_size,
+            windows=windows,
+            key=seed,
+            num_nodes=num_nodes,
+            num_batches=num_batches,
+        )
 
 
 def field_values(reader: Reader, field: str | None = None) -> npt.NDArray[Any]:

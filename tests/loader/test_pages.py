@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataloading import Loader
+from dataloading import Loader, UsageError, compare_windows
 from dataloading.format import ImageField, IntField, Reader, Writer
 from dataloading.pagefile import ReadAhead, page_layout
 from dataloading.pages import PageLayout, PageOrder
@@ -267,3 +267,15 @@ def test_the_loader_measures_its_own_batches(paged_file, tmp_path):
     assert quality.num_classes == 50 * 16  # every label is its own class in this file
     whole = Loader(paged_file, shuffle="pages", **options).shuffle_quality()
     assert whole.missing_classes == pytest.approx(0, abs=1e-9)
+
+
+def test_windows_of_a_file_are_compared_without_its_images(paged_file):
+    found = compare_windows(paged_file, batch_size=8, num_batches=40)
+    assert [each.window_pages for each in found] == [1, 2, 4, 8, 16, 32, 60]
+    assert found[-1].window_bytes == 60 << 21
+    distances = [each.quality.neighbour_distance for each in found]
+    assert distances[0] < 0.1 < 0.8 < distances[-1]
+    with pytest.raises(UsageError, match="windows="):
+        compare_windows(paged_file, batch_size=8, windows=[0])
+    with pytest.raises(UsageError, match="batch_size=0"):
+        compare_windows(paged_file, batch_size=0)

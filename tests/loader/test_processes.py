@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import multiprocessing
 import os
+import runpy
 import signal
+import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -15,6 +20,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from dataloading import Loader, UsageError
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 # Children are forked from a server that has imported torch once: spawning each anew would take most of the time.
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -96,6 +103,37 @@ def test_ranks_that_differ_in_other_dimensions_than_data_get_the_same_batches(la
         # Both ranks of a data-parallel row are on one node of two processes: a node each.
         assert found[rank]["nodes"] == [2, row, 0]
         assert "no dimension 'cp', only ('dp', 'tp')" in found[rank]["error"]
+
+
+def _example_worker(rank: int, world: int, folder: Path, port: int) -> None:
+    torch.set_num_threads(1)
+    for name, value in (("RANK", rank), ("WORLD_SIZE", world), ("LOCAL_RANK", rank), ("MASTER_PORT", port)):
+        os.environ[name] = str(value)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "CUDA_VISIBLE_DEVICES": ""}
+    sys.argv = ["tensor_parallel_mesh.py"]
+    with (folder / f"rank{rank}.txt").open("w") as sys.stdout:
+        runpy.run_path(str(EXAMPLES / "tensor_parallel_mesh.py"))["main"](str(folder))
+
+
+def test_the_tensor_parallel_example_trains_two_replicas_of_two_parts(tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    join(start(_example_worker, 4, tmp_path, port))
+    printed = [(tmp_path / f"rank{rank}.txt").read_text().splitlines() for rank in range(4)]
+    losses = [[line.split("loss ")[1] for line in lines] for lines in printed]
+    assert [lines[0].split(",")[0] for lines in printed] == [f"rank {k}: replica {k // 2} of 2" for k in range(4)]
+    assert losses[0] == losses[1] != losses[2] == losses[3]
+    assert len(losses[0]) == 2
+
+
+def test_the_deepspeed_example_says_what_it_needs():
+    if importlib.util.find_spec("deepspeed") is not None:
+        pytest.skip("deepspeed is installed: the example would train")
+    environment = os.environ | {"PYTHONPATH": str(EXAMPLES.parent)}
+    command = [sys.executable, str(EXAMPLES / "deepspeed_engine.py"), "some.beton"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert "pip install deepspeed" in done.stderr
 
 
 # ---- killed, and on again

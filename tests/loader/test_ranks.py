@@ -128,3 +128,56 @@ else:
 def test_ranks_that_do_not_fit_are_refused(rank, world):
     with pytest.raises(UsageError):
         find_ranks(rank, world)
+
+
+# ---- nodes
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """Sets a launcher's variables, and no others."""
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "SLURM_NNODES", "SLURM_NODEID",
+                 "SLURM_LOCALID", "SLURM_PROCID"):  # fmt: skip
+        monkeypatch.delenv(name, raising=False)
+    return lambda **variables: [monkeypatch.setenv(name, str(value)) for name, value in variables.items()]
+
+
+def place(*args: object, **options: object) -> tuple[int, int, int]:
+    ranks = find_ranks(*args, by_node=True, **options)
+    return ranks.num_nodes, ranks.node, ranks.local_rank
+
+
+def test_torchruns_variables_say_which_node_this_is(launched):
+    launched(RANK=5, WORLD_SIZE=8, LOCAL_WORLD_SIZE=4, GROUP_RANK=1, LOCAL_RANK=1)
+    assert place() == (2, 1, 1)
+    assert place(5, 8) == (2, 1, 1)
+    assert place(1, 3) == (1, 0, 1)  # another world than the launcher's: its variables say nothing
+
+
+def test_slurms_variables_say_which_node_this_is_also_where_ranks_go_round(launched):
+    launched(SLURM_NNODES=2, SLURM_NODEID=1, SLURM_LOCALID=1, SLURM_PROCID=3)
+    assert place(3, 6) == (2, 1, 1)
+    assert place(0, 1) == (1, 0, 0)  # a single process in an allocation of two nodes
+
+
+def test_nodes_may_be_given(launched):
+    launched()
+    assert place(5, 8, num_nodes=4) == (4, 2, 1)
+    assert place(5, 8, local_world_size=4) == (2, 1, 1)
+    assert place(5, 8, num_nodes=2, node_rank=1) == (2, 1, 1)
+    assert find_ranks(5, 8, num_nodes=4).num_nodes == 1  # nobody asked
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"num_nodes": 3}, "num_nodes=3 .* do not fit world_size=8"),
+        ({"num_nodes": 2, "local_world_size": 3}, "as many ranks"),
+        ({"num_nodes": 2, "node_rank": 0}, "node 0 of 2 does not fit rank 5 of 8"),
+        ({"dp_dim": "dp"}, "mesh="),
+    ],
+)
+def test_nodes_that_do_not_fit_are_refused(launched, options, words):
+    launched()
+    with pytest.raises(UsageError, match=words):
+        place(5, 8, **options)

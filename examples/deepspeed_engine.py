@@ -1,0 +1,64 @@
+"""DeepSpeed's engine fed by the Loader, its place saved with the engine's checkpoint.
+
+deepspeed examples/deepspeed_engine.py train.beton
+
+DeepSpeed starts one process a GPU and initialises torch.distributed; the Loader takes its rank from there. Data is
+split over all ranks for every ZeRO stage. With tensor or pipeline parallelism pass the data-parallel rank instead:
+``rank=engine.mpu.get_data_parallel_rank(), world_size=engine.mpu.get_data_parallel_world_size()``.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from dataloading import Loader
+from dataloading import transforms as T
+
+try:
+    import deepspeed
+except ImportError:
+    deepspeed = None
+
+CONFIG = {
+    "train_micro_batch_size_per_gpu": 64,
+    "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
+    "zero_optimization": {"stage": 2},
+}
+
+
+def main(path: str) -> None:
+    """Train two epochs, from the newest checkpoint if there is one."""
+    deepspeed.init_distributed()
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 64 * 64, 1000))
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=CONFIG)
+    loader = Loader(  # made after init_distributed, so it knows its rank; not passed as training_data=
+        path,
+        batch_size=engine.train_micro_batch_size_per_gpu(),
+        shuffle="global",
+        seed=0,
+        tail="drop",
+        transforms={"image": [T.RandomResizedCrop(64), T.RandomHorizontalFlip(), T.Normalize((0.5,) * 3, (0.25,) * 3)]},
+        device=engine.device,
+    )
+    _, client_state = engine.load_checkpoint("checkpoints")  # None the first time
+    if client_state:
+        loader.load_state_dict(client_state["loader"])
+    for epoch in range(loader.state_dict()["epoch"], 2):
+        loader.set_epoch(epoch)
+        for batch in loader:
+            images, labels = batch["image"], batch["label"]
+            loss = torch.nn.functional.cross_entropy(engine(images), labels)
+            engine.backward(loss)
+            engine.step()
+            if engine.global_steps % 500 == 0:
+                engine.save_checkpoint("checkpoints", client_state={"loader": loader.state_dict()})
+
+
+if __name__ == "__main__":
+    if deepspeed is None:
+        sys.exit("this example needs deepspeed: pip install deepspeed")
+    if len(sys.argv) < 2:
+        sys.exit("usage: deepspeed examples/deepspeed_engine.py train.beton")
+    main(next(argument for argument in sys.argv[1:] if not argument.startswith("--")))  # --local_rank is DeepSpeed's
