@@ -20,33 +20,9 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from dataloading import Loader, UsageError
+from tests.support.processes import init, join, start
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-
-# Children are forked from a server that has imported torch once: spawning each anew would take most of the time.
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["torch.distributed.device_mesh", "dataloading.loader", __name__])
-
-
-def start(target, world: int, folder: Path, *args: object) -> list[multiprocessing.Process]:
-    folder.mkdir(parents=True, exist_ok=True)
-    processes = [
-        CONTEXT.Process(target=target, args=(rank, world, folder, *args), daemon=True) for rank in range(world)
-    ]
-    for process in processes:
-        process.start()
-    return processes
-
-
-def join(processes: list[multiprocessing.Process]) -> None:
-    for process in processes:
-        process.join(60)
-        assert process.exitcode == 0
-
-
-def init(rank: int, world: int, folder: Path) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
 
 
 # ---- meshes

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch.utils.data import DistributedSampler
 
 from dataloading import Loader
@@ -19,18 +18,14 @@ from dataloading.errors import UsageError
 from dataloading.format import ImageField, IntField, Writer
 from dataloading.ranks import find_ranks
 from tests.support.files import raw
+from tests.support.processes import init, join, start
 
 WORLD = 4
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def _init(rank: int, folder: str, world: int) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
-
-
-def _shard_worker(rank: int, folder: str, path: str) -> None:
-    _init(rank, folder, WORLD)
+def _shard_worker(rank: int, world: int, folder: Path, path: str) -> None:
+    init(rank, world, folder)
     result = {}
     for seed, epoch in ((0, 0), (0, 3), (7, 1)):
         loader = Loader(path, batch_size=6, shuffle="global", seed=seed, num_workers=1)  # rank: from torch.distributed
@@ -41,7 +36,7 @@ def _shard_worker(rank: int, folder: str, path: str) -> None:
 
 
 def test_four_gloo_processes_share_the_dataset_as_distributed_sampler_does(labels_file, tmp_path):
-    mp.spawn(_shard_worker, args=(str(tmp_path), str(labels_file)), nprocs=WORLD)
+    join(start(_shard_worker, WORLD, tmp_path, str(labels_file)))
     shards = [torch.load(tmp_path / f"rank{rank}.pt") for rank in range(WORLD)]
     for seed, epoch in shards[0]:
         for rank in range(WORLD):
@@ -66,8 +61,8 @@ def _private_kilobytes(pid: str, needle: str) -> dict[str, int]:
     return sums
 
 
-def _memory_worker(rank: int, folder: str, path: str) -> None:
-    _init(rank, folder, WORLD)
+def _memory_worker(rank: int, world: int, folder: Path, path: str) -> None:
+    init(rank, world, folder)
     loader = Loader(path, batch_size=32, transforms={"image": [T.Resize((16, 16))]}, num_workers=1)
     for _ in loader:
         pass
@@ -84,7 +79,7 @@ def test_ranks_of_a_node_share_one_copy_of_the_file(tmp_path):
         for k in range(128):
             pixels[0, 0] = k
             writer.append({"image": raw(pixels), "label": k})
-    mp.spawn(_memory_worker, args=(str(tmp_path), str(path)), nprocs=WORLD)
+    join(start(_memory_worker, WORLD, tmp_path, str(path)))
     sums = [torch.load(tmp_path / f"memory{rank}.pt") for rank in range(WORLD)]
     file_kilobytes = path.stat().st_size / 1024
     assert sum(s["Rss"] for s in sums) > file_kilobytes / 2  # they really have it mapped

@@ -8,6 +8,8 @@ import json
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dataloading import Loader
 from dataloading import transforms as T
@@ -208,6 +210,45 @@ def test_a_state_of_another_order_is_refused_with_both_orders_shown(classes_file
     state = Loader(classes_file, batch_size=5, **saved).state_dict()
     with pytest.raises(StateError, match=words):
         Loader(classes_file, batch_size=5, **loaded).load_state_dict(state)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    name=st.sampled_from(["global", "pages", "drawn", "repeated"]), world=st.integers(1, 4), batch_size=st.integers(1, 9),
+    epoch=st.integers(0, 2), cut=st.integers(0, 3), other=st.integers(1, 4),
+)  # fmt: skip
+def test_augmented_bytes_are_the_same_for_any_world_batch_size_and_resume(
+    photos_file, name, world, batch_size, epoch, cut, other
+):
+    options = {
+        "global": {"shuffle": "global"},
+        "pages": {"shuffle": "pages", "window_pages": 1},
+        "drawn": {"weights": range(61), "num_draws": 50},
+        "repeated": {"shuffle": "global", "num_repeats": 2, "num_draws": 61},
+    }[name]
+    options |= {"transforms": TRAIN, "tail": "even", "seed": 6, "num_workers": 1}
+
+    def images(state, world, batch_size, steps):
+        found = []
+        for rank in range(world):
+            loader = Loader(photos_file, batch_size=batch_size, rank=rank, world_size=world, **options)
+            loader.set_epoch(epoch)
+            if state is not None:
+                loader.load_state_dict(state)
+            for batch in itertools.islice(loader, steps):
+                found += [
+                    (int(k), image.numpy().tobytes()) for k, image in zip(batch.indices, batch["image"], strict=True)
+                ]
+            last = loader.state_dict()
+        return found, last
+
+    want, _ = images(None, 1, 61, None)
+    first, state = images(None, world, batch_size, cut) if cut else ([], None)
+    if state is not None and state["epoch"] != epoch:
+        assert sorted(first) == sorted(want)  # it was all of the epoch
+        return
+    rest, _ = images(state, other, 7, None)
+    assert sorted(first + rest) == sorted(want)
 
 
 # ---- conventions of others

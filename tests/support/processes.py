@@ -1,0 +1,42 @@
+"""Processes with a gloo group among them, forked from a server that has imported torch once.
+
+Spawning each anew would take most of a test's time for imports.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+__all__ = ["init", "join", "start"]
+
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["torch.distributed.device_mesh", "torchvision", "dataloading.loader", __name__])
+
+
+def start(target: Callable[..., None], world: int, folder: Path, *args: object) -> list[multiprocessing.Process]:
+    """Start ``target(rank, world, folder, *args)`` on `world` processes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    processes = [
+        CONTEXT.Process(target=target, args=(rank, world, folder, *args), daemon=True) for rank in range(world)
+    ]
+    for process in processes:
+        process.start()
+    return processes
+
+
+def join(processes: list[multiprocessing.Process]) -> None:
+    """Wait until all have ended well."""
+    for process in processes:
+        process.join(120)
+        assert process.exitcode == 0
+
+
+def init(rank: int, world: int, folder: Path) -> None:
+    """Join the gloo group that meets in `folder`."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
