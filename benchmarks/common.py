@@ -71,11 +71,21 @@ def parse(
     if options.quick:
         options.num_images, options.rounds, options.seconds, options.batch_size = 360, 1, 0.5, 32
     options.peers_python = find_peers_python(options.peers_python)
-    words = sys.argv[1:] if argv is None else argv
-    # The path of this machine's photographs says nothing to others.
-    shown = ["PHOTOS" if word == str(options.photos) else word for word in words]
-    options.command = shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *shown])
+    options.command = _command(sys.argv[1:] if argv is None else argv, str(options.photos))
     return options
+
+
+# Where things lie on this machine says nothing to others; the topics of a report are added by its script.
+_NOT_SHOWN = ("--work-dir", "--out", "--peers-python", "--topics")
+
+
+def _command(words: list[str], photos: str) -> str:
+    shown, skip = [], False
+    for word in words:
+        if not skip and word not in _NOT_SHOWN and not word.startswith(tuple(f"{name}=" for name in _NOT_SHOWN)):
+            shown.append("PHOTOS" if word == photos else word)
+        skip = word in _NOT_SHOWN
+    return shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *shown])
 
 
 def say(text: str) -> None:

@@ -162,7 +162,7 @@ def run_topic(name: str, options: Options) -> list[Path]:
         options.out,
         name,
         title=topic.title,
-        command=f"{options.command.split(' --topics')[0]} --topics {name}",
+        command=f"{options.command} --topics {name}",
         sections=sections,
         data={"notes": notes, "baseline": baseline, "results": results_as_data(results)},
         results=results,
@@ -219,7 +219,7 @@ def run_workers(options: Options) -> list[Path]:
         options.out,
         "workers",
         title=title,
-        command=f"{options.command.split(' --topics')[0]} --topics workers",
+        command=f"{options.command} --topics workers",
         sections=[
             f"{PIPELINES['train']}; labels: loader, workers.",
             markdown_table(RATE_HEAD, rate_rows(results, "ffcv, 1")),

@@ -401,7 +401,7 @@ def test_two_environments_versions_are_both_stated(tmp_path):
         tmp_path, "t", title="t", command="c", sections=[], data=[], results=results, versions={"torch": "9.9"}
     )
     assert "torch 9.9" in path.read_text()
-    assert "torch (for torch) 8.8" in path.read_text()
+    assert "torch 8.8 for torch" in path.read_text()
 
 
 def test_markdown_cells_cannot_break_the_table():

@@ -167,17 +167,20 @@ def write_report(
     stem = result_stem(topic, facts, day)
     out.mkdir(parents=True, exist_ok=True)
     known = {**installed_versions(_STATED), **(versions or {})}
+    others: dict[str, list[str]] = {}
     for result in results:
         for name, version in result.start.get("versions", {}).items():
             # The peers' environment has other versions of the same packages.
-            key = name if known.get(name, version) == version else f"{name} (for {result.spec.label})"
-            known[key] = version
+            if known.setdefault(name, version) != version:
+                others.setdefault(f"{name} {version}", []).append(result.spec.label)
+    stated = [f"{name} {version}" for name, version in sorted(known.items())]
+    stated += [f"{name} for {', '.join(labels)}" for name, labels in others.items()]
     text = [f"# {title}", ""]
     text.append(
         f"- Machine: {facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']} GiB, Linux {facts['kernel']}"
     )
     text.append(f"- Date: {day:%Y-%m-%d}")
-    text.append("- Versions: " + ", ".join(f"{name} {version}" for name, version in sorted(known.items())))
+    text.append("- Versions: " + "; ".join(stated))
     text.append(f"- Command: `{command}`")
     warning = noise(results)
     if warning:
@@ -188,7 +191,14 @@ def write_report(
         text += ["", section]
     paths = [out / f"{stem}.md", out / f"{stem}.json"]
     paths[0].write_text("\n".join(text) + "\n", encoding="utf-8")
-    payload = {"title": title, "hardware": facts, "date": str(day), "versions": known, "command": command, "data": data}
+    payload = {
+        "title": title,
+        "hardware": facts,
+        "date": str(day),
+        "versions": stated,
+        "command": command,
+        "data": data,
+    }
     paths[1].write_text(json.dumps(payload, indent=1, default=str) + "\n", encoding="utf-8")
     if figure is not None:
         paths.append(out / f"{stem}.png")
