@@ -111,17 +111,47 @@ def test_a_node_reads_its_share_of_the_pages_and_asks_for_each_once_ahead_of_use
             for k in range(local)
         ]  # fmt: skip
         for step in range(len(orders[0])):
+            pages = set().union(*((order.step(step).indices // per_page).tolist() for order in orders))
+            late.append(len(pages - set(asked)))  # asked for by an earlier step, not by this one
+            used |= pages
             for order in orders:
                 asked += [start // per_page - 1 for start, _ in order.readahead(step)]
-            for order in orders:
-                pages = set((order.step(step).indices // per_page).tolist())
-                late.append(len(pages - set(asked)))
-                used |= pages
         assert len(asked) == len(set(asked)), "every page once"
         assert set(asked) >= used
         assert len(asked) <= num_pages / num_nodes * 1.1
         # The first window's pages are asked for over its first half; from then on every page was asked for before.
         assert sum(late[len(late) // 6 :]) == 0
+
+
+@pytest.mark.parametrize("num_nodes", [1, 2, 3])
+def test_padding_repeats_samples_whose_pages_are_open(num_nodes):
+    layout, order = order_of(num_pages=31, per_page=10, num_nodes=num_nodes, window_pages=4)
+    for node in range(num_nodes):
+        mine = np.arange(310 + 40)[np.arange(310 + 40) % num_nodes == node]
+        inside, padding = mine[mine < 310], mine[mine >= 310]
+        last_window = set((order.at(inside[-20:])[0] // 10).tolist())
+        assert set((order.at(padding)[0] // 10).tolist()) <= last_window
+    few = PageOrder(layout.select(np.array([7])), key=0, num_nodes=3, window_pages=4)
+    assert few.at(np.arange(9))[0].tolist() == [0] * 9  # fewer samples than nodes: another node's
+
+
+@pytest.mark.parametrize("consumed", [1, 100, 101])
+def test_after_a_resume_on_more_nodes_each_reads_its_share_of_what_is_left(consumed):
+    num_pages, per_page = 60, 11
+    layout = PageLayout.from_sorted_pointers(np.arange(num_pages * per_page, dtype=np.uint64), per_page)
+    used, asked = [], []
+    for rank in range(4):
+        sampler = ShardSampler(
+            num_pages * per_page, permutation=None, shuffle="pages", layout=lambda: layout, window_pages=10,
+            num_nodes=2, rank=rank, world_size=4, batch_size=5, tail="even",
+        )  # fmt: skip
+        sampler.resume(0, consumed, "1")
+        order = sampler.order(0, consumed)
+        used.append(set((order.indices() // per_page).tolist()))
+        asked.append({start // per_page for step in range(len(order)) for start, _ in order.readahead(step)})
+    for first, second in ((0, 1), (2, 3)):
+        assert used[first] | used[second] == asked[first] | asked[second]
+        assert len(used[first] | used[second]) <= num_pages / 2 * 1.1
 
 
 # ---- files
