@@ -1,8 +1,8 @@
 """How fast the kernels alone can go: hops 3 and 4 on threads, without the Loader around them.
 
 Owns one measurement: the same samples through the same decoder and pipeline, on the same number of threads, with the
-crops drawn beforehand, no batches, no order to keep, no ring, no hand-over. What the Loader delivers in proportion to it is what the Loader
-costs. It is for benchmarks; training has no use for it, and nothing imports it.
+crops drawn beforehand, no batches, no order to keep, no ring, no hand-over. What the Loader delivers in proportion to
+it is what the Loader costs. It is for benchmarks; training has no use for it, and nothing imports it.
 """
 
 from __future__ import annotations
