@@ -3,6 +3,7 @@
 #include <new>
 
 #include "beton_native.h"
+#include "encoder.h"
 #include "header.h"
 #include "jpeg_file.h"
 #include "kernels.h"
@@ -111,8 +112,14 @@ int32_t beton_jpeg_encode(const uint8_t* rgb, int32_t width, int32_t height, int
     return kBadRequest;
   }
   size_t bytes = 0;
-  const Status status =
-      libjpeg_encode(rgb, width, height, size_t(row_stride), quality, h_samp, v_samp, restart, out, &bytes, reason);
+  Scratch& scratch = thread_scratch();
+  Status status;
+  try {
+    status = encode_rgb(rgb, width, height, size_t(row_stride), quality, h_samp, v_samp, restart, &scratch, out, &bytes);
+  } catch (const std::bad_alloc&) {
+    status = kOutOfMemory;
+  }
+  scratch.trim();
   *out_bytes = int64_t(bytes);
   return status;
 }

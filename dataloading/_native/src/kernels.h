@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "entropy.h"
+#include "forward.h"
 #include "resample.h"
 #include "symbols.h"
 
@@ -71,6 +72,12 @@ struct Kernels {
   uint8_t* (*write_codes)(const uint32_t* symbols, size_t count, const uint32_t* codes, uint8_t* out);
   // Copies with a 00 behind each FF; returns the bytes written. `out` has room for 2 * size + 32.
   size_t (*stuff)(const uint8_t* data, size_t size, uint8_t* out);
+  // The encoder's arithmetic, that of libjpeg: colours of n samples; means of pairs and of squares, n results.
+  void (*rgb_to_ycc)(const uint8_t* rgb, int n, uint8_t* y, uint8_t* cb, uint8_t* cr);
+  void (*halve_row)(const uint8_t* in, int n, uint8_t* out);
+  void (*halve_both)(const uint8_t* a, const uint8_t* b, int n, uint8_t* out);
+  // Forward DCT, quantisation and symbols of MCUs [first, last); see symbol_loops.h.
+  void (*encode_mcus)(const EncodeLayout& layout, int first, int last, SymbolSink* sink);
 };
 
 const Kernels& kernels();               // the best this processor runs, unless select_kernels chose another

@@ -3,6 +3,7 @@
 // these instructions and then be picked by the linker for all of them.
 #include "kernels.h"
 
+#include <cpuid.h>
 #include <immintrin.h>
 
 namespace beton {
@@ -359,6 +360,8 @@ void idct_pair(const int16_t* a, const uint16_t* quant_a, uint8_t* out_a, ptrdif
   }
 }
 
+#include "forward_avx2.h"
+
 }  // namespace
 
 }  // namespace beton
@@ -372,13 +375,16 @@ namespace {
 
 const Kernels kAvx2Kernels = {"avx2",      horizontal, vertical,    pack,       ycc_to_rgb, split_rgb,
                               find_marker, unstuff,    decode_mcus, blend_rows, double_row, double_both,
-                              exact_ycc_to_rgb, read_symbols, write_codes, stuff};
+                              exact_ycc_to_rgb, read_symbols, write_codes, stuff,
+                              rgb_to_ycc,  halve_row,  halve_both,  encode_mcus};
 
 }  // namespace
 
 const Kernels* avx2_kernels() {
   __builtin_cpu_init();
-  const bool runs = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  const bool lzcnt = __get_cpuid(0x80000001, &a, &b, &c, &d) != 0 && (c >> 5 & 1) != 0;
+  const bool runs = lzcnt && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
                     __builtin_cpu_supports("fma");
   return runs ? &kAvx2Kernels : nullptr;
 }

@@ -67,6 +67,53 @@ void idct_pair(const int16_t* a, const uint16_t* quant_a, uint8_t* out_a, ptrdif
   if (out_b != out_a) idct(b, quant_b, out_b, stride_b);
 }
 
+int32_t descale(int32_t v, int shift) { return (v + (1 << (shift - 1))) >> shift; }
+
+// One 8-point transform of jfdctint.c; the first pass (rows) leaves two more bits than the second.
+void forward(int32_t v[8], bool first) {
+  const int shift = first ? 11 : 15;
+  const int32_t t0 = v[0] + v[7], t7 = v[0] - v[7], t1 = v[1] + v[6], t6 = v[1] - v[6];
+  const int32_t t2 = v[2] + v[5], t5 = v[2] - v[5], t3 = v[3] + v[4], t4 = v[3] - v[4];
+  const int32_t t10 = t0 + t3, t13 = t0 - t3, t11 = t1 + t2, t12 = t1 - t2;
+  v[0] = first ? (t10 + t11) * 4 : descale(t10 + t11, 2);
+  v[4] = first ? (t10 - t11) * 4 : descale(t10 - t11, 2);
+  v[2] = descale(t13 * (4433 + 6270) + t12 * 4433, shift);
+  v[6] = descale(t13 * 4433 + t12 * (4433 - 15137), shift);
+  const int32_t z3 = t4 + t6, z4 = t5 + t7;
+  const int32_t a3 = z3 * (9633 - 16069) + z4 * 9633, a4 = z3 * 9633 + z4 * (9633 - 3196);
+  v[7] = descale(t4 * (2446 - 7373) - t7 * 7373 + a3, shift);
+  v[1] = descale(-t4 * 7373 + t7 * (12299 - 7373) + a4, shift);
+  v[5] = descale(t5 * (16819 - 20995) - t6 * 20995 + a4, shift);
+  v[3] = descale(-t5 * 20995 + t6 * (25172 - 20995) + a3, shift);
+}
+
+void fdct(const uint8_t* in, ptrdiff_t stride, const Quantiser& q, int16_t* out, uint64_t* mask) {
+  int32_t work[8][8];
+  for (int y = 0; y < 8; y++) {
+    for (int x = 0; x < 8; x++) work[y][x] = in[y * stride + x] - 128;
+    forward(work[y], true);
+  }
+  *mask = 0;
+  for (int x = 0; x < 8; x++) {
+    int32_t column[8];
+    for (int y = 0; y < 8; y++) column[y] = work[y][x];
+    forward(column, false);
+    for (int y = 0; y < 8; y++) {
+      const int i = 8 * y + x;
+      const uint32_t magnitude = uint32_t(column[y] < 0 ? -column[y] : column[y]) + q.correction[i];
+      const int v = int(((magnitude * q.reciprocal[i]) >> 16) * q.scale[i] >> 16);
+      out[i] = int16_t(column[y] < 0 ? -v : v);
+      *mask |= uint64_t(v != 0) << i;
+    }
+  }
+}
+
+void fdct_pair(const uint8_t* a, ptrdiff_t stride_a, const Quantiser& quantiser_a, int16_t* out_a, uint64_t* mask_a,
+               const uint8_t* b, ptrdiff_t stride_b, const Quantiser& quantiser_b, int16_t* out_b, uint64_t* mask_b) {
+  fdct(a, stride_a, quantiser_a, out_a, mask_a);
+  if (out_b != out_a) fdct(b, stride_b, quantiser_b, out_b, mask_b);
+}
+
 }  // namespace
 
 }  // namespace beton
@@ -166,6 +213,26 @@ size_t unstuff(const uint8_t* data, size_t size, uint8_t* out) {
   return used;
 }
 
+void rgb_to_ycc(const uint8_t* rgb, int n, uint8_t* y, uint8_t* cb, uint8_t* cr) {
+  constexpr int kChroma = (128 << 16) + 32767;
+  for (int i = 0; i < n; i++) {
+    const int r = rgb[3 * i], g = rgb[3 * i + 1], b = rgb[3 * i + 2];
+    y[i] = uint8_t((19595 * r + 38470 * g + 7471 * b + 32768) >> 16);
+    cb[i] = uint8_t((-11059 * r - 21709 * g + 32768 * b + kChroma) >> 16);
+    cr[i] = uint8_t((32768 * r - 27439 * g - 5329 * b + kChroma) >> 16);
+  }
+}
+
+void halve_row(const uint8_t* in, int n, uint8_t* out) {
+  for (int i = 0; i < n; i++) out[i] = uint8_t((in[2 * i] + in[2 * i + 1] + (i & 1)) >> 1);
+}
+
+void halve_both(const uint8_t* a, const uint8_t* b, int n, uint8_t* out) {
+  for (int i = 0; i < n; i++) {
+    out[i] = uint8_t((a[2 * i] + a[2 * i + 1] + b[2 * i] + b[2 * i + 1] + 1 + (i & 1)) >> 2);
+  }
+}
+
 size_t stuff(const uint8_t* data, size_t size, uint8_t* out) {
   size_t at = 0, used = 0;
   while (at < size) {
@@ -183,6 +250,7 @@ size_t stuff(const uint8_t* data, size_t size, uint8_t* out) {
 
 const Kernels kPortableKernels = {"portable",  horizontal,  vertical,   pack,       ycc_to_rgb,  split_rgb,
                                   find_marker, unstuff,     decode_mcus, blend_rows, double_row, double_both,
-                                  exact_ycc_to_rgb, read_symbols, write_codes, stuff};
+                                  exact_ycc_to_rgb, read_symbols, write_codes, stuff,
+                                  rgb_to_ycc,  halve_row,   halve_both, encode_mcus};
 
 }  // namespace beton

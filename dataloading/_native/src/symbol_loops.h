@@ -1,11 +1,14 @@
 // Thread-safety: pure functions over the caller's memory.
 //
 // Loops over lists of symbols, written once and compiled for each instruction set. Include it behind block_loops.h,
-// inside an anonymous namespace's file only (kernels_*.cpp).
+// inside an anonymous namespace's file only (kernels_*.cpp), which supplies
+//   void fdct_pair(const uint8_t* a, ptrdiff_t stride_a, const Quantiser& quantiser_a, int16_t* out_a, uint64_t* mask_a,
+//                  const uint8_t* b, ...)
 #ifndef BETON_SYMBOL_LOOPS_H
 #define BETON_SYMBOL_LOOPS_H
 
 #include "block_loops.h"
+#include "forward.h"
 #include "symbols.h"
 
 namespace beton {
@@ -19,30 +22,35 @@ inline int magnitude_bits(int v) {
   return m == 0 ? 0 : 32 - __builtin_clz(m);
 }
 
+inline int magnitude_bits_nonzero(int v) { return 32 - __builtin_clz(uint32_t(v < 0 ? -v : v)); }
+
 // The symbol of a value of `size` bits that follows `run` zeros, with its value bits.
 inline uint32_t value_symbol(int v, int size, uint32_t base) {
   return low_bits(uint32_t(v + (v >> 31)), size) << kIndexBits | (base + uint32_t(size));
 }
 
-inline void add_symbol(uint32_t*& out, uint32_t* counts, uint32_t entry) {
-  *out++ = entry;
-  counts[entry & kIndexMask]++;
+// Counts what was added from `begin` on. Done for many symbols at once: a counter that is raised twice in a row waits for
+// itself, and that would hold up the loops that make the list.
+inline void count_symbols(const uint32_t* begin, SymbolSink* sink) {
+  const uint32_t* p = begin;
+  for (; p + 2 <= sink->next; p += 2) {
+    sink->counts[0][p[0] & kIndexMask]++;
+    sink->counts[1][p[1] & kIndexMask]++;
+  }
+  if (p < sink->next) sink->counts[0][*p & kIndexMask]++;
 }
 
 // Ends a block; zero runs that lead nowhere go.
-inline void end_block(uint32_t*& out, uint32_t* counts, uint32_t base) {
-  while (out[-1] == base + kZeroRun) {
-    out--;
-    counts[base + kZeroRun]--;
-  }
-  add_symbol(out, counts, base);
+inline void end_block(uint32_t*& out, uint32_t base) {
+  while (out[-1] == base + kZeroRun) out--;
+  *out++ = base;
 }
 
 enum BlockState { kGoOn, kBlockEnd, kBlockBad };
 
 // AC symbols that are not a short code with few value bits; needs 26 valid bits.
 inline BlockState special_ac(BitReader& r, const SymbolTable& t, uint32_t entry, uint32_t base, uint32_t*& out,
-                             uint32_t* counts, int& k) {
+                             int& k) {
   int symbol = int(entry >> 8);
   const int length = int(entry & 31);
   if (length != 0) {
@@ -54,25 +62,25 @@ inline BlockState special_ac(BitReader& r, const SymbolTable& t, uint32_t entry,
   const int size = symbol & 15, run = symbol >> 4;
   if (size == 0) {
     if (run != 15) {
-      end_block(out, counts, base);
+      end_block(out, base);
       return kBlockEnd;
     }
     k += 16;
     if (k > 64) return kBlockBad;
-    add_symbol(out, counts, base + kZeroRun);
+    *out++ = base + kZeroRun;
     if (k < 64) return kGoOn;
-    end_block(out, counts, base);
+    end_block(out, base);
     return kBlockEnd;
   }
   if (size > kMaxAcBits) return kBlockBad;
   k += run + 1;
   if (k > 64) return kBlockBad;
-  add_symbol(out, counts, uint32_t(r.bits >> (64 - size)) << kIndexBits | (base + uint32_t(symbol)));
+  *out++ = uint32_t(r.bits >> (64 - size)) << kIndexBits | (base + uint32_t(symbol));
   drop(r, size);
   return k == 64 ? kBlockEnd : kGoOn;
 }
 
-inline bool ac_symbols(BitReader& r, const SymbolTable& t, uint32_t base, uint32_t*& out_end, uint32_t* counts) {
+inline bool ac_symbols(BitReader& r, const SymbolTable& t, uint32_t base, uint32_t*& out_end) {
   uint32_t* out = out_end;
   int k = 1;
   BlockState state = kGoOn;
@@ -88,7 +96,7 @@ inline bool ac_symbols(BitReader& r, const SymbolTable& t, uint32_t base, uint32
         if (k > 64) return false;
         state = kBlockEnd;
       }
-      add_symbol(out, counts, low_bits(r.bits >> (64 - length), int(symbol & 15)) << kIndexBits | (base + symbol));
+      *out++ = low_bits(r.bits >> (64 - length), int(symbol & 15)) << kIndexBits | (base + symbol);
       drop(r, length);
       if (state != kGoOn) break;
       e = t.look[r.bits >> (64 - kSymbolLookBits)];
@@ -100,12 +108,12 @@ inline bool ac_symbols(BitReader& r, const SymbolTable& t, uint32_t base, uint32
           if (k > 64) return false;
           state = kBlockEnd;
         }
-        add_symbol(out, counts, low_bits(r.bits >> (64 - length2), int(symbol2 & 15)) << kIndexBits | (base + symbol2));
+        *out++ = low_bits(r.bits >> (64 - length2), int(symbol2 & 15)) << kIndexBits | (base + symbol2);
         drop(r, length2);
         continue;
       }
     }
-    state = special_ac(r, t, e, base, out, counts, k);
+    state = special_ac(r, t, e, base, out, k);
   }
   out_end = out;
   return state == kBlockEnd;
@@ -130,7 +138,7 @@ Status read_symbols(ScanState* state, const SymbolLayout& layout, int mcus, Symb
   BitReader r = state->reader;
   int dc[3] = {state->last_dc[0], state->last_dc[1], state->last_dc[2]};
   uint32_t* out = sink->next;
-  uint32_t* counts = sink->counts;
+  uint32_t* const begin = out;
   Status status = kOk;
   for (int m = 0; m < mcus && status == kOk; m++) {
     for (int i = 0; i < layout.blocks && status == kOk; i++) {
@@ -150,22 +158,83 @@ Status read_symbols(ScanState* state, const SymbolLayout& layout, int mcus, Symb
         break;
       }
       if (place.real) sink->last_dc[c] = dc[c];
-      add_symbol(out, counts, value_symbol(step, size, place.set));
+      *out++ = value_symbol(step, size, place.set);
       uint32_t* const ac = out;
-      if (!ac_symbols(r, *place.ac, place.set + kAcClass, out, counts)) status = kBadCode;
+      if (!ac_symbols(r, *place.ac, place.set + kAcClass, out)) status = kBadCode;
       if (!place.real && status == kOk) {
-        while (out > ac) counts[*--out & kIndexMask]--;
-        add_symbol(out, counts, place.set + kAcClass);
+        out = ac;
+        *out++ = place.set + kAcClass;
       }
       // `next` runs at most 8 bytes ahead of what was consumed.
       if (r.next > r.end + 8) status = kTruncated;
     }
   }
   sink->next = out;
+  count_symbols(begin, sink);
   state->reader = r;
   for (int c = 0; c < 3; c++) state->last_dc[c] = dc[c];
   if (r.left() < 0) return kTruncated;  // before a bad code: the zeros behind the end may look like one
   return status;
+}
+
+// The AC symbols of a quantised block; `mask` (row-major) tells what is not zero.
+inline void block_symbols(const int16_t* block, uint64_t mask, uint32_t base, uint32_t*& out_end) {
+  uint32_t* out = out_end;
+  uint64_t left = 0;
+  for (int row = 0; row < 8; row++) left |= kZigzagMasks.of[row][mask >> (8 * row) & 255];
+  left &= ~uint64_t(1);  // DC
+  int last = 0;
+  while (left != 0) {
+    const int k = __builtin_ctzll(left);
+    left &= left - 1;
+    int run = k - last - 1;
+    last = k;
+    for (; run > 15; run -= 16) *out++ = base + kZeroRun;
+    const int v = block[kNaturalOrder[k]];
+    *out++ = value_symbol(v, magnitude_bits_nonzero(v), base + (uint32_t(run) << 4));
+  }
+  if (last != 63) *out++ = base;
+  out_end = out;
+}
+
+// Encodes MCUs [first, last) of a row of MCUs whose samples are at the layout's places; the list has room for them.
+void encode_mcus(const EncodeLayout& layout, int first, int last, SymbolSink* sink) {
+  alignas(64) int16_t blocks[10][64];
+  uint64_t masks[10];
+  uint32_t* out = sink->next;
+  uint32_t* const begin = out;
+  for (int m = first; m < last; m++) {
+    const auto transform_pair = [&](int i, int j) {
+      const EncodePlace &a = layout.block[i], &b = layout.block[j];
+      fdct_pair(a.data + ptrdiff_t(m) * a.step, a.stride, *a.quantiser, blocks[i], &masks[i],
+                b.data + ptrdiff_t(m) * b.step, b.stride, *b.quantiser, blocks[j], &masks[j]);
+    };
+    int waiting = -1;
+    for (int i = 0; i < layout.blocks; i++) {
+      if (m >= layout.block[i].columns) continue;
+      if (waiting < 0) {
+        waiting = i;
+      } else {
+        transform_pair(waiting, i);
+        waiting = -1;
+      }
+    }
+    if (waiting >= 0) transform_pair(waiting, waiting);
+    for (int i = 0; i < layout.blocks; i++) {
+      const EncodePlace& place = layout.block[i];
+      if (m >= place.columns) {
+        *out++ = place.set;
+        *out++ = place.set + kAcClass;
+        continue;
+      }
+      const int dc = blocks[i][0], step = dc - sink->last_dc[place.component];
+      sink->last_dc[place.component] = dc;
+      *out++ = value_symbol(step, magnitude_bits(step), place.set);
+      block_symbols(blocks[i], masks[i], place.set + kAcClass, out);
+    }
+  }
+  sink->next = out;
+  count_symbols(begin, sink);
 }
 
 inline void store_big_endian_64(uint8_t* p, uint64_t v) {

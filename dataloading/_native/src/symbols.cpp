@@ -2,7 +2,27 @@
 
 #include <cstring>
 
+#include "forward.h"
+#include "header.h"
+
 namespace beton {
+
+namespace {
+
+ZigzagMasks make_zigzag_masks() {
+  ZigzagMasks masks = {};
+  for (int k = 0; k < 64; k++) {
+    const int at = kNaturalOrder[k];
+    for (int byte = 0; byte < 256; byte++) {
+      if (byte >> (at % 8) & 1) masks.of[at / 8][byte] |= uint64_t(1) << k;
+    }
+  }
+  return masks;
+}
+
+}  // namespace
+
+const ZigzagMasks kZigzagMasks = make_zigzag_masks();
 
 Status make_symbol_table(const uint8_t* dht, size_t bytes, bool dc, SymbolTable* table) {
   if (table->made && table->full.source_bytes == bytes && std::memcmp(table->full.source, dht, bytes) == 0) return kOk;
@@ -107,12 +127,13 @@ bool optimal_table(const uint32_t counts[256], uint8_t bits[17], uint8_t values[
 
 }  // namespace
 
-bool make_codes(const uint32_t counts[kIndices], int sets, CodeSet* out) {
+bool make_codes(const uint32_t counts[2][kIndices], int sets, CodeSet* out) {
   out->total_bits = 0;
   for (uint32_t& code : out->codes) code = 1;  // never looked at
   for (int t = 0; t < 2 * sets; t++) {
     const bool dc = t % 2 == 0;
-    const uint32_t* count = counts + 256 * t;
+    uint32_t count[256];
+    for (int i = 0; i < 256; i++) count[i] = counts[0][256 * t + i] + counts[1][256 * t + i];
     if (!optimal_table(count, out->bits[t], out->values[t], &out->num_values[t])) return false;
     uint32_t code = 0;
     int index = 0;

@@ -31,7 +31,7 @@ struct SymbolSink {
   uint32_t* data = nullptr;
   uint32_t* next = nullptr;
   size_t capacity = 0;
-  uint32_t counts[kIndices];    // how often each index occurs
+  uint32_t counts[2][kIndices]; // how often each index occurs, at even and at odd places of each addition
   int last_dc[3];               // of the restart segment being written
   std::vector<size_t> segments; // where each restart segment starts
 
@@ -44,7 +44,7 @@ struct SymbolSink {
 
   void clear() {
     next = data;
-    for (uint32_t& count : counts) count = 0;
+    for (int i = 0; i < kIndices; i++) counts[0][i] = counts[1][i] = 0;
     segments.clear();
   }
 
@@ -114,7 +114,7 @@ struct CodeSet {
 
 // The codes that make the list shortest (T.81 K.2, with libjpeg's choice among equals, so that its bytes result).
 // Returns false on a list nothing but a bug could make.
-bool make_codes(const uint32_t counts[kIndices], int sets, CodeSet* out);
+bool make_codes(const uint32_t counts[2][kIndices], int sets, CodeSet* out);
 
 }  // namespace beton
 
