@@ -180,11 +180,6 @@ class PageOrder:
         self._pages = shuffled(layout.num_pages, child(key, 0))
         self._ends = np.cumsum(np.diff(layout.starts)[self._pages])  # elements up to and with each permuted page
         self._plans = [self._plan(node, window_pages) for node in range(num_nodes)]
-        # Within a window any order of reading will do, and ascending is what disks like.
-        self._reading = self._pages.copy()
-        for plan in self._plans:
-            for low, high in zip(plan.borders[:-1], plan.borders[1:], strict=True):
-                self._reading[low:high].sort()
         self._windows: dict[tuple[int, int], Indices] = {}
 
     def at(self, positions: Indices) -> tuple[Indices, None]:
@@ -221,7 +216,8 @@ class PageOrder:
         """List the byte ranges of pages `start` to `stop`, counted as `pages_due` does."""
         if not self._layout.page_bytes:
             return []
-        offsets = self._layout.offsets[self._reading[start:stop]]
+        plan = self._plans[node]
+        offsets = self._layout.offsets[plan.reading[start - plan.borders[0] : stop - plan.borders[0]]]
         return [(offset, self._layout.page_bytes) for offset in offsets.tolist()]
 
     def remaining(self, consumed: int) -> PageLayout:
@@ -241,13 +237,16 @@ class PageOrder:
         first = sum(_share(total, self._num_nodes, k) for k in range(node))
         last = first + _share(total, self._num_nodes, node)
         if first == last:
-            return _NodePlan(first=first, borders=np.zeros(1, np.int64), edges=np.zeros(1, np.int64))
+            nothing = np.zeros(1, np.int64)
+            return _NodePlan(first=first, borders=nothing, edges=nothing, reading=nothing[:0])
         start = int(np.searchsorted(self._ends, first, side="right"))
         stop = int(np.searchsorted(self._ends, last, side="left")) + 1
         num_windows = -(-(stop - start) // window_pages)
         borders = start + np.arange(num_windows + 1) * (stop - start) // num_windows
         edges = np.concatenate([[first], self._ends[borders[1:-1] - 1], [last]]) - first
-        return _NodePlan(first=first, borders=borders, edges=edges)
+        # Within a window any order of reading will do, and ascending is what disks like.
+        windows = [np.sort(part) for part in np.split(self._pages[start:stop], borders[1:-1] - start)]
+        return _NodePlan(first=first, borders=borders, edges=edges, reading=np.concatenate(windows))
 
     def _window(self, node: int, window: int) -> Indices:
         """Shuffle the elements of one window; the last two are kept, as batches cross from one to the next."""
@@ -290,11 +289,14 @@ class _NodePlan:
         Where its windows begin and end, in permuted pages.
     edges : ndarray of int64, shape (num_windows + 1,)
         The same in elements, counted from `first`.
+    reading : ndarray of int64, shape (borders[-1] - borders[0],)
+        Its pages in the order of reading. The first and the last may be another node's as well.
     """
 
     first: int
     borders: Indices
     edges: Indices
+    reading: Indices
 
     @property
     def num_windows(self) -> int:
