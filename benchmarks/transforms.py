@@ -67,7 +67,7 @@ def milliseconds(chain: list[str], size: int, rounds: int) -> float:
     """Return the time per image of the fused loop, the best of several rounds over 32 images."""
     import numpy as np
 
-    from dataloading import transforms as T  # noqa: N812
+    from dataloading import transforms as T
     from dataloading.pipeline import Pipeline
 
     pipeline = Pipeline([T.RandomResizedCrop(size), *(eval(text, {"T": T}) for text in chain)])

@@ -79,10 +79,14 @@ class KernelCeiling:
 
     Examples
     --------
-    >>> from dataloading import KernelCeiling, transforms as T                     # doctest: +SKIP
-    >>> ceiling = KernelCeiling("train.beton", transforms=[T.RandomResizedCrop(224)], num_workers=2)
-    >>> ceiling.run(10_000).images_per_second                                      # doctest: +SKIP
-    4213.7
+    >>> import numpy as np
+    >>> from dataloading import ImageField, KernelCeiling, Writer, transforms as T
+    >>> with Writer("eight.beton", {"image": ImageField()}, num_samples=8, overwrite=True) as writer:
+    ...     for _ in range(8):
+    ...         writer.append({"image": np.zeros((40, 50, 3), np.uint8)})
+    >>> ceiling = KernelCeiling("eight.beton", transforms=[T.RandomResizedCrop(16)], num_workers=2)
+    >>> ceiling.run(1_000).images_per_second > 0
+    True
     """
 
     def __init__(

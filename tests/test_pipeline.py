@@ -10,7 +10,7 @@ import numba
 import numpy as np
 import pytest
 
-from dataloading import transforms as T  # noqa: N812
+from dataloading import transforms as T
 from dataloading.errors import UsageError
 from dataloading.pipeline import Pipeline, PipelineFault
 from dataloading.testing import check_transform

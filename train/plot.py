@@ -64,15 +64,9 @@ def draw(comparison: Comparison, path: Path, *, title: str, verdict: str) -> Non
     if comparison.simulated:
         limit = comparison.simulated_images_per_s * comparison.nproc_per_node
         first.axhline(limit, color="black", linestyle=":", linewidth=1.2)
-        first.text(
-            0.02,
-            limit,
-            " what the simulated devices can take",
-            va="bottom",
-            fontsize=8,
-            transform=first.get_yaxis_transform(),
-        )
-        first.set_ylim(0, max(first.get_ylim()[1], limit * 1.15))
+        first.text(0.02, 0.99, "dotted: what the simulated devices can take", va="top", fontsize=8,
+                   transform=first.transAxes)  # fmt: skip
+        first.set_ylim(0, max(first.get_ylim()[1], limit * 1.25))
     for index, result in enumerate(results[1:], 1):
         first.text(
             index,
@@ -130,7 +124,7 @@ def _timeline(axes: Any, comparison: Comparison) -> None:
             axes.fill_between(steps, waits.min(axis=0), waits.max(axis=0), color=colour, alpha=0.15, linewidth=0)
     if comparison.warmup:
         axes.axvspan(0.5, comparison.warmup + 0.5, color="black", alpha=0.06, linewidth=0)
-        axes.text(0.7, 0.97, "warm-up", transform=axes.get_xaxis_transform(), fontsize=8, color="#555555", va="top")
+        axes.text(0.7, 0.03, "warm-up", transform=axes.get_xaxis_transform(), fontsize=8, color="#555555")
     axes.set_yscale("log")
     axes.set_xlim(0.5, comparison.num_steps + 0.5)
     label = "Time waiting for the next batch, step by step"

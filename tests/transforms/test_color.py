@@ -8,7 +8,7 @@ import torch
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
-from dataloading import transforms as T  # noqa: N812
+from dataloading import transforms as T
 from dataloading.errors import UsageError
 from dataloading.pipeline import Pipeline
 from dataloading.transforms.kernels import color

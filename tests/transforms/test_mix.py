@@ -5,7 +5,7 @@ import pytest
 import torch
 from torchvision.transforms import v2
 
-from dataloading import transforms as T  # noqa: N812
+from dataloading import transforms as T
 from dataloading.errors import UsageError
 from dataloading.pipeline import Pipeline
 from dataloading.transforms.mix import _generator

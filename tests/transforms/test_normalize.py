@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from dataloading import transforms as T  # noqa: N812
+from dataloading import transforms as T
 from dataloading.errors import UsageError
 from dataloading.pipeline import Pipeline
 from dataloading.transforms.normalize import to_storage

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dataloading import transforms as T  # noqa: N812
+from dataloading import transforms as T
 from dataloading.transforms import rng
 
 
