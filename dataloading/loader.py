@@ -42,6 +42,7 @@ from dataloading.sampler import DEFAULT_WINDOW_PAGES, ForeignSampler, ShardSampl
 from dataloading.stats import Clock, LoaderStats
 from dataloading.transfer import MemoryFormat, Transfer
 from dataloading.transforms.base import BatchOp
+from dataloading.transforms.rng import batch_key, child
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -434,12 +435,13 @@ class Loader:
 
     def _after_batching(self, batch: Batch, job: BatchJob) -> Batch:
         values = dict(zip(batch.names, batch, strict=True))
-        key = (self.seed << 40) ^ (job.epoch << 24) ^ job.step.consumed
-        for name, op in self._plan.batch_transforms:
+        # Ranks mix differently, and so do two transforms of one batch.
+        key = batch_key(self.seed, job.epoch, job.step.consumed * self.world_size + self.rank)
+        for position, (name, op) in enumerate(self._plan.batch_transforms):
             if isinstance(op, BatchOp):
                 label = self._plan.label_field
                 assert label is not None
-                values[name], values[label] = op(values[name], values[label], key)
+                values[name], values[label] = op(values[name], values[label], child(key, position))
             else:
                 values[name] = op(values[name])
         return batch.replace(values.values())

@@ -598,3 +598,27 @@ def test_statistics_count_samples_and_name_the_hops(photos_file):
     assert stats.hop_seconds["decode"] > 0
     assert 0 <= stats.data_wait_fraction <= 1
     assert stats.verdict in str(stats)
+
+
+def test_mixing_is_drawn_anew_for_each_transform_and_rank(tmp_path):
+    write_images(tmp_path / "m.beton", 24, sizes=(40, 60))
+    seen = []
+
+    class Spy(T.MixUp):
+        def __call__(self, images, labels, key):
+            seen.append(key)
+            return images, labels
+
+    spy = Spy(num_classes=24)
+    for rank in range(2):
+        list(
+            Loader(
+                tmp_path / "m.beton",
+                batch_size=4,
+                rank=rank,
+                world_size=2,
+                transforms={"image": [T.Resize((16, 16)), T.Normalize(MEAN, STD), spy, spy]},
+            )  # fmt: skip
+        )
+    assert len(seen) == 2 * 3 * 2
+    assert len(set(seen)) == len(seen)
