@@ -8,6 +8,7 @@
 #include "jpeg_file.h"
 #include "kernels.h"
 #include "libjpeg_io.h"
+#include "planar.h"
 #include "region.h"
 #include "scratch.h"
 #include "status.h"
@@ -24,19 +25,23 @@ Status check_whole(const uint8_t* data, int64_t size, JpegHeader* header) {
   return check_plausible(*header, size_t(size));
 }
 
-// Our own way to a JPEG with the coefficients of another, kUnsupported where there is none.
-Status recode_checked(const JpegHeader& header, const uint8_t* data, size_t size, int restart, bool keep_icc,
-                      uint8_t** out, size_t* bytes) {
-  Status status;
+// Runs one of our own ways over this thread's scratch memory.
+template <typename Way>
+Status guarded(const Way& way) {
   Scratch& scratch = thread_scratch();
+  Status status;
   try {
-    status = recode(header, data, size, restart, keep_icc, &scratch, out, bytes);
+    status = way(&scratch);
   } catch (const std::bad_alloc&) {
     status = kOutOfMemory;
   }
   scratch.trim();
   return status;
 }
+
+// Whatever our own ways do not find plainly sound is libjpeg's to judge, and to give a reason for. But libjpeg lets runs
+// of zeros leave their block, which no encoder makes: a bad code stays one.
+Status verdict(Status own, Status libjpeg) { return libjpeg == kOk && own == kBadCode ? kBadCode : libjpeg; }
 
 void clear(char* reason) {
   if (reason != nullptr) reason[0] = 0;
@@ -100,7 +105,12 @@ int32_t beton_jpeg_decode(const uint8_t* data, int64_t size, uint8_t* rgb, int64
   if (h.num_components == 4) return kFourColours;
   const int64_t stride = int64_t(h.width) * 3;
   if (rgb_bytes != stride * h.height) return kBadRequest;
-  return libjpeg_decode_rgb(data, size_t(size), 0, 0, h.width, h.height, rgb, size_t(stride), true, reason);
+  const Status own =
+      guarded([&](Scratch* scratch) { return decode_whole(h, data, size_t(size), rgb, scratch); });
+  if (own == kOk) return kOk;
+  const Status theirs =
+      libjpeg_decode_rgb(data, size_t(size), 0, 0, h.width, h.height, rgb, size_t(stride), true, reason);
+  return verdict(own, theirs);
 }
 
 int32_t beton_jpeg_encode(const uint8_t* rgb, int32_t width, int32_t height, int64_t row_stride, int32_t quality,
@@ -112,14 +122,9 @@ int32_t beton_jpeg_encode(const uint8_t* rgb, int32_t width, int32_t height, int
     return kBadRequest;
   }
   size_t bytes = 0;
-  Scratch& scratch = thread_scratch();
-  Status status;
-  try {
-    status = encode_rgb(rgb, width, height, size_t(row_stride), quality, h_samp, v_samp, restart, &scratch, out, &bytes);
-  } catch (const std::bad_alloc&) {
-    status = kOutOfMemory;
-  }
-  scratch.trim();
+  const Status status = guarded([&](Scratch* scratch) {
+    return encode_rgb(rgb, width, height, size_t(row_stride), quality, h_samp, v_samp, restart, scratch, out, &bytes);
+  });
   *out_bytes = int64_t(bytes);
   return status;
 }
@@ -132,18 +137,17 @@ int32_t beton_jpeg_transcode(const uint8_t* data, int64_t size, int32_t restart,
   Status status = check_whole(data, size, &h);
   if (status != kOk) return status;
   size_t bytes = 0;
-  const Status own = recode_checked(h, data, size_t(size), restart, keep_icc != 0, out, &bytes);
-  if (own == kOk) {
-    *out_bytes = int64_t(bytes);
-    return kOk;
-  }
-  // Whatever is not plainly sound is libjpeg's to judge, and to give a reason for. But it lets runs of zeros leave
-  // their block, which no encoder makes.
-  status = libjpeg_transcode(data, size_t(size), restart, keep_icc != 0, out, &bytes, reason);
-  if (status == kOk && own == kBadCode) {
-    std::free(*out);
-    *out = nullptr;
-    return kBadCode;
+  *out = nullptr;
+  const Status own = guarded([&](Scratch* scratch) {
+    return recode(h, data, size_t(size), restart, keep_icc != 0, scratch, out, &bytes);
+  });
+  status = own;
+  if (own != kOk) {
+    status = verdict(own, libjpeg_transcode(data, size_t(size), restart, keep_icc != 0, out, &bytes, reason));
+    if (status == kBadCode && own == kBadCode && *out != nullptr) {
+      std::free(*out);
+      *out = nullptr;
+    }
   }
   *out_bytes = int64_t(bytes);
   return status;

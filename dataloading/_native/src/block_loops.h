@@ -143,9 +143,9 @@ inline void clear_block(int16_t* block) {
   p[0] = p[1] = p[2] = p[3] = p[4] = p[5] = p[6] = p[7] = zero;
 }
 
-// libjpeg's result for a block that has a DC coefficient only.
+// libjpeg's result for a block that has a DC coefficient only. Its first pass wraps at 16 bits; only damage gets there.
 inline void flat_block(int dc, uint8_t* out, ptrdiff_t stride) {
-  int v = ((dc + 4) >> 3) + 128;
+  int v = ((int16_t(dc * 4) + 16) >> 5) + 128;
   v = v < 0 ? 0 : v > 255 ? 255 : v;
   const uint64_t eight = uint64_t(v) * 0x0101010101010101u;
   for (int i = 0; i < 8; i++) std::memcpy(out + i * stride, &eight, 8);
@@ -241,20 +241,6 @@ void double_both(const uint8_t* near, const uint8_t* far, int n, uint8_t* out) {
   }
   here = 3 * near[n - 1] + far[n - 1];
   out[2 * n - 1] = uint8_t((4 * here + 7) >> 4);
-}
-
-// libjpeg's colour conversion (jdcolor.c), exactly.
-void exact_ycc_to_rgb(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, int n, uint8_t* r, uint8_t* g,
-                      uint8_t* b) {
-  for (int i = 0; i < n; i++) {
-    const int u = cb[i] - 128, v = cr[i] - 128;
-    const int red = y[i] + ((91881 * v + 32768) >> 16);
-    const int green = y[i] + ((-22554 * u - 46802 * v + 32768) >> 16);
-    const int blue = y[i] + ((116130 * u + 32768) >> 16);
-    r[i] = uint8_t(red < 0 ? 0 : red > 255 ? 255 : red);
-    g[i] = uint8_t(green < 0 ? 0 : green > 255 ? 255 : green);
-    b[i] = uint8_t(blue < 0 ? 0 : blue > 255 ? 255 : blue);
-  }
 }
 
 }  // namespace

@@ -55,6 +55,7 @@ struct Kernels {
   // JFIF's YCbCr to RGB on values with six fractional bits, then as pack.
   void (*ycc_to_rgb)(const int16_t* y, const int16_t* cb, const int16_t* cr, int n, uint8_t* r, uint8_t* g, uint8_t* b);
   void (*split_rgb)(const uint8_t* rgb, int n, uint8_t* r, uint8_t* g, uint8_t* b);
+  void (*merge_rgb)(const uint8_t* r, const uint8_t* g, const uint8_t* b, int n, uint8_t* rgb);
   // First position in [data, data + size) of FF followed by a byte that is not 00, or `size`. A last FF counts too.
   size_t (*find_marker)(const uint8_t* data, size_t size);
   // Copies without the 00 behind each FF; returns the bytes written. `out` has room for size + 32.

@@ -203,6 +203,60 @@ void split_rgb(const uint8_t* rgb, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
   }
 }
 
+void merge_rgb(const uint8_t* r, const uint8_t* g, const uint8_t* b, int n, uint8_t* rgb) {
+  const __m128i r0 = _mm_setr_epi8(0, -1, -1, 1, -1, -1, 2, -1, -1, 3, -1, -1, 4, -1, -1, 5);
+  const __m128i g0 = _mm_setr_epi8(-1, 0, -1, -1, 1, -1, -1, 2, -1, -1, 3, -1, -1, 4, -1, -1);
+  const __m128i b0 = _mm_setr_epi8(-1, -1, 0, -1, -1, 1, -1, -1, 2, -1, -1, 3, -1, -1, 4, -1);
+  const __m128i r1 = _mm_setr_epi8(-1, -1, 6, -1, -1, 7, -1, -1, 8, -1, -1, 9, -1, -1, 10, -1);
+  const __m128i g1 = _mm_setr_epi8(5, -1, -1, 6, -1, -1, 7, -1, -1, 8, -1, -1, 9, -1, -1, 10);
+  const __m128i b1 = _mm_setr_epi8(-1, 5, -1, -1, 6, -1, -1, 7, -1, -1, 8, -1, -1, 9, -1, -1);
+  const __m128i r2 = _mm_setr_epi8(-1, 11, -1, -1, 12, -1, -1, 13, -1, -1, 14, -1, -1, 15, -1, -1);
+  const __m128i g2 = _mm_setr_epi8(-1, -1, 11, -1, -1, 12, -1, -1, 13, -1, -1, 14, -1, -1, 15, -1);
+  const __m128i b2 = _mm_setr_epi8(10, -1, -1, 11, -1, -1, 12, -1, -1, 13, -1, -1, 14, -1, -1, 15);
+  int i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const __m128i red = _mm_loadu_si128(reinterpret_cast<const __m128i*>(r + i));
+    const __m128i green = _mm_loadu_si128(reinterpret_cast<const __m128i*>(g + i));
+    const __m128i blue = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b + i));
+    const auto mix = [&](__m128i x, __m128i y, __m128i z) {
+      return _mm_or_si128(_mm_or_si128(_mm_shuffle_epi8(red, x), _mm_shuffle_epi8(green, y)), _mm_shuffle_epi8(blue, z));
+    };
+    __m128i* p = reinterpret_cast<__m128i*>(rgb + 3 * i);
+    _mm_storeu_si128(p, mix(r0, g0, b0));
+    _mm_storeu_si128(p + 1, mix(r1, g1, b1));
+    _mm_storeu_si128(p + 2, mix(r2, g2, b2));
+  }
+  for (; i < n; i++) {
+    rgb[3 * i] = r[i];
+    rgb[3 * i + 1] = g[i];
+    rgb[3 * i + 2] = b[i];
+  }
+}
+
+// libjpeg's colour conversion (jdcolor.c), exactly: what factors exceed 16 bits by is added as whole chroma values, and
+// the rounding comes in as a second product.
+void exact_ycc_to_rgb(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, int n, uint8_t* r, uint8_t* g,
+                      uint8_t* b) {
+  const auto pair = [](int low, int high) { return _mm256_set1_epi32(int(uint32_t(uint16_t(high)) << 16 | uint16_t(low))); };
+  const __m256i red = pair(91881 - 65536, 2), green = pair(-22554, 65536 - 46802), blue = pair(116130 - 131072, 2);
+  const __m256i half = _mm256_set1_epi32(32768), quarter = _mm256_set1_epi16(16384), middle = _mm256_set1_epi16(128);
+  const auto wide = [](const uint8_t* p) {
+    return _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  };
+  const auto product = [](__m256i p, __m256i q, __m256i w, __m256i more) {
+    const __m256i low = _mm256_add_epi32(_mm256_madd_epi16(_mm256_unpacklo_epi16(p, q), w), more);
+    const __m256i high = _mm256_add_epi32(_mm256_madd_epi16(_mm256_unpackhi_epi16(p, q), w), more);
+    return _mm256_packs_epi32(_mm256_srai_epi32(low, 16), _mm256_srai_epi32(high, 16));
+  };
+  const __m256i zero = _mm256_setzero_si256();
+  for (int i = 0; i < n; i += 16) {
+    const __m256i l = wide(y + i), u = _mm256_sub_epi16(wide(cb + i), middle), v = _mm256_sub_epi16(wide(cr + i), middle);
+    store_bytes(_mm256_add_epi16(_mm256_add_epi16(l, v), product(v, quarter, red, zero)), r + i, n - i);
+    store_bytes(_mm256_add_epi16(_mm256_sub_epi16(l, v), product(u, v, green, half)), g + i, n - i);
+    store_bytes(_mm256_add_epi16(_mm256_add_epi16(l, _mm256_add_epi16(u, u)), product(u, quarter, blue, zero)), b + i, n - i);
+  }
+}
+
 size_t find_marker(const uint8_t* data, size_t size) {
   const __m256i ff = _mm256_set1_epi8(-1), zero = _mm256_setzero_si256();
   size_t at = 0;
@@ -348,7 +402,21 @@ void idct_pair(const int16_t* a, const uint16_t* quant_a, uint8_t* out_a, ptrdif
   for (int i = 0; i < 8; i++) {
     v[i] = _mm256_mullo_epi16(rows(a + 8 * i, b + 8 * i), rows(quant_a + 8 * i, quant_b + 8 * i));
   }
-  transform<11>(v);
+  // libjpeg takes a shorter way where only the first row of coefficients is set, and that one wraps at 16 bits. No sound
+  // file gets there, but its pixels are promised for all that decode.
+  const __m256i first = _mm256_slli_epi16(v[0], 2);
+  const __m256i same = _mm256_cmpeq_epi16(_mm256_srai_epi16(first, 2), v[0]);
+  if (__builtin_expect(_mm256_movemask_epi8(same) != -1, 0)) {
+    __m256i rest = rows(a + 8, b + 8);
+    for (int i = 2; i < 8; i++) rest = _mm256_or_si256(rest, rows(a + 8 * i, b + 8 * i));
+    const int empty = _mm256_movemask_epi8(_mm256_cmpeq_epi8(rest, _mm256_setzero_si256()));
+    const __m256i shorter = _mm256_set_m128i(_mm_set1_epi8(empty >> 16 == -1 ? -1 : 0),
+                                             _mm_set1_epi8((empty & 0xFFFF) == 0xFFFF ? -1 : 0));
+    transform<11>(v);
+    for (int i = 0; i < 8; i++) v[i] = _mm256_blendv_epi8(v[i], first, shorter);
+  } else {
+    transform<11>(v);
+  }
   transpose(v);
   transform<18>(v);
   transpose(v);
@@ -373,10 +441,10 @@ namespace beton {
 
 namespace {
 
-const Kernels kAvx2Kernels = {"avx2",      horizontal, vertical,    pack,       ycc_to_rgb, split_rgb,
-                              find_marker, unstuff,    decode_mcus, blend_rows, double_row, double_both,
-                              exact_ycc_to_rgb, read_symbols, write_codes, stuff,
-                              rgb_to_ycc,  halve_row,  halve_both,  encode_mcus};
+const Kernels kAvx2Kernels = {
+    "avx2",      horizontal, vertical,   pack,        ycc_to_rgb,       split_rgb,    merge_rgb,   find_marker, unstuff,
+    decode_mcus, blend_rows, double_row, double_both, exact_ycc_to_rgb, read_symbols, write_codes, stuff,       rgb_to_ycc,
+    halve_row,   halve_both, encode_mcus};
 
 }  // namespace
 

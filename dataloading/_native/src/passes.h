@@ -10,10 +10,11 @@
 
 namespace beton {
 
-// Where finished rows go.
+// Where finished rows go: planes, or (copy_planar only) interleaved RGB.
 struct Target {
-  uint8_t* plane[3];
-  ptrdiff_t stride;
+  uint8_t* plane[3] = {nullptr, nullptr, nullptr};
+  uint8_t* interleaved = nullptr;
+  ptrdiff_t stride = 0;
 };
 
 // Values from one row of a middle buffer to the next, for outputs `width` wide.

@@ -156,6 +156,8 @@ Status copy_planar(const beton_request& q, const Geometry& g, const JpegHeader& 
   Scan scan;
   Status status = open_scan(q, header, cover, s, &scan);
   if (status != kOk) return status;
+  const bool interleaved = target.interleaved != nullptr;
+  if (interleaved && !scan.ends_with_image()) return kUnsupported;
   make_strips(header, cover.row_last - cover.row_first, &cover, s);
   uint8_t* const base[3] = {cover.strips.data[0], cover.strips.data[1], cover.strips.data[2]};
   for (int row = cover.row_first; row < cover.row_last; row++) {
@@ -167,7 +169,7 @@ Status copy_planar(const beton_request& q, const Geometry& g, const JpegHeader& 
     if (status != kOk) return status;
   }
   const ptrdiff_t line_bytes = (g.width + 16 + 63) & ~63;
-  uint8_t* line = s->line.get<uint8_t>(size_t(line_bytes) * 3);
+  uint8_t* line = s->line.get<uint8_t>(size_t(line_bytes) * 6);
   for (int i = 0; i < g.height; i++) {
     const int y = y0 + i;
     const uint8_t* full[3] = {nullptr, nullptr, nullptr};
@@ -200,11 +202,18 @@ Status copy_planar(const beton_request& q, const Geometry& g, const JpegHeader& 
         full[c] = near;
       }
     }
+    const ptrdiff_t place = (g.upside_down ? g.height - 1 - i : i) * target.stride;
     uint8_t* d[3];
-    for (int c = 0; c < 3; c++) d[c] = target.plane[c] + (g.upside_down ? g.height - 1 - i : i) * target.stride;
-    if (n == 3 && header.space == BETON_SPACE_YCBCR) {
-      k.exact_ycc_to_rgb(full[0], full[1], full[2], g.width, d[0], d[1], d[2]);
-    } else {
+    for (int c = 0; c < 3; c++) d[c] = interleaved ? line + (3 + c) * line_bytes : target.plane[c] + place;
+    const bool ycc = n == 3 && header.space == BETON_SPACE_YCBCR;
+    if (ycc) k.exact_ycc_to_rgb(full[0], full[1], full[2], g.width, d[0], d[1], d[2]);
+    if (interleaved) {
+      const uint8_t* from[3] = {d[0], d[1], d[2]};
+      for (int c = 0; c < 3 && !ycc; c++) from[c] = full[n == 1 ? 0 : c];
+      k.merge_rgb(from[0], from[1], from[2], g.width, target.interleaved + place);
+      continue;
+    }
+    if (!ycc) {
       for (int c = 0; c < 3; c++) std::memcpy(d[c], full[n == 1 ? 0 : c], size_t(g.width));
     }
     if (g.mirror) {
@@ -212,6 +221,25 @@ Status copy_planar(const beton_request& q, const Geometry& g, const JpegHeader& 
     }
   }
   return kOk;
+}
+
+Status decode_whole(const JpegHeader& header, const uint8_t* data, size_t size, uint8_t* rgb, Scratch* s) {
+  // All planes are held at once; libjpeg needs a few rows only.
+  constexpr int64_t kMostPixels = int64_t(1) << 24;
+  if (!scan_supports(header) || int64_t(header.width) * header.height > kMostPixels) return kUnsupported;
+  beton_request q = {};
+  q.src = uint64_t(uintptr_t(data));
+  q.src_bytes = size;
+  q.src_width = q.box_w = q.scaled_w = q.out_w = header.width;
+  q.src_height = q.box_h = q.scaled_h = q.out_h = header.height;
+  Geometry g;
+  g.width = header.width;
+  g.height = header.height;
+  g.exact = true;
+  Target target;
+  target.interleaved = rgb;
+  target.stride = ptrdiff_t(header.width) * 3;
+  return copy_planar(q, g, header, target, s);
 }
 
 }  // namespace beton
