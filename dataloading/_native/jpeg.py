@@ -216,7 +216,7 @@ def encode_jpeg(
     Returns
     -------
     bytes
-        The same bytes for the same arguments and libjpeg version.
+        The same bytes for the same arguments, whatever the libjpeg version.
 
     Raises
     ------

@@ -3,7 +3,7 @@
 //   beton_native_check [ROUNDS] [SEED] [KERNELS]
 //
 // Encodes and transcodes images of many sizes and samplings, decodes random regions of them, then of damaged copies.
-// Every output is summed, so that valgrind reports any byte that was never written; on request geometry is hostile too.
+// Transcoding must give the bytes of libjpeg, or refuse. Every output is summed, so that valgrind reports any byte that was never written; on request geometry is hostile too.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "beton_native.h"
+#include "header.h"
+#include "libjpeg_io.h"
 
 namespace {
 
@@ -94,8 +96,18 @@ bool whole(const Exact& source, int width, int height) {
   if (good) use(rgb.data.get(), rgb.size);
   uint8_t* again = nullptr;
   int64_t bytes = 0;
-  if (beton_jpeg_transcode(source.data.get(), int64_t(source.size), below(2), below(2), &again, &bytes, reason) == 0) {
+  const int restart = below(2), keep_icc = below(2);
+  if (beton_jpeg_transcode(source.data.get(), int64_t(source.size), restart, keep_icc, &again, &bytes, reason) == 0) {
     use(again, size_t(bytes));
+    uint8_t* theirs = nullptr;
+    size_t their_bytes = 0;
+    if (beton::libjpeg_transcode(source.data.get(), source.size, restart, keep_icc != 0, &theirs, &their_bytes,
+                                 reason) != beton::kOk ||
+        their_bytes != size_t(bytes) || std::memcmp(again, theirs, their_bytes) != 0) {
+      std::puts("transcoding differs from libjpeg's");
+      std::abort();
+    }
+    std::free(theirs);
     beton_free(again);
   }
   return good;

@@ -41,6 +41,71 @@ def test_decode_is_pillows_and_transcode_changes_no_pixel(options: dict[str, obj
         assert restart == "auto" or info.restart_interval == 0
 
 
+SIZES = [(1, 1), (8, 8), (9, 16), (16, 9), (33, 17), (63, 130), (120, 201)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("quality", [5, 75, 100])
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
+def test_encode_gives_libjpegs_coefficients(
+    size: tuple[int, int], quality: int, subsampling: str, kernels: str
+) -> None:
+    """Optimised tables follow from the coefficients, so equal bytes after the same recoding mean equal coefficients."""
+    rng = np.random.default_rng(quality)
+    pixels = photo(*size, quality, low=0, high=255) if quality < 100 else rng.integers(0, 256, (*size, 3), np.uint8)
+    theirs = pillow_jpeg(pixels, quality=quality, subsampling=subsampling)
+    assert native.encode_jpeg(
+        pixels, quality=quality, subsampling=subsampling, restart="none"
+    ) == native.transcode_jpeg(theirs, restart="none")
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("kind", [{"subsampling": 0}, {"subsampling": 1}, {"subsampling": 2}, {"keep_rgb": True}, {}])
+def test_own_transcoding_gives_the_bytes_of_libjpegs(
+    size: tuple[int, int], kind: dict[str, object], kernels: str
+) -> None:
+    """A progressive file goes through libjpeg, a baseline file of the same coefficients through our own code."""
+    pixels = photo(*size, 3)
+    if not kind:
+        pixels = pixels[:, :, 0]
+    profile = bytes(range(200))
+    baseline = pillow_jpeg(pixels, icc_profile=profile, dpi=(72, 96), **kind)
+    progressive = pillow_jpeg(pixels, icc_profile=profile, dpi=(72, 96), progressive=True, **kind)
+    for keep_icc in (False, True):
+        own = native.transcode_jpeg(baseline, restart="none", keep_icc=keep_icc)
+        assert own == native.transcode_jpeg(progressive, restart="none", keep_icc=keep_icc)
+        assert (profile in own) == keep_icc
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_restart_markers_come_and_go_without_loss(size: tuple[int, int], kernels: str) -> None:
+    """Whatever interval a file has, taking the markers out gives the bytes of one that never had any."""
+    pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
+    plain = native.encode_jpeg(pixels, restart="none")
+    assert native.transcode_jpeg(native.encode_jpeg(pixels), restart="none") == plain
+    for interval in (1, 2, 5, 8):
+        marked = pillow_jpeg(pixels, subsampling=2, restart_marker_blocks=interval)
+        assert native.transcode_jpeg(marked, restart="none") == plain
+        again = native.transcode_jpeg(marked)
+        assert native.transcode_jpeg(again, restart="none") == plain
+        np.testing.assert_array_equal(native.decode_jpeg(again), pillow_pixels(marked))
+
+
+def test_zero_runs_that_leave_their_block_are_damage() -> None:
+    """libjpeg lets them pass; no encoder makes them."""
+    data = bytearray(pillow_jpeg(np.full((8, 8), 128, np.uint8)))
+    scan = data.index(b"\xff\xda")
+    data = data[: scan + 2 + int.from_bytes(data[scan + 2 : scan + 4], "big")]
+    # Standard luma tables: DC 0 is 00; three runs of 16 zeros (11111111001), then 15 zeros (1111111111110101) and a 1.
+    bits = "00" + 3 * "11111111001" + "1111111111110101" + "1"
+    bits += (-len(bits) % 8) * "1"
+    scan_bytes = int(bits, 2).to_bytes(len(bits) // 8, "big").replace(b"\xff", b"\xff\0")
+    broken = bytes(data) + scan_bytes + b"\xff\xd9"
+    for function in (native.decode_jpeg, native.transcode_jpeg):
+        with pytest.raises(DecodeError, match="invalid entropy code"):
+            function(broken)
+
+
 def test_probe_reads_what_pillow_wrote() -> None:
     info = native.probe_jpeg(pillow_jpeg(photo(45, 70), progressive=True, subsampling=1))
     assert (info.width, info.height, info.num_components) == (70, 45, 3)

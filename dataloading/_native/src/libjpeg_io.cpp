@@ -238,69 +238,6 @@ int choose_restart_interval(int width, int mcus_per_row, int mcu_rows, size_t by
   return 0;
 }
 
-namespace {
-
-Status encode_once(Encoder* e, const uint8_t* rgb, int width, int height, size_t row_stride, int quality, int h_samp,
-                   int v_samp, int interval, char* reason) {
-  set_trap(&e->trap, reason);
-  jpeg_compress_struct& cinfo = e->cinfo;
-  cinfo.err = &e->trap.base;
-  cinfo.mem = nullptr;
-  cinfo.global_state = 0;
-  e->destination.data = nullptr;
-  if (setjmp(e->trap.jump) != 0) {
-    jpeg_destroy_compress(&e->cinfo);
-    free(e->destination.data);
-    return e->trap.status;
-  }
-  jpeg_create_compress(&cinfo);
-  if (!set_destination(&cinfo, &e->destination, size_t(1) << 16)) ERREXIT1(&cinfo, JERR_OUT_OF_MEMORY, 10);
-  cinfo.image_width = JDIMENSION(width);
-  cinfo.image_height = JDIMENSION(height);
-  cinfo.input_components = 3;
-  cinfo.in_color_space = JCS_RGB;
-  jpeg_set_defaults(&cinfo);
-  jpeg_set_quality(&cinfo, quality, TRUE);
-  cinfo.dct_method = JDCT_ISLOW;
-  cinfo.optimize_coding = TRUE;
-  cinfo.comp_info[0].h_samp_factor = h_samp;
-  cinfo.comp_info[0].v_samp_factor = v_samp;
-  cinfo.restart_interval = unsigned(interval);
-  jpeg_start_compress(&cinfo, TRUE);
-  while (cinfo.next_scanline < cinfo.image_height) {
-    JSAMPROW row = const_cast<JSAMPROW>(rgb + size_t(cinfo.next_scanline) * row_stride);
-    jpeg_write_scanlines(&cinfo, &row, 1);
-  }
-  jpeg_finish_compress(&cinfo);
-  jpeg_destroy_compress(&cinfo);
-  return kOk;
-}
-
-}  // namespace
-
-Status libjpeg_encode(const uint8_t* rgb, int width, int height, size_t row_stride, int quality, int h_samp, int v_samp,
-                      int restart, uint8_t** out, size_t* out_bytes, char* reason) {
-  Encoder e;
-  const int mcus_per_row = (width + 8 * h_samp - 1) / (8 * h_samp);
-  const int mcu_rows = (height + 8 * v_samp - 1) / (8 * v_samp);
-  const size_t guess = size_t(width) * size_t(height) / 4;  // two bits a pixel, about quality 90 of a photograph
-  int interval = 0;
-  if (restart == BETON_RESTART_AUTO) interval = choose_restart_interval(width, mcus_per_row, mcu_rows, guess);
-  // A second round only when the first guess was far too high and the markers weigh too much.
-  for (int round = 0;; round++) {
-    const Status status = encode_once(&e, rgb, width, height, row_stride, quality, h_samp, v_samp, interval, reason);
-    if (status != kOk) return status;
-    if (interval == 0 || round == 1) break;
-    const int fitting = choose_restart_interval(width, mcus_per_row, mcu_rows, e.destination.used);
-    if (fitting == interval || (fitting != 0 && fitting < interval)) break;
-    interval = fitting;
-    free(e.destination.data);
-  }
-  *out = e.destination.data;
-  *out_bytes = e.destination.used;
-  return kOk;
-}
-
 Status libjpeg_transcode(const uint8_t* data, size_t size, int restart, bool keep_icc, uint8_t** out, size_t* out_bytes,
                          char* reason) {
   Decoder d;

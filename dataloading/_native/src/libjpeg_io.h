@@ -1,7 +1,7 @@
 // Thread-safety: every call owns its libjpeg object; no shared state.
 //
-// Everything that goes through libjpeg-turbo: whole or partial decoding of any kind of JPEG, encoding, lossless
-// transcoding. No libjpeg error or warning gets past this file: errors and warnings become a Status.
+// Everything that goes through libjpeg-turbo: whole or partial decoding of any kind of JPEG, lossless transcoding. No
+// libjpeg error or warning gets past this file: errors and warnings become a Status.
 #ifndef BETON_LIBJPEG_IO_H
 #define BETON_LIBJPEG_IO_H
 
@@ -28,9 +28,7 @@ Status check_plausible(const JpegHeader& header, size_t size);
 Status libjpeg_decode_rgb(const uint8_t* data, size_t size, int x, int y, int width, int height, uint8_t* rgb,
                           size_t row_stride, bool strict, char* reason);
 
-Status libjpeg_encode(const uint8_t* rgb, int width, int height, size_t row_stride, int quality, int h_samp, int v_samp,
-                      int restart, uint8_t** out, size_t* out_bytes, char* reason);
-
+// Lossless: the coefficients, in a baseline file with optimised tables.
 Status libjpeg_transcode(const uint8_t* data, size_t size, int restart, bool keep_icc, uint8_t** out, size_t* out_bytes,
                          char* reason);
 
