@@ -12,6 +12,7 @@ import dataclasses
 from typing import Literal, get_args
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
 from dataloading import DecodeError, EncodedImage, UsageError, decode_jpeg, encode_jpeg, probe_jpeg, transcode_jpeg
@@ -26,6 +27,8 @@ Mode = Literal["jpg", "raw", "mix", "smart"]
 Keep = Literal["pixels", "bytes", "never"]
 Resample = Literal["box", "bilinear", "bicubic", "lanczos"]
 Subsampling = Literal["4:2:0", "4:2:2", "4:4:4"]
+
+Pixels = npt.NDArray[np.uint8]
 
 JPEG_MODE, RAW_MODE = 0, 1
 LARGEST_SIDE = 65_535
@@ -152,12 +155,14 @@ class ImagePolicy:
             and info.subsampling in _READABLE_SUBSAMPLING
         )
         if not may_keep:
+            if orientation == 1 and not cmyk and not profiled and target_size(size, self.max_resolution) == size:
+                return self._store_pixels(decode_jpeg(data), index)  # Pillow would only copy the pixels about
             image = upright(read_jpeg(data, cmyk=cmyk, to_srgb=profiled), orientation)
             return self._store_pixels(self._shrink(image), index)
         _check_size(size)
         kept, label = self._kept(data)
         if self.mode == "smart" and not self._prefers_jpeg(size, len(kept)):
-            return self._raw(Image.fromarray(decode_jpeg(data)))
+            return self._raw(decode_jpeg(data))
         return EncodedImage(JPEG_MODE, *size, kept), label
 
     def _kept(self, data: bytes) -> tuple[bytes, str]:
@@ -171,17 +176,19 @@ class ImagePolicy:
         image = read_other(data, background=self.background, orient=self.orient, to_srgb=self.to_srgb)
         return self._store_pixels(self._shrink(image), index)
 
-    def _store_pixels(self, image: Image.Image, index: int) -> tuple[EncodedImage, str]:
-        _check_size(image.size)
+    def _store_pixels(self, image: Image.Image | Pixels, index: int) -> tuple[EncodedImage, str]:
+        pixels: Pixels = np.asarray(image)
+        height, width = pixels.shape[:2]
+        _check_size((width, height))
         if self._wants_raw(index):
-            return self._raw(image)
-        data = encode_jpeg(np.asarray(image), quality=self.quality, subsampling=self.subsampling)
-        if self.mode == "smart" and not self._prefers_jpeg(image.size, len(data)):
-            return self._raw(image)
-        return EncodedImage(JPEG_MODE, *image.size, data), RECODED
+            return self._raw(pixels)
+        data = encode_jpeg(pixels, quality=self.quality, subsampling=self.subsampling)
+        if self.mode == "smart" and not self._prefers_jpeg((width, height), len(data)):
+            return self._raw(pixels)
+        return EncodedImage(JPEG_MODE, width, height, data), RECODED
 
-    def _raw(self, image: Image.Image) -> tuple[EncodedImage, str]:
-        return EncodedImage(RAW_MODE, *image.size, image.tobytes()), RAW
+    def _raw(self, pixels: Pixels) -> tuple[EncodedImage, str]:
+        return EncodedImage(RAW_MODE, pixels.shape[1], pixels.shape[0], pixels.tobytes()), RAW
 
     def _wants_raw(self, index: int) -> bool:
         return self.mode == "raw" or (self.mode == "mix" and chance(self.seed, index) >= self.mix_fraction)
