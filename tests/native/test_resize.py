@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torchvision.transforms.v2 import functional as F  # noqa: N812
+from torchvision.transforms.v2 import functional as F
 
 from dataloading import _native as native
 
