@@ -472,3 +472,10 @@ def test_bench_refuses_a_baseline_that_is_not_measured_and_a_file_that_is_none(p
     other = tmp_path / "x.beton"
     other.write_bytes(b"not a file of ours" * 10)
     assert "version" in str(run_bench(other).exception)
+
+
+def test_reports_name_files_but_not_where_they_lay():
+    from train.benchmarking.report import _names_only
+
+    payload = {"spec": {"path": "/some/folder/train.beton", "batch": 3}, "runs": [("/a/b", 1.5)], "note": "x/y"}
+    assert _names_only(payload) == {"spec": {"path": "train.beton", "batch": 3}, "runs": [["b", 1.5]], "note": "x/y"}

@@ -32,7 +32,12 @@ def hardware() -> dict[str, object]:
     except OSError:
         pass
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return {"cpu": model, "cores": cores, "memory_gib": round(memory, 1), "kernel": platform.release()}
+    return {
+        "cpu": model,
+        "cores": cores,
+        "memory_gib": round(memory, 1),
+        "kernel": ".".join(platform.release().split(".")[:2]),
+    }
 
 
 def hardware_slug(facts: dict[str, object]) -> str:

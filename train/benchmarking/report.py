@@ -199,7 +199,7 @@ def write_report(
         "command": command,
         "data": data,
     }
-    paths[1].write_text(json.dumps(payload, indent=1, default=str) + "\n", encoding="utf-8")
+    paths[1].write_text(json.dumps(_names_only(payload), indent=1, default=str) + "\n", encoding="utf-8")
     if figure is not None:
         paths.append(out / f"{stem}.png")
         figure.savefig(paths[-1], dpi=120)
@@ -296,3 +296,12 @@ def lines(
     axes.set_title(title, fontsize=11)
     axes.legend(frameon=False, fontsize=9)
     return figure
+
+
+def _names_only(value: Any) -> Any:
+    """Replace absolute paths by their last part: where things lay on this machine says nothing to others."""
+    if isinstance(value, dict):
+        return {key: _names_only(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_names_only(item) for item in value]
+    return Path(value).name if isinstance(value, str) and value.startswith("/") else value
