@@ -618,7 +618,7 @@ def test_mixing_is_drawn_anew_for_each_transform_and_rank(tmp_path):
                 rank=rank,
                 world_size=2,
                 transforms={"image": [T.Resize((16, 16)), T.Normalize(MEAN, STD), spy, spy]},
-            )  # fmt: skip
+            )
         )
     assert len(seen) == 2 * 3 * 2
     assert len(set(seen)) == len(seen)
