@@ -13,23 +13,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from dataloading import splitmix
+from dataloading.splitmix import MASK, children, mix
+
 __all__ = ["Cipher", "bits", "child", "exponential", "shuffled", "uniform"]
 
 Indices = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.uint64]
 Floats = npt.NDArray[np.float64]
-
-_MASK = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15
-_MIX_1 = 0xBF58476D1CE4E5B9
-_MIX_2 = 0x94D049BB133111EB
-
-
-def _mix(z: Bits) -> Bits:
-    """Scramble 64-bit numbers one to one."""
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(_MIX_1)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(_MIX_2)
-    return np.asarray(z ^ (z >> np.uint64(31)))
 
 
 def bits(key: int, numbers: npt.NDArray[np.integer]) -> Bits:
@@ -47,7 +38,7 @@ def bits(key: int, numbers: npt.NDArray[np.integer]) -> Bits:
     >>> hex(int(bits(0, np.array([0]))[0]))  # the first published output of SplitMix64(0)
     '0xe220a8397b1dcdaf'
     """
-    return _mix(np.uint64(key & _MASK) + (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN))
+    return children(key & MASK, numbers)
 
 
 def child(key: int, *path: int) -> int:
@@ -59,7 +50,7 @@ def child(key: int, *path: int) -> int:
     True
     """
     for number in path:
-        key = int(bits(key, np.array([number & _MASK], np.uint64))[0])
+        key = splitmix.child(key, number)
     return key
 
 
@@ -150,5 +141,5 @@ class Cipher:
         halves = [numbers >> low, numbers & self._masks[1]]
         for k, round_key in enumerate(self._keys):
             changed, other = k % 2, 1 - k % 2
-            halves[changed] = halves[changed] ^ (_mix(halves[other] + round_key) & self._masks[changed])
+            halves[changed] = halves[changed] ^ (mix(halves[other] + round_key) & self._masks[changed])
         return np.asarray(halves[0] << low | halves[1])

@@ -26,6 +26,7 @@ LEVELS = [
     ["cursor"],
     ["orders", "pages", "slicing", "subsets"],
     ["permutation"],
+    ["splitmix", "checks", "machine"],
     ["errors"],
 ]
 RANK = {name: level for level, names in enumerate(LEVELS) for name in names}

@@ -16,53 +16,18 @@ This module is the NumPy side (keys of whole batches, and the reference the comp
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
+
+from dataloading.splitmix import MASK, child, children
 
 __all__ = ["batch_key", "child", "randint", "sample_keys", "uniform"]
 
 UInt64s = npt.NDArray[np.uint64]
 
-_MASK = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15
-_MIX_1 = 0xBF58476D1CE4E5B9
-_MIX_2 = 0x94D049BB133111EB
 # Any constant would do; this one spells what it is for.
 _ROOT = int.from_bytes(b"beton/v1", "big")
 _BATCH_ROOT = int.from_bytes(b"beton/b1", "big")
-
-
-def child(key: int, number: int) -> int:
-    """Return output ``number`` of the SplitMix64 generator seeded with ``key``, as a Python integer.
-
-    Parameters
-    ----------
-    key : int
-        Taken modulo 2**64.
-    number : int
-        Which output, counted from 0; taken modulo 2**64.
-
-    Examples
-    --------
-    >>> hex(child(0, 0))  # the first published output of SplitMix64(0)
-    '0xe220a8397b1dcdaf'
-    """
-    z = (key + (number + 1) * _GOLDEN) & _MASK
-    z = ((z ^ (z >> 30)) * _MIX_1) & _MASK
-    z = ((z ^ (z >> 27)) * _MIX_2) & _MASK
-    return z ^ (z >> 31)
-
-
-def _children(keys: UInt64s | int, numbers: npt.NDArray[Any] | int) -> UInt64s:
-    """``child`` on whole arrays; integer arrays wrap round silently, which is the arithmetic wanted here."""
-    keys_n = np.atleast_1d(np.asarray(keys, dtype=np.uint64))
-    numbers_n = np.atleast_1d(np.asarray(numbers)).astype(np.uint64)
-    z = keys_n + (numbers_n + np.uint64(1)) * np.uint64(_GOLDEN)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(_MIX_1)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(_MIX_2)
-    return np.asarray(z ^ (z >> np.uint64(31)), dtype=np.uint64)
 
 
 def sample_keys(
@@ -93,7 +58,7 @@ def sample_keys(
     True
     """
     epoch_key = child(child(_ROOT, seed), epoch)
-    return _children(_children(epoch_key, indices), view & _MASK if isinstance(view, int) else view)
+    return children(children(epoch_key, indices), view & MASK if isinstance(view, int) else view)
 
 
 def batch_key(seed: int, epoch: int, step: int) -> int:
