@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dataloading import ImageField, IntField, Reader, UsageError
+from dataloading import ImageField, Reader, UsageError, label_field
 
 from .report import human_bytes
 
-__all__ = ["as_text", "first_image_field", "label_field", "summary"]
+__all__ = ["as_text", "first_image_field", "summary"]
 
 _BLOCK = 1 << 20
 _NUM_BARS = 12
@@ -39,12 +39,6 @@ def first_image_field(reader: Reader, name: str | None = None) -> str:
     if not images:
         raise UsageError(f"{reader.path} has no images; its fields are {list(reader.fields)}")
     return name or images[0]
-
-
-def label_field(reader: Reader) -> str | None:
-    """Return the field that holds the class: ``label``, else the only int field, else None."""
-    ints = [name for name, field in reader.fields.items() if isinstance(field, IntField)]
-    return "label" if "label" in ints else ints[0] if len(ints) == 1 else None
 
 
 def summary(reader: Reader) -> dict[str, Any]:

@@ -6,9 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
-from dataloading import DecodeError, EncodedImage, Reader, decode_jpeg
-
-from .inspect_file import label_field
+from dataloading import DecodeError, EncodedImage, Reader, decode_jpeg, label_field
 
 __all__ = ["contact_sheet", "decode_sample"]
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ._native import JpegInfo, decode_jpeg, encode_jpeg, probe_jpeg, transcode_jpeg
     from .batch import Batch
     from .ceiling import KernelCeiling, KernelTimes
+    from .dataset import label_field
     from .errors import (
         BetonError,
         ChecksumError,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
         verify_file,
     )
     from .loader import Loader
+    from .machine import num_cores
     from .quality import ShuffleQuality, WindowQuality
     from .selection import compare_windows
 
@@ -82,6 +84,8 @@ _HOME = {
     "Reader": "format",
     "TorchTensorField": "format",
     "Writer": "format",
+    "label_field": "dataset",
+    "num_cores": "machine",
     "verify_file": "format",
     "JpegInfo": "_native",
     "decode_jpeg": "_native",
@@ -124,6 +128,8 @@ __all__ = [
     "compare_windows",
     "decode_jpeg",
     "encode_jpeg",
+    "label_field",
+    "num_cores",
     "probe_jpeg",
     "transcode_jpeg",
     "transforms",

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 import click
 
 from .errors import BetonError, UsageError
+from .machine import num_cores
 
 __all__ = [
     "LazyGroup",
@@ -278,8 +279,8 @@ def note(text: str) -> None:
 
 
 def default_num_workers() -> int:
-    """Return the number of cores this process may use, which is how many workers a verb starts by default."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return how many workers a verb starts by default: one for each core this process may use."""
+    return num_cores()
 
 
 class Size(click.ParamType[int]):

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
+from dataloading.checks import at_least
 from dataloading.errors import UsageError
 from dataloading.orders import ListedOrder
 from dataloading.slicing import EpochOrder, Seat, Slicing
@@ -40,8 +39,7 @@ class Cursor:
 
         Naming the epoch that a resumed state points into keeps the position in it.
         """
-        if isinstance(epoch, bool) or not isinstance(epoch, int | np.integer) or epoch < 0:
-            raise UsageError(f"epoch={epoch!r} must be an integer of at least 0")
+        at_least("epoch", epoch, 0)
         if epoch != self.epoch or self._begun:
             self.consumed = 0
         self.epoch = int(epoch)

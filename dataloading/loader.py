@@ -30,6 +30,7 @@ import torch
 from dataloading import place, selection
 from dataloading.assembly import BatchJob, OnError, Recipe
 from dataloading.batch import Batch
+from dataloading.checks import one_of
 from dataloading.dataset import DatasetInfo
 from dataloading.errors import SampleError, UsageError
 from dataloading.format import Reader
@@ -169,8 +170,7 @@ class Loader:
         prefetch_batches: int | None = None,
         persistent_workers: bool = True,
     ) -> None:
-        if on_error not in get_args(OnError):
-            raise UsageError(f"on_error={on_error!r} is not one of {', '.join(map(repr, get_args(OnError)))}")
+        one_of("on_error", on_error, get_args(OnError))
         self._ranks = find_ranks(
             rank,
             world_size,
@@ -192,8 +192,7 @@ class Loader:
                 sampler, self._reader.num_samples, batch_size=batch_size, drop_last=drop_last, seed=seed
             )
         else:
-            if permutation not in ("torch", "cipher"):
-                raise UsageError(f"permutation={permutation!r} is not one of 'torch', 'cipher'")
+            one_of("permutation", permutation, ("torch", "cipher"))
             self._cursor = ShardSampler(
                 self._reader.num_samples,
                 permutation="cipher" if permutation == "cipher" else _torch_permutation,

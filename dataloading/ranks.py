@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataloading.errors import UsageError
+from dataloading.machine import num_cores
 
 __all__ = ["Ranks", "find_ranks"]
 
@@ -48,7 +49,7 @@ class Ranks:
     @property
     def num_local_cores(self) -> int:
         """Cores the process may use, shared among the ranks of this machine, at least 1."""
-        return max(1, len(os.sched_getaffinity(0)) // self.local_world_size)
+        return max(1, num_cores() // self.local_world_size)
 
     def check_unchanged(self) -> None:
         """Refuse to go on with ranks that torch.distributed contradicts: ranks would read each other's samples.

@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from dataloading.checks import at_least, one_of
 from dataloading.cursor import Cursor, ForeignSampler
 from dataloading.errors import StateError, UsageError
 from dataloading.orders import CipherOrder, DrawnOrder, FileOrder, ListedOrder, RepeatedOrder, draw_without_replacement
@@ -125,8 +126,8 @@ class ShardSampler(Cursor):
         node: int | None = None,
         local_rank: int | None = None,
     ) -> None:
-        _one_of("shuffle", shuffle, get_args(Shuffle))
-        _one_of("tail", tail, get_args(Tail))
+        one_of("shuffle", shuffle, get_args(Shuffle))
+        one_of("tail", tail, get_args(Tail))
         for name, value, low in (
             ("batch_size", batch_size, 1),
             ("world_size", world_size, 1),
@@ -136,8 +137,7 @@ class ShardSampler(Cursor):
             ("num_nodes", num_nodes, 1),
             ("num_draws", 0 if num_draws is None else num_draws, 0),
         ):
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low:
-                raise UsageError(f"{name}={value!r} must be an integer of at least {low}")
+            at_least(name, value, low)
         if not 0 <= rank < world_size:
             raise UsageError(f"rank={rank} must be in 0..{world_size - 1}, as world_size is {world_size}")
         if drop_last and tail == "even":
@@ -170,8 +170,9 @@ class ShardSampler(Cursor):
     def with_subset(self, indices: Sequence[int] | Indices) -> ShardSampler:
         """Make a sampler with the same options for another subset; it begins with the epoch this one stands at."""
         other = copy.copy(self)
-        for cached in ("size", "identity", "_drawn_from", "_views", "_layout"):
-            other.__dict__.pop(cached, None)
+        for name, value in vars(ShardSampler).items():
+            if isinstance(value, cached_property):  # computed for this one's subset
+                other.__dict__.pop(name, None)
         other.subset = checked_indices(indices, self.num_samples)
         other.resume(self.epoch, 0)
         other._legs = ()
@@ -347,11 +348,6 @@ class ShardSampler(Cursor):
         """Count this rank's rows of an epoch."""
         slicing = self.slicing()
         return sum(len(self._seat.positions(*slicing.bounds(step))) for step in range(slicing.num_steps))
-
-
-def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise UsageError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}")
 
 
 def _seat(rank: int, world_size: int, num_nodes: int, node: int | None, local_rank: int | None) -> Seat:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dataloading.checks import at_least
 from dataloading.dataset import label_field
 from dataloading.errors import UsageError
 from dataloading.format import Reader
@@ -97,8 +98,7 @@ def compare_windows(
         A number is below 1, or the file is empty.
     """
     for name, value in (("batch_size", batch_size), ("num_nodes", num_nodes), ("num_batches", num_batches)):
-        if value < 1:
-            raise UsageError(f"{name}={value!r} must be an integer of at least 1")
+        at_least(name, value, 1)
     with Reader(path) as reader:
         if reader.num_samples == 0:
             raise UsageError(f"{reader.path} has no samples: there is nothing to shuffle")

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from dataloading.checks import one_of
 from dataloading.errors import UsageError
 
 __all__ = ["MemoryFormat", "Sent", "Transfer", "as_tensor"]
@@ -66,8 +67,7 @@ class Transfer:
     """
 
     def __init__(self, device: str | torch.device = "cpu", memory_format: MemoryFormat = "contiguous") -> None:
-        if memory_format not in get_args(MemoryFormat):
-            raise UsageError(f"memory_format={memory_format!r} is not one of 'contiguous', 'channels_last'")
+        one_of("memory_format", memory_format, get_args(MemoryFormat))
         try:
             chosen = torch.device(device)
         except RuntimeError as error:

@@ -5,14 +5,13 @@ Owns opening the data sets, dividing one in two for ``--val-fraction``, and the 
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from dataloading import UsageError
+from dataloading import UsageError, num_cores
 
 from .distributed import World
 from .loaders import LoaderSpec, TrainingLoader, make_loader, open_source
@@ -63,7 +62,7 @@ def make_data(options: TrainOptions, world: World, device: torch.device) -> Trai
     train_indices, val_indices = split_indices(len(source), data.val_fraction, run.seed)
     workers = data.num_workers
     if workers < 0:
-        workers = max(1, len(os.sched_getaffinity(0)) // world.local_world_size)
+        workers = max(1, num_cores() // world.local_world_size)
     common: dict[str, Any] = {
         "num_workers": workers,
         "prefetch": data.prefetch,

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from dataloading import UsageError
+from dataloading import UsageError, num_cores
 
 from .checkpoint import (
     Progress,
@@ -306,7 +306,7 @@ class Trainer:
             device=str(self._device),
             device_name=torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else platform.machine(),
             torch=torch.__version__,
-            num_cores=len(os.sched_getaffinity(0)),
+            num_cores=num_cores(),
             steps_per_epoch=self._steps_per_epoch,
             total_steps=self._total_steps,
             startup_s=time.perf_counter() - self._born,

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from dataloading.errors import FormatError, UsageError
+from dataloading.machine import num_cores
 
 from .check_bytes import Checksums, Progress
 from .check_samples import Decode, check_contents, check_structure
@@ -66,7 +67,7 @@ def verify_file(
     True
     """
     name = os.fspath(path)
-    workers = len(os.sched_getaffinity(0)) if num_workers is None else num_workers
+    workers = num_cores() if num_workers is None else num_workers
     if workers < 1:
         raise UsageError(f"num_workers must be at least 1, got {workers}")
     found = Findings(max_problems)

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from dataloading import num_cores
+
 __all__ = ["Memory", "busy_seconds", "cpu_of_group", "hardware", "hardware_slug", "memory_of_group", "versions"]
 
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
@@ -31,10 +33,9 @@ def hardware() -> dict[str, object]:
         memory = int(match[1]) / 2**20 if match else 0.0
     except OSError:
         pass
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return {
         "cpu": model,
-        "cores": cores,
+        "cores": num_cores(),
         "memory_gib": round(memory, 1),
         "kernel": ".".join(platform.release().split(".")[:2]),
     }

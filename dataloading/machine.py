@@ -1,0 +1,18 @@
+"""What this machine lets the process use."""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["num_cores"]
+
+
+def num_cores() -> int:
+    """Return how many cores this process may run on, which may be fewer than the machine has.
+
+    Examples
+    --------
+    >>> num_cores() >= 1
+    True
+    """
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
