@@ -145,20 +145,11 @@ class ImagePolicy:
         orientation = jpeg_orientation(data) if self.orient else 1
         cmyk = info.colour_space in {"cmyk", "ycck"}
         profiled = self.to_srgb and b"ICC_PROFILE\0" in data
-        may_keep = (
-            self.keep != "never"
-            and not self._wants_raw(index)
-            and orientation == 1
-            and not cmyk
-            and not profiled
-            and target_size(size, self.max_resolution) == size
-            and info.subsampling in _READABLE_SUBSAMPLING
-        )
-        if not may_keep:
-            if orientation == 1 and not cmyk and not profiled and target_size(size, self.max_resolution) == size:
-                return self._store_pixels(decode_jpeg(data), index)  # Pillow would only copy the pixels about
+        if orientation != 1 or cmyk or profiled or target_size(size, self.max_resolution) != size:
             image = upright(read_jpeg(data, cmyk=cmyk, to_srgb=profiled), orientation)
             return self._store_pixels(self._shrink(image), index)
+        if self.keep == "never" or self._wants_raw(index) or info.subsampling not in _READABLE_SUBSAMPLING:
+            return self._store_pixels(decode_jpeg(data), index)  # Pillow would only copy the pixels about
         _check_size(size)
         kept, label = self._kept(data)
         if self.mode == "smart" and not self._prefers_jpeg(size, len(kept)):

@@ -24,7 +24,7 @@ from dataloading.transfer import Sent, Transfer, as_tensor
 from dataloading.transforms.rng import sample_keys
 from dataloading.workers import Ring
 
-__all__ = ["BatchJob", "ImageField", "OnError", "Recipe"]
+__all__ = ["BatchJob", "ImagePlan", "OnError", "Recipe"]
 
 OnError = Literal["raise", "skip", "replace"]
 
@@ -35,7 +35,7 @@ _ADVICE = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageField:
+class ImagePlan:
     """How the images of one field are made, and where they go.
 
     Parameters
@@ -87,7 +87,7 @@ class Recipe:
         *,
         path: str,
         names: tuple[str, ...],
-        images: Mapping[str, ImageField],
+        images: Mapping[str, ImagePlan],
         others: Mapping[str, Decoder],
         seed: int,
         group_size: int,
@@ -180,7 +180,7 @@ class BatchJob:
         for name, image in self._recipe.images.items():
             self._run_images(name, image, first, last)
 
-    def _run_images(self, name: str, image: ImageField, first: int, last: int) -> None:
+    def _run_images(self, name: str, image: ImagePlan, first: int, last: int) -> None:
         recipe, pipeline, num = self._recipe, image.pipeline, last - first
         out = self._values[name][first:last]
         planar = out

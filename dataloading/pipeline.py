@@ -192,8 +192,6 @@ class Pipeline:
 
     def _build(self, ours: list[tuple[int, Geometry | PixelOp]], state: ImageState) -> None:
         """Turn the pixel transforms into steps, and set what is known of the output."""
-        self._ours = ours
-        self._decoded_state = state
         steps: list[tuple[int, Step]] = []
         self._image_dtypes: dict[int, np.dtype[Any]] = {}
         for position, transform in ours:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dataloading.assembly import ImageField
+from dataloading.assembly import ImagePlan
 from dataloading.dataset import label_field
 from dataloading.decode import Decoder, ImageDecoder, make_decoder
 from dataloading.errors import UsageError
@@ -42,7 +42,7 @@ class FieldPlan:
     """
 
     names: tuple[str, ...]
-    images: Mapping[str, ImageField]
+    images: Mapping[str, ImagePlan]
     others: Mapping[str, Decoder]
     batch_transforms: Sequence[tuple[str, Any]]
     label_field: str | None
@@ -76,7 +76,7 @@ def plan_fields(
     """
     names = _choose_fields(reader, fields)
     _check_transforms(reader, transforms, names)
-    images: dict[str, ImageField] = {}
+    images: dict[str, ImagePlan] = {}
     others: dict[str, Decoder] = {}
     batch_transforms: list[tuple[str, Any]] = []
     for name in names:
@@ -128,9 +128,9 @@ def _check_transforms(reader: Reader, transforms: Mapping[str, Sequence[Any]], n
 
 def _make_image(
     decoder: ImageDecoder, transforms: Sequence[Any], batch_size: int, capacity: int, transfer: Transfer
-) -> ImageField:
+) -> ImagePlan:
     pipeline = Pipeline(transforms, channels=3, source_size=decoder.common_size())
     num_bytes = batch_size * int(np.prod(pipeline.out_shape)) * np.dtype(pipeline.storage_dtype).itemsize
     ring = Ring(num_bytes, capacity=capacity, allocate=transfer.allocate if transfer.is_cuda else None)
     interleaved = transfer.memory_format == "channels_last" and not transfer.is_cuda
-    return ImageField(decoder=decoder, pipeline=pipeline, ring=ring, interleaved=interleaved)
+    return ImagePlan(decoder=decoder, pipeline=pipeline, ring=ring, interleaved=interleaved)

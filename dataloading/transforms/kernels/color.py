@@ -141,6 +141,17 @@ def adjust_hue(image: Any, factor: Any) -> None:
 
 
 @kernel
+def _adjust(image: Any, op: Any, factor: Any) -> None:
+    """Brightness, contrast or saturation, by its row."""
+    if op < 2:
+        # x * factor, or x * factor + mean * (1 - factor)
+        offset = gray_mean(image) * np.float32(1.0 - factor) if op == 1 else _ZERO
+        scale_and_shift(image, np.float32(factor), offset)
+    elif op == 2:
+        adjust_saturation(image, factor)
+
+
+@kernel
 def jitter(image: Any, key: Any, ranges: Any, orders: Any) -> None:
     """Brightness, contrast and saturation in random order, each by a random factor.
 
@@ -154,12 +165,7 @@ def jitter(image: Any, key: Any, ranges: Any, orders: Any) -> None:
         if ranges[op, 2] == 0:
             continue
         factor = ranges[op, 0] + uniform(key, 1 + op) * (ranges[op, 1] - ranges[op, 0])
-        if op < 2:
-            # x * factor, or x * factor + mean * (1 - factor)
-            offset = gray_mean(image) * np.float32(1.0 - factor) if op == 1 else _ZERO
-            scale_and_shift(image, np.float32(factor), offset)
-        elif op == 2:
-            adjust_saturation(image, factor)
+        _adjust(image, op, factor)
 
 
 @kernel
@@ -171,11 +177,8 @@ def jitter_with_hue(image: Any, key: Any, ranges: Any, orders: Any) -> None:
         if ranges[op, 2] == 0:
             continue
         factor = ranges[op, 0] + uniform(key, 1 + op) * (ranges[op, 1] - ranges[op, 0])
-        if op < 2:
-            offset = gray_mean(image) * np.float32(1.0 - factor) if op == 1 else _ZERO
-            scale_and_shift(image, np.float32(factor), offset)
-        elif op == 2:
-            adjust_saturation(image, factor)
+        if op < 3:
+            _adjust(image, op, factor)
         else:
             adjust_hue(image, factor)
 
