@@ -9,10 +9,9 @@ import torch
 
 from dataloading import Loader
 from dataloading import transforms as T
+from tests.support.loading import MEAN, STD
 
 pytestmark = pytest.mark.gpu
-
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def slow_kernel() -> None:

@@ -1,36 +1,21 @@
-"""What a training script sees of the Loader: values, order, ownership, errors, lifetime, state."""
+"""What a training script sees of the Loader: values, order, the look of a DataLoader."""
 
 from __future__ import annotations
 
-import gc
 import itertools
-import json
-import os
-import threading
-import time
 import warnings
-from pathlib import Path
 
-import numba
 import numpy as np
-import psutil
 import pytest
 import torch
 from torch.utils.data import DistributedSampler, RandomSampler, SubsetRandomSampler
 
 from dataloading import Loader
 from dataloading import transforms as T
-from dataloading.errors import DecodeError, StateError, TransformError, UsageError
+from dataloading.errors import UsageError
 from dataloading.format import BytesField, IntField, JSONField, NDArrayField, Writer
-from tests.support.files import jpeg, photo_like, raw, write_images, write_labels
-
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-TRAIN = [T.RandomResizedCrop(32), T.RandomHorizontalFlip()]
-
-
-def epoch_bytes(loader: Loader) -> bytes:
-    return b"".join(value.contiguous().numpy().tobytes() for batch in loader for value in batch)
-
+from tests.support.files import write_images
+from tests.support.loading import MEAN, STD, TRAIN, at_epoch, epoch_bytes
 
 # ---- values
 
@@ -173,12 +158,7 @@ def test_the_order_is_that_of_distributed_sampler(labels_file, world, epoch):
         loader.set_epoch(epoch)
         got = [index for batch in loader for index in batch.indices.tolist()]
         assert got == list(want)
-        assert got == list(itertools.chain(*(batch["label"].tolist() for batch in _again(loader, epoch))))
-
-
-def _again(loader: Loader, epoch: int) -> Loader:
-    loader.set_epoch(epoch)
-    return loader
+        assert got == list(itertools.chain(*(batch["label"].tolist() for batch in at_epoch(loader, epoch))))
 
 
 @pytest.mark.parametrize(
@@ -214,7 +194,7 @@ def test_even_tail_gives_each_sample_once_and_says_the_global_size(labels_file):
     for rank in range(3):
         loader = Loader(labels_file, batch_size=9, shuffle="global", tail="even", rank=rank, world_size=3)
         sizes.append([batch.global_size for batch in loader])
-        seen += [index for batch in _again(loader, 0) for index in batch.indices.tolist()]
+        seen += [index for batch in at_epoch(loader, 0) for index in batch.indices.tolist()]
     assert sorted(seen) == list(range(100))
     assert sizes[0] == sizes[1] == sizes[2]
     assert sum(sizes[0]) == 100
@@ -227,320 +207,6 @@ def test_an_empty_loader_warns_and_says_why(labels_file):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert len(Loader(labels_file, batch_size=200)) == 1
-
-
-# ---- state
-
-
-@pytest.mark.parametrize("stop", [1, 4, 8])
-def test_a_saved_place_goes_on_with_the_very_next_batch(photos_file, stop):
-    options = {"batch_size": 8, "shuffle": "global", "seed": 2, "transforms": {"image": TRAIN}, "num_workers": 2}
-    whole = Loader(photos_file, **options)
-    whole.set_epoch(4)
-    want = [batch["image"].numpy().tobytes() for batch in whole]
-    first = Loader(photos_file, **options)
-    first.set_epoch(4)
-    for _ in itertools.islice(first, stop):
-        pass
-    state = json.loads(json.dumps(first.state_dict()))
-    second = Loader(photos_file, **(options | {"num_workers": 3, "prefetch_batches": 7}))
-    second.load_state_dict(state)
-    second.set_epoch(4)  # as a training loop does
-    assert [batch["image"].numpy().tobytes() for batch in second] == want[stop:]
-    assert next(iter(second)).epoch == 5
-
-
-def test_a_state_goes_on_in_another_world_with_every_sample_once(labels_file):
-    def leg(state, world, steps):
-        seen, saved = [], None
-        for rank in range(world):
-            loader = Loader(labels_file, batch_size=5, shuffle="global", tail="even", rank=rank, world_size=world)
-            if state is not None:
-                loader.load_state_dict(state)
-            for batch in itertools.islice(loader, steps):
-                seen += batch.indices.tolist()
-            saved = loader.state_dict()
-        return seen, saved
-
-    one, state = leg(None, 2, 3)
-    two, state = leg(state, 3, 2)
-    three, _ = leg(state, 1, None)
-    assert sorted(one + two + three) == list(range(100))
-
-
-def test_a_finished_epoch_saves_the_start_of_the_next(labels_file):
-    loader = Loader(labels_file, batch_size=30)
-    for _ in loader:
-        pass
-    state = loader.state_dict()
-    assert (state["epoch"], state["consumed"]) == (1, 0)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [({"seed": 9}, "another seed"), ({"shuffle": "none"}, "order options"), ({"indices": [1, 2]}, "order options")],
-)
-def test_a_state_of_other_options_is_refused_with_both_values(labels_file, change, words):
-    options = {"batch_size": 5, "shuffle": "global", "seed": 1}
-    state = Loader(labels_file, **options).state_dict()
-    with pytest.raises(StateError, match=words):
-        Loader(labels_file, **(options | change)).load_state_dict(state)
-
-
-def test_a_state_of_other_data_is_refused(labels_file, tmp_path):
-    state = Loader(labels_file, batch_size=5).state_dict()
-    with pytest.raises(StateError, match="another dataset"):
-        Loader(write_labels(tmp_path / "other.beton", 99), batch_size=5).load_state_dict(state)
-    with pytest.raises(StateError, match="not a state"):
-        Loader(labels_file, batch_size=5).load_state_dict({"epoch": 3})
-
-
-# ---- errors
-
-
-@pytest.fixture(scope="module")
-def damaged_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twelve images of which 3 and 7 are cut in the middle of their JPEG data."""
-    from dataloading.format import EncodedImage, ImageField
-
-    path = tmp_path_factory.mktemp("damaged") / "damaged.beton"
-    rng = np.random.default_rng(0)
-    with Writer(path, {"image": ImageField(), "label": IntField()}, num_samples=12) as writer:
-        for k in range(12):
-            image = jpeg(photo_like(rng, 64, 64))
-            if k in (3, 7):
-                image = EncodedImage(image.mode, 64, 64, image.data[: len(image.data) // 2])
-            writer.append({"image": image, "label": k})
-    return path
-
-
-@pytest.mark.parametrize("num_workers", [1, 4])
-def test_a_damaged_sample_is_named_and_nothing_else_happens(damaged_file, num_workers):
-    loader = Loader(damaged_file, batch_size=12, transforms={"image": [T.Resize((32, 32))]}, num_workers=num_workers)
-    with pytest.raises(DecodeError, match=r"sample 3, field 'image' of .*damaged.beton: .*beton verify") as caught:
-        list(loader)
-    assert caught.value.sample == 3
-
-
-@pytest.mark.parametrize("batch_size", [3, 12])
-def test_skipped_samples_are_listed_and_the_rest_keeps_its_order(damaged_file, batch_size):
-    loader = Loader(
-        damaged_file, batch_size=batch_size, transforms={"image": [T.Resize((32, 32))]}, on_error="skip", num_workers=2
-    )
-    batches = list(loader)
-    assert torch.cat([label for _, label in batches]).tolist() == [0, 1, 2, 4, 5, 6, 8, 9, 10, 11]
-    assert np.concatenate([batch.indices for batch in batches]).tolist() == [0, 1, 2, 4, 5, 6, 8, 9, 10, 11]
-    assert sum(batch.num_valid for batch in batches) == 10
-    assert [error.sample for error in loader.errors] == [3, 7]
-    assert loader.stats().num_skipped == 2
-    whole = Loader(damaged_file, batch_size=5, indices=[4, 5, 6], transforms={"image": [T.Resize((32, 32))]})
-    want = next(iter(whole))["image"]
-    assert torch.equal(torch.cat([image for image, _ in batches])[3:6], want)
-
-
-def test_replaced_samples_are_the_next_good_ones_of_the_batch(damaged_file):
-    loader = Loader(damaged_file, batch_size=4, transforms={"image": [T.Resize((32, 32))]}, on_error="replace")
-    batches = list(loader)
-    assert torch.cat([label for _, label in batches]).tolist() == [0, 1, 2, 0, 4, 5, 6, 4, 8, 9, 10, 11]
-    assert torch.equal(batches[0]["image"][3], batches[0]["image"][0])
-    assert [error.sample for error in loader.errors] == [3, 7]
-
-
-def test_a_batch_of_damaged_samples_only_is_an_error_even_when_skipping(damaged_file):
-    loader = Loader(
-        damaged_file, batch_size=2, indices=[3, 7], transforms={"image": [T.Resize((32, 32))]}, on_error="skip"
-    )
-    with pytest.raises(DecodeError, match="sample 3"):
-        list(loader)
-
-
-@numba.njit
-def _fails_on_dark(image, key):
-    if image[0, 0, 0] == 7:
-        raise ValueError("too dark")
-
-
-@pytest.mark.parametrize("num_workers", [1, 3])
-def test_a_transform_that_raises_ends_the_iteration_within_a_second_naming_the_sample(tmp_path, num_workers):
-    path = tmp_path / "sevens.beton"
-    from dataloading.format import ImageField
-
-    with Writer(path, {"image": ImageField(), "label": IntField()}, num_samples=40) as writer:
-        for k in range(40):
-            writer.append({"image": raw(np.full((8, 8, 3), k, np.uint8)), "label": k})
-    loader = Loader(path, batch_size=10, transforms={"image": [T.Custom(_fails_on_dark)]}, num_workers=num_workers)
-    start = time.monotonic()
-    with pytest.raises(TransformError, match=r"sample 7, field 'image'.*ValueError: too dark") as caught:
-        list(loader)
-    assert time.monotonic() - start < 1
-    assert isinstance(caught.value.__cause__, ValueError)
-    skipping = Loader(
-        path, batch_size=10, transforms={"image": [T.Custom(_fails_on_dark)]}, num_workers=2, on_error="skip"
-    )
-    assert torch.cat([label for _, label in skipping]).tolist() == [k for k in range(40) if k != 7]
-
-
-def test_an_image_too_small_for_its_crop_is_named(tmp_path):
-    write_images(tmp_path / "small.beton", 6, sizes=(20, 21))
-    loader = Loader(tmp_path / "small.beton", batch_size=3, transforms={"image": [T.RandomCrop(16), T.CenterCrop(8)]})
-    assert len(list(loader)) == 2
-    with pytest.raises((TransformError, UsageError), match="RandomCrop"):
-        list(Loader(tmp_path / "small.beton", batch_size=3, transforms={"image": [T.RandomCrop(24)]}))
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"num_workers": 0}, "num_workers=0"),
-        ({"on_error": "ignore"}, "on_error='ignore'"),
-        ({"rank": 1}, "together"),
-        ({"device": "tpu9"}, "device='tpu9'"),
-        ({"memory_format": "nhwc"}, "memory_format='nhwc'"),
-        ({"transforms": {"imgae": []}}, "did you mean 'image'"),
-        ({"transforms": {"image": T.CenterCrop(8)}}, "must be a list"),
-        ({"sampler": range(3), "shuffle": "global"}, "sampler="),
-        ({"prefetch_batches": 0}, "prefetch_batches=0"),
-    ],
-)
-def test_wrong_options_are_named_with_the_fix(photos_file, options, words):
-    with pytest.raises(UsageError, match=words):
-        Loader(photos_file, **({"batch_size": 2, "transforms": {"image": [T.CenterCrop(8)]}} | options))
-
-
-def test_a_missing_file_is_a_file_not_found_error(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        Loader(tmp_path / "none.beton", batch_size=1)
-
-
-# ---- lifetime
-
-
-def _num_threads() -> int:
-    gc.collect()  # an earlier test's failure that pytest has kept may be all that holds its loader
-    return threading.active_count()
-
-
-def _memory() -> int:
-    gc.collect()
-    return psutil.Process().memory_info().rss
-
-
-def test_leaving_early_200_times_leaves_no_thread_and_no_memory(photos_file):
-    options = {"batch_size": 16, "transforms": {"image": [T.Resize((64, 64))]}, "num_workers": 3}
-    before = _num_threads()
-    loader = Loader(photos_file, **options)
-    for _ in range(20):
-        for _ in loader:
-            break
-    assert threading.active_count() == before
-    start = _memory()
-    for _ in range(200):
-        for _ in loader:
-            break
-    assert threading.active_count() == before
-    assert _memory() - start < 8 << 20
-
-
-def test_a_thousand_first_batches_are_right_and_take_no_memory(photos_file):
-    loader = Loader(photos_file, batch_size=8, transforms={"image": [T.CenterCrop(16)]}, num_workers=2)
-    want = next(iter(loader))["image"].clone()
-    start = _memory()
-    for _ in range(1000):
-        assert torch.equal(next(iter(loader))["image"], want)
-    assert _memory() - start < 8 << 20
-
-
-def test_dropping_or_closing_a_loader_ends_its_threads(photos_file):
-    before = _num_threads()
-    loader = Loader(photos_file, batch_size=8, transforms={"image": [T.CenterCrop(16)]}, num_workers=3)
-    list(loader)
-    assert threading.active_count() == before + 3  # at work on the next epoch
-    loader.close()
-    assert threading.active_count() == before
-    list(loader)
-    del loader
-    gc.collect()
-    assert threading.active_count() == before
-
-
-def test_an_exception_in_the_loop_ends_the_threads(photos_file):
-    before = _num_threads()
-    loader = Loader(photos_file, batch_size=8, transforms={"image": [T.CenterCrop(16)]}, num_workers=3)
-
-    def train():
-        for _ in loader:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train()
-    assert threading.active_count() == before
-
-
-def test_two_iterators_of_one_loader_do_not_disturb_each_other(labels_file):
-    loader = Loader(labels_file, batch_size=7, num_workers=2)
-    for a, b in zip(loader, loader, strict=True):
-        assert a["label"].tolist() == b["label"].tolist()
-
-
-def test_two_iterators_of_one_loader_do_not_share_the_memory_they_work_in(tmp_path):
-    write_images(tmp_path / "p.beton", 60, sizes=(150, 200))
-    transforms = {"image": [T.RandomResizedCrop(128), T.Normalize(MEAN, STD)]}
-    loader = Loader(tmp_path / "p.beton", batch_size=12, transforms=transforms, num_workers=2)
-    want = [batch["image"] for batch in loader]
-    for _ in range(4):
-        pair = [iter(_again(loader, 0)), iter(_again(loader, 0))]
-        for image, a, b in zip(want, *pair, strict=True):
-            assert torch.equal(a["image"], image)
-            assert torch.equal(b["image"], image)
-
-
-def test_the_next_epoch_is_begun_before_it_is_asked_for(photos_file):
-    loader = Loader(photos_file, batch_size=8, transforms={"image": TRAIN}, num_workers=2, shuffle="global")
-    first = epoch_bytes(loader)
-    deadline = time.monotonic() + 10
-    while loader.stats().hop_seconds["decode"] == 0 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    engine, epoch = loader._engines._waiting
-    while engine.num_ready < loader.prefetch_batches and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert (epoch, engine.num_ready) == (1, loader.prefetch_batches)
-    second = epoch_bytes(loader)
-    fresh = Loader(photos_file, batch_size=8, transforms={"image": TRAIN}, num_workers=2, shuffle="global")
-    fresh.set_epoch(1)
-    assert second == epoch_bytes(fresh) != first
-
-
-def test_memory_is_bounded_by_the_batches_in_flight(photos_file):
-    loader = Loader(
-        photos_file,
-        batch_size=20,
-        transforms={"image": [T.Resize((64, 64))]},
-        num_workers=2,
-        indices=list(range(20)) * 50,
-    )
-    for _ in loader:
-        pass
-    ring = loader._recipe.images["image"].ring
-    assert ring.num_free <= loader.prefetch_batches + 2
-
-
-def test_a_forked_child_can_use_the_loader(photos_file):
-    loader = Loader(photos_file, batch_size=8, transforms={"image": [T.CenterCrop(16)]}, num_workers=2)
-    want = epoch_bytes(loader)
-    loader.set_epoch(0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forking with threads
-        child = os.fork()
-    if child == 0:
-        os._exit(0 if epoch_bytes(loader) == want else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-def test_a_loader_works_beside_a_torch_dataloader_that_forks(photos_file):
-    loader = Loader(photos_file, batch_size=8, transforms={"image": [T.CenterCrop(16)]}, num_workers=2)
-    stock = torch.utils.data.DataLoader(range(16), batch_size=4, num_workers=2)
-    for (images, _), numbers in zip(loader, stock, strict=False):
-        assert len(images) and len(numbers) == 4
 
 
 # ---- looks like a DataLoader

@@ -1,0 +1,131 @@
+"""What becomes of bad samples, failing transforms and wrong options."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numba
+import numpy as np
+import pytest
+import torch
+
+from dataloading import Loader
+from dataloading import transforms as T
+from dataloading.errors import DecodeError, TransformError, UsageError
+from dataloading.format import IntField, Writer
+from tests.support.files import jpeg, photo_like, raw, write_images
+
+
+@pytest.fixture(scope="module")
+def damaged_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve images of which 3 and 7 are cut in the middle of their JPEG data."""
+    from dataloading.format import EncodedImage, ImageField
+
+    path = tmp_path_factory.mktemp("damaged") / "damaged.beton"
+    rng = np.random.default_rng(0)
+    with Writer(path, {"image": ImageField(), "label": IntField()}, num_samples=12) as writer:
+        for k in range(12):
+            image = jpeg(photo_like(rng, 64, 64))
+            if k in (3, 7):
+                image = EncodedImage(image.mode, 64, 64, image.data[: len(image.data) // 2])
+            writer.append({"image": image, "label": k})
+    return path
+
+
+@pytest.mark.parametrize("num_workers", [1, 4])
+def test_a_damaged_sample_is_named_and_nothing_else_happens(damaged_file, num_workers):
+    loader = Loader(damaged_file, batch_size=12, transforms={"image": [T.Resize((32, 32))]}, num_workers=num_workers)
+    with pytest.raises(DecodeError, match=r"sample 3, field 'image' of .*damaged.beton: .*beton verify") as caught:
+        list(loader)
+    assert caught.value.sample == 3
+
+
+@pytest.mark.parametrize("batch_size", [3, 12])
+def test_skipped_samples_are_listed_and_the_rest_keeps_its_order(damaged_file, batch_size):
+    loader = Loader(
+        damaged_file, batch_size=batch_size, transforms={"image": [T.Resize((32, 32))]}, on_error="skip", num_workers=2
+    )
+    batches = list(loader)
+    assert torch.cat([label for _, label in batches]).tolist() == [0, 1, 2, 4, 5, 6, 8, 9, 10, 11]
+    assert np.concatenate([batch.indices for batch in batches]).tolist() == [0, 1, 2, 4, 5, 6, 8, 9, 10, 11]
+    assert sum(batch.num_valid for batch in batches) == 10
+    assert [error.sample for error in loader.errors] == [3, 7]
+    assert loader.stats().num_skipped == 2
+    whole = Loader(damaged_file, batch_size=5, indices=[4, 5, 6], transforms={"image": [T.Resize((32, 32))]})
+    want = next(iter(whole))["image"]
+    assert torch.equal(torch.cat([image for image, _ in batches])[3:6], want)
+
+
+def test_replaced_samples_are_the_next_good_ones_of_the_batch(damaged_file):
+    loader = Loader(damaged_file, batch_size=4, transforms={"image": [T.Resize((32, 32))]}, on_error="replace")
+    batches = list(loader)
+    assert torch.cat([label for _, label in batches]).tolist() == [0, 1, 2, 0, 4, 5, 6, 4, 8, 9, 10, 11]
+    assert torch.equal(batches[0]["image"][3], batches[0]["image"][0])
+    assert [error.sample for error in loader.errors] == [3, 7]
+
+
+def test_a_batch_of_damaged_samples_only_is_an_error_even_when_skipping(damaged_file):
+    loader = Loader(
+        damaged_file, batch_size=2, indices=[3, 7], transforms={"image": [T.Resize((32, 32))]}, on_error="skip"
+    )
+    with pytest.raises(DecodeError, match="sample 3"):
+        list(loader)
+
+
+@numba.njit
+def _fails_on_dark(image, key):
+    if image[0, 0, 0] == 7:
+        raise ValueError("too dark")
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_a_transform_that_raises_ends_the_iteration_within_a_second_naming_the_sample(tmp_path, num_workers):
+    path = tmp_path / "sevens.beton"
+    from dataloading.format import ImageField
+
+    with Writer(path, {"image": ImageField(), "label": IntField()}, num_samples=40) as writer:
+        for k in range(40):
+            writer.append({"image": raw(np.full((8, 8, 3), k, np.uint8)), "label": k})
+    loader = Loader(path, batch_size=10, transforms={"image": [T.Custom(_fails_on_dark)]}, num_workers=num_workers)
+    start = time.monotonic()
+    with pytest.raises(TransformError, match=r"sample 7, field 'image'.*ValueError: too dark") as caught:
+        list(loader)
+    assert time.monotonic() - start < 1
+    assert isinstance(caught.value.__cause__, ValueError)
+    skipping = Loader(
+        path, batch_size=10, transforms={"image": [T.Custom(_fails_on_dark)]}, num_workers=2, on_error="skip"
+    )
+    assert torch.cat([label for _, label in skipping]).tolist() == [k for k in range(40) if k != 7]
+
+
+def test_an_image_too_small_for_its_crop_is_named(tmp_path):
+    write_images(tmp_path / "small.beton", 6, sizes=(20, 21))
+    loader = Loader(tmp_path / "small.beton", batch_size=3, transforms={"image": [T.RandomCrop(16), T.CenterCrop(8)]})
+    assert len(list(loader)) == 2
+    with pytest.raises((TransformError, UsageError), match="RandomCrop"):
+        list(Loader(tmp_path / "small.beton", batch_size=3, transforms={"image": [T.RandomCrop(24)]}))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"num_workers": 0}, "num_workers=0"),
+        ({"on_error": "ignore"}, "on_error='ignore'"),
+        ({"rank": 1}, "together"),
+        ({"device": "tpu9"}, "device='tpu9'"),
+        ({"memory_format": "nhwc"}, "memory_format='nhwc'"),
+        ({"transforms": {"imgae": []}}, "did you mean 'image'"),
+        ({"transforms": {"image": T.CenterCrop(8)}}, "must be a list"),
+        ({"sampler": range(3), "shuffle": "global"}, "sampler="),
+        ({"prefetch_batches": 0}, "prefetch_batches=0"),
+    ],
+)
+def test_wrong_options_are_named_with_the_fix(photos_file, options, words):
+    with pytest.raises(UsageError, match=words):
+        Loader(photos_file, **({"batch_size": 2, "transforms": {"image": [T.CenterCrop(8)]}} | options))
+
+
+def test_a_missing_file_is_a_file_not_found_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        Loader(tmp_path / "none.beton", batch_size=1)

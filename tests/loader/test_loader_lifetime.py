@@ -1,0 +1,146 @@
+"""Threads and memory return to where they were, however the loader is left."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+import warnings
+
+import psutil
+import pytest
+import torch
+
+from dataloading import Loader
+from dataloading import transforms as T
+from tests.support.files import write_images
+from tests.support.loading import MEAN, STD, TRAIN, at_epoch, epoch_bytes
+
+
+def _num_threads() -> int:
+    gc.collect()  # an earlier test's failure that pytest has kept may be all that holds its loader
+    return threading.active_count()
+
+
+def _memory() -> int:
+    gc.collect()
+    return psutil.Process().memory_info().rss
+
+
+def test_leaving_early_200_times_leaves_no_thread_and_no_memory(photos_file):
+    options = {"batch_size": 16, "transforms": {"image": [T.Resize((64, 64))]}, "num_workers": 3}
+    before = _num_threads()
+    loader = Loader(photos_file, **options)
+    for _ in range(20):
+        for _ in loader:
+            break
+    assert threading.active_count() == before
+    start = _memory()
+    for _ in range(200):
+        for _ in loader:
+            break
+    assert threading.active_count() == before
+    assert _memory() - start < 8 << 20
+
+
+def test_a_thousand_first_batches_are_right_and_take_no_memory(photos_file):
+    loader = Loader(photos_file, batch_size=8, transforms={"image": [T.CenterCrop(16)]}, num_workers=2)
+    want = next(iter(loader))["image"].clone()
+    start = _memory()
+    for _ in range(1000):
+        assert torch.equal(next(iter(loader))["image"], want)
+    assert _memory() - start < 8 << 20
+
+
+def test_dropping_or_closing_a_loader_ends_its_threads(photos_file):
+    before = _num_threads()
+    loader = Loader(photos_file, batch_size=8, transforms={"image": [T.CenterCrop(16)]}, num_workers=3)
+    list(loader)
+    assert threading.active_count() == before + 3  # at work on the next epoch
+    loader.close()
+    assert threading.active_count() == before
+    list(loader)
+    del loader
+    gc.collect()
+    assert threading.active_count() == before
+
+
+def test_an_exception_in_the_loop_ends_the_threads(photos_file):
+    before = _num_threads()
+    loader = Loader(photos_file, batch_size=8, transforms={"image": [T.CenterCrop(16)]}, num_workers=3)
+
+    def train():
+        for _ in loader:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train()
+    assert threading.active_count() == before
+
+
+def test_two_iterators_of_one_loader_do_not_disturb_each_other(labels_file):
+    loader = Loader(labels_file, batch_size=7, num_workers=2)
+    for a, b in zip(loader, loader, strict=True):
+        assert a["label"].tolist() == b["label"].tolist()
+
+
+def test_two_iterators_of_one_loader_do_not_share_the_memory_they_work_in(tmp_path):
+    write_images(tmp_path / "p.beton", 60, sizes=(150, 200))
+    transforms = {"image": [T.RandomResizedCrop(128), T.Normalize(MEAN, STD)]}
+    loader = Loader(tmp_path / "p.beton", batch_size=12, transforms=transforms, num_workers=2)
+    want = [batch["image"] for batch in loader]
+    for _ in range(4):
+        pair = [iter(at_epoch(loader, 0)), iter(at_epoch(loader, 0))]
+        for image, a, b in zip(want, *pair, strict=True):
+            assert torch.equal(a["image"], image)
+            assert torch.equal(b["image"], image)
+
+
+def test_the_next_epoch_is_begun_before_it_is_asked_for(photos_file):
+    loader = Loader(photos_file, batch_size=8, transforms={"image": TRAIN}, num_workers=2, shuffle="global")
+    first = epoch_bytes(loader)
+    deadline = time.monotonic() + 10
+    while loader.stats().hop_seconds["decode"] == 0 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    engine, epoch = loader._engines._waiting
+    while engine.num_ready < loader.prefetch_batches and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert (epoch, engine.num_ready) == (1, loader.prefetch_batches)
+    second = epoch_bytes(loader)
+    fresh = Loader(photos_file, batch_size=8, transforms={"image": TRAIN}, num_workers=2, shuffle="global")
+    fresh.set_epoch(1)
+    assert second == epoch_bytes(fresh) != first
+
+
+def test_memory_is_bounded_by_the_batches_in_flight(photos_file):
+    loader = Loader(
+        photos_file,
+        batch_size=20,
+        transforms={"image": [T.Resize((64, 64))]},
+        num_workers=2,
+        indices=list(range(20)) * 50,
+    )
+    for _ in loader:
+        pass
+    ring = loader._recipe.images["image"].ring
+    assert ring.num_free <= loader.prefetch_batches + 2
+
+
+def test_a_forked_child_can_use_the_loader(photos_file):
+    loader = Loader(photos_file, batch_size=8, transforms={"image": [T.CenterCrop(16)]}, num_workers=2)
+    want = epoch_bytes(loader)
+    loader.set_epoch(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forking with threads
+        child = os.fork()
+    if child == 0:
+        os._exit(0 if epoch_bytes(loader) == want else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_loader_works_beside_a_torch_dataloader_that_forks(photos_file):
+    loader = Loader(photos_file, batch_size=8, transforms={"image": [T.CenterCrop(16)]}, num_workers=2)
+    stock = torch.utils.data.DataLoader(range(16), batch_size=4, num_workers=2)
+    for (images, _), numbers in zip(loader, stock, strict=False):
+        assert len(images) and len(numbers) == 4
