@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 
 import pytest
 
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C reach the programs under test: a suite started in a shell's background inherits it ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
