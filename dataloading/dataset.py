@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 from dataloading.format import IntField, Reader
@@ -29,11 +28,7 @@ class DatasetInfo:
         names = reader.extension.class_names if reader.extension is not None else None
         self.classes = None if names is None else list(names)
         self.class_to_idx = None if names is None else {name: label for label, name in enumerate(names)}
-
-        fields = [(field, type(kind).__name__) for field, kind in reader.fields.items()]
-        content = None if reader.extension is None else reader.extension.digests_xxh3
-        identity = repr((reader.num_samples, reader.num_bytes, fields, content))
-        self.fingerprint = hashlib.sha256(identity.encode()).hexdigest()[:16]
+        self.fingerprint = reader.fingerprint
 
     def __len__(self) -> int:
         return self._num_samples

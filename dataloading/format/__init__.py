@@ -16,6 +16,7 @@ from .fields import (
     IntField,
     JSONField,
 )
+from .manifest import Manifest, Shard, is_manifest, manifest_path, shard_path
 from .reader import Reader
 from .verify import Problem, VerifyReport, verify_file
 from .writer import Writer
@@ -32,11 +33,16 @@ __all__ = [
     "ImageField",
     "IntField",
     "JSONField",
+    "Manifest",
     "NDArrayField",
     "Problem",
     "Reader",
+    "Shard",
     "TorchTensorField",
     "VerifyReport",
     "Writer",
+    "is_manifest",
+    "manifest_path",
+    "shard_path",
     "verify_file",
 ]

@@ -7,6 +7,7 @@ all threads and processes of a machine through the page cache, survives a fork, 
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 import os
 from collections.abc import Mapping
@@ -136,6 +137,14 @@ class Reader:
                     f"{self.path}: a value of field '{name}' has {field.fixed_bytes} bytes, the whole file only "
                     f"{self.num_bytes}"
                 )
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that change with the file's content (FFCV's files: its size, fields and samples)."""
+        fields = [(field, type(kind).__name__) for field, kind in self.fields.items()]
+        content = None if self.extension is None else self.extension.digests_xxh3
+        identity = repr((self.num_samples, self.num_bytes, fields, content))
+        return hashlib.sha256(identity.encode()).hexdigest()[:16]
 
     def column(self, field: str) -> npt.NDArray[np.generic]:
         """Return the field's part of every record of the sample table, straight from the map.

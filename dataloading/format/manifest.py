@@ -1,0 +1,201 @@
+"""A set of shards: several ``.beton`` files that are one dataset, listed in a small JSON file beside them.
+
+Owns that file's layout and the shards' names: ``train.beton`` cut in four is ``train-00000-of-00004.beton`` to
+``train-00003-of-00004.beton`` and the manifest ``train.beton.json``. The manifest appears last, so where it is, its
+shards are complete. It says of each shard what tells a wrong or changed one apart; it never opens them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+from dataloading.errors import FormatError, UsageError
+
+__all__ = ["Manifest", "Shard", "is_manifest", "manifest_path", "shard_path"]
+
+MANIFEST_VERSION = 1
+_SUFFIX = ".json"
+_FILE_SUFFIX = ".beton"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shard:
+    """One file of a set.
+
+    Parameters
+    ----------
+    name : str
+        File name, relative to the manifest's folder; slashes separate folders.
+    num_samples, num_bytes : int
+        What the file must hold and how long it must be.
+    fingerprint : str
+        ``Reader.fingerprint`` of the file.
+    """
+
+    name: str
+    num_samples: int
+    num_bytes: int
+    fingerprint: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name or self.name.startswith("/") or ".." in self.name.split("/"):
+            raise UsageError(f"a shard's name must be a path below the manifest's folder, got {self.name!r}")
+        for what in ("num_samples", "num_bytes"):
+            value = getattr(self, what)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise UsageError(f"shard {self.name!r}: {what} must be a whole number of at least 1, got {value!r}")
+        if not isinstance(self.fingerprint, str) or not self.fingerprint:
+            raise UsageError(f"shard {self.name!r}: fingerprint must be a string, got {self.fingerprint!r}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """The shards of one dataset, in order.
+
+    Parameters
+    ----------
+    shards : tuple of Shard
+        At least one; their samples follow one another.
+
+    Examples
+    --------
+    >>> shard = Shard(name="a.beton", num_samples=3, num_bytes=8, fingerprint="f")
+    >>> Manifest.from_text(Manifest(shards=(shard,)).to_text(), "a.beton.json").num_samples
+    3
+    """
+
+    shards: tuple[Shard, ...]
+
+    def __post_init__(self) -> None:
+        if not self.shards:
+            raise UsageError("a manifest lists at least one shard, got none")
+        names = [shard.name for shard in self.shards]
+        twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
+        if twice is not None:
+            raise UsageError(f"the manifest lists the shard {twice!r} twice")
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of all shards."""
+        return sum(shard.num_samples for shard in self.shards)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all shards."""
+        return sum(shard.num_bytes for shard in self.shards)
+
+    def to_text(self) -> str:
+        """Return the file's text; equal manifests give equal text."""
+        content = {
+            "beton_manifest": MANIFEST_VERSION,
+            "num_samples": self.num_samples,
+            "shards": [dataclasses.asdict(shard) for shard in self.shards],
+        }
+        return json.dumps(content, indent=1) + "\n"
+
+    @classmethod
+    def from_text(cls, text: str | bytes, path: str) -> Manifest:
+        """Return the manifest whose text was read from ``path``.
+
+        Raises
+        ------
+        FormatError
+            If it is not one.
+        """
+        try:
+            content: Any = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise FormatError(f"{path}: not a manifest of .beton shards: {error}") from error
+        version = content.get("beton_manifest") if isinstance(content, dict) else None
+        if version != MANIFEST_VERSION:
+            found = "no 'beton_manifest' in it" if version is None else f"its version is {version!r}"
+            raise FormatError(
+                f"{path}: not a manifest of .beton shards that this library reads ({found}; expected version "
+                f"{MANIFEST_VERSION})"
+            )
+        keys = [field.name for field in dataclasses.fields(Shard)]
+        try:
+            result = cls(shards=tuple(Shard(**{key: each[key] for key in keys}) for each in content["shards"]))
+        except (UsageError, KeyError, TypeError) as error:
+            raise FormatError(f"{path}: the manifest's list of shards is damaged: {error}") from error
+        if content.get("num_samples") != result.num_samples:
+            raise FormatError(
+                f"{path}: the manifest declares {content.get('num_samples')!r} samples, its shards add up to "
+                f"{result.num_samples}; it was edited or damaged"
+            )
+        return result
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Manifest:
+        """Read a manifest.
+
+        Raises
+        ------
+        FormatError
+            If it is not one.
+        OSError
+            If it cannot be read.
+        """
+        return cls.from_text(Path(path).read_bytes(), os.fspath(path))
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the manifest, durable and in one step that cannot be seen half done.
+
+        Raises
+        ------
+        FileExistsError
+            If the file exists and ``overwrite`` is false.
+        """
+        target = Path(path)
+        if not overwrite and os.path.lexists(target):
+            raise FileExistsError(f"{target} exists; pass overwrite=True to replace it")
+        part = target.with_name(f".{target.name}.part-{secrets.token_hex(4)}")
+        try:
+            with open(part, "x", encoding="utf-8") as file:
+                file.write(self.to_text())
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(target)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                part.unlink()
+        folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def manifest_path(path: str | os.PathLike[str]) -> str:
+    """Return where the manifest of the dataset ``path`` lies.
+
+    Examples
+    --------
+    >>> manifest_path("data/train.beton")
+    'data/train.beton.json'
+    """
+    return os.fspath(path) + _SUFFIX
+
+
+def shard_path(path: str | os.PathLike[str], number: int, num_shards: int) -> str:
+    """Return where shard ``number`` of ``num_shards`` of the dataset ``path`` lies.
+
+    Examples
+    --------
+    >>> shard_path("data/train.beton", 2, 16)
+    'data/train-00002-of-00016.beton'
+    """
+    assert 0 <= number < num_shards
+    stem = os.fspath(path).removesuffix(_FILE_SUFFIX)
+    return f"{stem}-{number:05}-of-{num_shards:05}{_FILE_SUFFIX}"
+
+
+def is_manifest(path: str | os.PathLike[str]) -> bool:
+    """Tell by its name whether ``path`` is a manifest and not a ``.beton`` file."""
+    return os.fspath(path).endswith(_FILE_SUFFIX + _SUFFIX)
