@@ -15,7 +15,16 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from dataloading import DecodeError, EncodedImage, UsageError, decode_jpeg, encode_jpeg, probe_jpeg, transcode_jpeg
+from dataloading import (
+    DecodeError,
+    EncodedImage,
+    UsageError,
+    check_jpeg,
+    decode_jpeg,
+    encode_jpeg,
+    probe_jpeg,
+    transcode_jpeg,
+)
 
 from .chance import chance
 from .pixels import as_rgb, is_jpeg, jpeg_orientation, read_jpeg, read_other, target_size, upright
@@ -159,7 +168,7 @@ class ImagePolicy:
     def _kept(self, data: bytes) -> tuple[bytes, str]:
         # Either way all of the data is read, so damage is found here and not in training.
         if self.keep == "bytes":
-            decode_jpeg(data)
+            check_jpeg(data)
             return data, KEPT
         return transcode_jpeg(data), TRANSCODED
 

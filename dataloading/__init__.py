@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from . import transforms
-    from ._native import JpegInfo, decode_jpeg, encode_jpeg, probe_jpeg, transcode_jpeg
+    from ._native import JpegInfo, check_jpeg, decode_jpeg, encode_jpeg, probe_jpeg, transcode_jpeg
     from .batch import Batch
     from .ceiling import KernelCeiling, KernelTimes
     from .dataset import label_field
@@ -98,6 +98,7 @@ _HOME = {
     "shard_path": "format",
     "verify_file": "format",
     "JpegInfo": "_native",
+    "check_jpeg": "_native",
     "decode_jpeg": "_native",
     "encode_jpeg": "_native",
     "probe_jpeg": "_native",
@@ -137,6 +138,7 @@ __all__ = [
     "WorkerError",
     "Writer",
     "__version__",
+    "check_jpeg",
     "compare_windows",
     "decode_jpeg",
     "encode_jpeg",

@@ -17,7 +17,7 @@ module        what it holds
 
 from __future__ import annotations
 
-from .jpeg import JpegInfo, decode_jpeg, encode_jpeg, probe_jpeg, transcode_jpeg
+from .jpeg import JpegInfo, check_jpeg, decode_jpeg, encode_jpeg, probe_jpeg, transcode_jpeg
 from .library import kernels_in_use, library_path, use_kernels
 from .plan import PlanFailure, plan_requests
 from .regions import (
@@ -52,6 +52,7 @@ __all__ = [
     "REQUEST",
     "JpegInfo",
     "PlanFailure",
+    "check_jpeg",
     "decode_jpeg",
     "decode_regions",
     "encode_jpeg",

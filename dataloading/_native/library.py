@@ -41,8 +41,8 @@ def library_path() -> str:
     Returns
     -------
     str
-        The first ``libbeton_native.so`` in the package's search path: an installed one lies beside this module, an
-        editable install may keep it in the environment.
+        The newest ``libbeton_native.so`` in the package's search path: an installed one lies beside this module, an
+        editable install keeps it in the environment, and a development build lies in the checkout.
 
     Raises
     ------
@@ -59,10 +59,9 @@ def library_path() -> str:
         return override
     from . import __path__ as folders
 
-    for folder in folders:
-        path = Path(folder) / _NAME
-        if path.is_file():
-            return str(path)
+    found = [path for path in (Path(folder) / _NAME for folder in folders) if path.is_file()]
+    if found:
+        return str(max(found, key=lambda path: path.stat().st_mtime_ns))
     raise ImportError(
         f"{_NAME} was not found in {[str(folder) for folder in folders]}. Install the package (pip install .), or in a "
         "checkout build it: cmake -S . -B build/dev -G Ninja -DCMAKE_BUILD_TYPE=Release && cmake --build build/dev"
@@ -89,6 +88,7 @@ def _load() -> ctypes.CDLL:
         "beton_jpeg_decode": (i32, [pointer, i64, pointer, i64, pointer]),
         "beton_jpeg_encode": (i32, [pointer, i32, i32, i64, i32, i32, i32, i32, out_pointer, out_i64, pointer]),
         "beton_jpeg_transcode": (i32, [pointer, i64, i32, i32, out_pointer, out_i64, pointer]),
+        "beton_jpeg_check": (i32, [pointer, i64, pointer]),
         "beton_free": (None, [pointer]),
         "beton_kernels": (text, []),
         "beton_set_kernels": (i32, [text]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -102,6 +103,30 @@ def test_every_truncation_is_seen_by_the_strict_decode(source: int) -> None:
             native.decode_jpeg(data[:length])
         with pytest.raises(DecodeError):
             native.transcode_jpeg(data[:length])
+        with pytest.raises(DecodeError):
+            native.check_jpeg(data[:length])
+
+
+def verdict(function: Callable[[bytes], object], data: bytes) -> str | None:
+    try:
+        function(data)
+    except DecodeError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("source", range(6))
+def test_checking_finds_what_transcoding_finds(source: int, kernels: str) -> None:
+    data = sources()[source]
+    assert verdict(native.check_jpeg, data) is None
+    rng = np.random.default_rng(source)
+    damaged = 0
+    for _ in range(MUTATIONS // 6):
+        changed = mutate(data, rng)
+        found = verdict(native.check_jpeg, changed)
+        assert (found is None) == (verdict(native.transcode_jpeg, changed) is None), found
+        damaged += found is not None
+    assert damaged > MUTATIONS // 6 // 4, "the mutations did not reach the data"
 
 
 def test_a_truncated_file_still_gives_what_lies_above_the_cut() -> None:
@@ -192,6 +217,8 @@ def test_headers_that_promise_gigapixels_cost_nothing(marker: bytes) -> None:
         native.decode_jpeg(huge)
     with pytest.raises(DecodeError):
         native.transcode_jpeg(huge)
+    with pytest.raises(DecodeError):
+        native.check_jpeg(huge)
     assert status_of(huge, (65500, 65500), Region(box=(0, 0, 65500, 65500), scaled=(8, 8))) != "no error"
 
 

@@ -153,6 +153,20 @@ int32_t beton_jpeg_transcode(const uint8_t* data, int64_t size, int32_t restart,
   return status;
 }
 
+int32_t beton_jpeg_check(const uint8_t* data, int64_t size, char* reason) {
+  clear(reason);
+  JpegHeader h;
+  const Status status = check_whole(data, size, &h);
+  if (status != kOk) return status;
+  const Status own = guarded([&](Scratch* scratch) { return check_scan(h, data, size_t(size), scratch); });
+  if (own == kOk) return kOk;
+  uint8_t* copy = nullptr;
+  size_t bytes = 0;
+  const Status theirs = libjpeg_transcode(data, size_t(size), BETON_RESTART_NONE, false, &copy, &bytes, reason);
+  std::free(copy);
+  return verdict(own, theirs);
+}
+
 void beton_free(uint8_t* memory) { std::free(memory); }
 
 const char* beton_kernels(void) { return kernels().name; }

@@ -66,6 +66,8 @@ BETON_API int32_t beton_jpeg_encode(const uint8_t* rgb, int32_t width, int32_t h
                                     int64_t* out_bytes, char* reason);
 BETON_API int32_t beton_jpeg_transcode(const uint8_t* data, int64_t size, int32_t restart, int32_t keep_icc,
                                        uint8_t** out, int64_t* out_bytes, char* reason);
+// Reads all entropy-coded data and keeps nothing: fails on what beton_jpeg_transcode fails on.
+BETON_API int32_t beton_jpeg_check(const uint8_t* data, int64_t size, char* reason);
 BETON_API void beton_free(uint8_t* memory);
 
 // Name of the kernels in use ("avx2", "portable"); beton_set_kernels returns 0 when this processor can run `name`.

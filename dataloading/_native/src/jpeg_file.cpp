@@ -178,6 +178,15 @@ Status write_jpeg_file(const JpegHeader& frame, int restart_interval, const uint
   return kOk;
 }
 
+Status check_scan(const JpegHeader& header, const uint8_t* data, size_t size, Scratch* s) {
+  if (!scan_supports(header)) return kUnsupported;
+  Scan scan;
+  const Status status = scan.open(header, data, size, int64_t(header.mcus_per_row) * header.mcu_rows - 1, s);
+  if (status != kOk) return status;
+  if (!scan.ends_with_image()) return kUnsupported;
+  return scan.check();
+}
+
 Status recode(const JpegHeader& header, const uint8_t* data, size_t size, int restart, bool keep_icc, Scratch* s,
               uint8_t** out, size_t* out_bytes) {
   // What a list of symbols takes is bounded by the data's bits; beyond this libjpeg's limits hold.

@@ -25,6 +25,9 @@ Status write_jpeg_file(const JpegHeader& frame, int restart_interval, const uint
 Status recode(const JpegHeader& header, const uint8_t* data, size_t size, int restart, bool keep_icc, Scratch* scratch,
               uint8_t** out, size_t* out_bytes);
 
+// Reads all entropy-coded data of such a JPEG and keeps nothing.
+Status check_scan(const JpegHeader& header, const uint8_t* data, size_t size, Scratch* scratch);
+
 }  // namespace beton
 
 #endif

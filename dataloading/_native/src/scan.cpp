@@ -138,6 +138,12 @@ Status Scan::decode_row(int row, int first, int last, const StripSet& strips, co
   return advance(last - first, &strips);
 }
 
+Status Scan::check() {
+  segment_ = -1;
+  at_ = 0;
+  return advance(num_mcus_, nullptr);
+}
+
 Status Scan::read_symbols(int64_t interval, SymbolSink* sink) {
   SymbolLayout layout;
   layout.blocks = layout_.blocks;

@@ -27,6 +27,9 @@ class Scan {
   // Instead: reads the whole scan into `sink`, in restart segments of `interval` MCUs (0: a single one).
   Status read_symbols(int64_t interval, SymbolSink* sink);
 
+  // Instead: reads all MCUs and keeps nothing, to find out whether it can be done.
+  Status check();
+
   // After open() with the last MCU of all: whether the end marker follows the scan at once. Anything else that may
   // stand there (more scans, tables, comments) is libjpeg's business.
   bool ends_with_image() const { return end_marker_ == 0xD9; }
