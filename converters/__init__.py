@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .dataset import write
     from .encode import Options, convert
-    from .imagefolder import ImageFolder
+    from .sources.imagefolder import ImageFolder
     from .policy import ImagePolicy
 
 __all__ = ["ImageFolder", "ImagePolicy", "Options", "convert", "write"]
 
 _HOME = {
-    "ImageFolder": "imagefolder",
+    "ImageFolder": "sources.imagefolder",
     "ImagePolicy": "policy",
     "Options": "encode",
     "convert": "encode",

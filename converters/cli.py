@@ -28,7 +28,7 @@ from dataloading.cli import (
 )
 
 if TYPE_CHECKING:
-    from .source import Source
+    from .sources.base import Source
 
 __all__ = ["convert", "imagefolder", "run_conversion"]
 
@@ -114,7 +114,7 @@ def imagefolder(src: str, out: str, *, extensions: str | None, allow_empty: bool
     Classes and images are found and ordered exactly as torchvision.datasets.ImageFolder does, so labels are the
     same. The file's bytes depend on the images, the options and the seed, not on the number of workers.
     """
-    from .imagefolder import IMAGE_EXTENSIONS, ImageFolder
+    from .sources.imagefolder import IMAGE_EXTENSIONS, ImageFolder
 
     endings: tuple[str, ...] = IMAGE_EXTENSIONS
     if extensions is not None:

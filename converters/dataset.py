@@ -16,7 +16,7 @@ from dataloading.cli import default_num_workers
 from .encode import OnError, Options, convert
 from .policy import ImagePolicy
 from .report import Report
-from .source import SampleFault
+from .sources.base import SampleFault
 
 __all__ = ["DatasetSource", "Indexable", "write"]
 
@@ -29,7 +29,7 @@ class Indexable(Protocol):
 
 
 class DatasetSource:
-    """A `converters.source.Source` over an indexable dataset.
+    """A `converters.sources.base.Source` over an indexable dataset.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class DatasetSource:
 
     @property
     def load(self) -> Callable[[int], Mapping[str, Any]]:
-        """See `converters.source.Source`."""
+        """See `converters.sources.base.Source`."""
         return _Load(self._dataset, tuple(self.fields))
 
     def __len__(self) -> int:

@@ -24,7 +24,7 @@ from .chance import chances
 from .policy import ImagePolicy
 from .processes import DeadWorkerError, run_ordered
 from .report import Progress, Report, Skipped, human_bytes
-from .source import Source
+from .sources.base import Source
 from .work import Outcome, Work
 
 __all__ = ["Options", "convert", "estimate"]

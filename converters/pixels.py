@@ -29,7 +29,7 @@ from PIL import Image, ImageCms, UnidentifiedImageError
 
 from dataloading import decode_jpeg, transcode_jpeg
 
-from .source import SampleFault
+from .sources.base import SampleFault
 
 __all__ = ["as_rgb", "is_jpeg", "jpeg_orientation", "open_pillow", "read_jpeg", "read_other", "target_size", "upright"]
 

@@ -28,7 +28,7 @@ from dataloading import (
 
 from .chance import chance
 from .pixels import as_rgb, is_jpeg, jpeg_orientation, read_jpeg, read_other, target_size, upright
-from .source import SampleFault
+from .sources.base import SampleFault
 
 __all__ = ["KEPT", "RAW", "RECODED", "TRANSCODED", "ImagePolicy", "Keep", "Mode", "Resample", "Subsampling"]
 

@@ -12,7 +12,7 @@ from typing import Any
 from dataloading import EncodedImage, Field, ImageField, UsageError
 
 from .policy import ImagePolicy
-from .source import SampleFault, Source
+from .sources.base import SampleFault, Source
 
 __all__ = ["Outcome", "Work"]
 

@@ -12,7 +12,7 @@ import pytest
 
 import converters
 from converters.dataset import by_name
-from converters.source import SampleFault
+from converters.sources.base import SampleFault
 from dataloading import (
     BytesField,
     ConvertError,

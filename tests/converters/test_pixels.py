@@ -20,7 +20,7 @@ from converters.pixels import (
     target_size,
     upright,
 )
-from converters.source import SampleFault
+from converters.sources.base import SampleFault
 from dataloading import DecodeError
 
 from .making import encoded, photo, pillow_pixels

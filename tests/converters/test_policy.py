@@ -10,7 +10,7 @@ from PIL import Image
 
 from converters.chance import chance
 from converters.policy import KEPT, RAW, RECODED, TRANSCODED, ImagePolicy
-from converters.source import SampleFault
+from converters.sources.base import SampleFault
 from dataloading import EncodedImage, UsageError, decode_jpeg, probe_jpeg
 
 from .making import encoded, photo, pillow_pixels

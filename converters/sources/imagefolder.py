@@ -16,7 +16,7 @@ from typing import Any
 
 from dataloading import ConvertError, Field, ImageField, IntField
 
-from .source import SampleFault, printable, read_file
+from .base import SampleFault, printable, read_file
 
 __all__ = ["IMAGE_EXTENSIONS", "ImageFolder"]
 
@@ -85,7 +85,7 @@ class ImageFolder:
 
     @property
     def load(self) -> Callable[[Any], Mapping[str, Any]]:
-        """See `converters.source.Source`."""
+        """See `converters.sources.base.Source`."""
         return _load
 
     def __len__(self) -> int:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from converters.imagefolder import IMAGE_EXTENSIONS, ImageFolder
+from converters.sources.imagefolder import IMAGE_EXTENSIONS, ImageFolder
 from dataloading import ConvertError
 
-from .making import class_folders
+from ..making import class_folders
 
 
 def touch(root: Path, *names: str | bytes) -> None:
