@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from dataloading.decode import Decoder, ImageDecoder, interleave
 from dataloading.errors import DecodeError, SampleError, TransformError
+from dataloading.files import FileSet
 from dataloading.pipeline import Pipeline, PipelineFault
 from dataloading.sampler import EpochOrder, Step
 from dataloading.stats import Clock
@@ -67,8 +68,8 @@ class Recipe:
 
     Parameters
     ----------
-    path : str
-        The file, for messages.
+    files : FileSet
+        Where samples come from, for messages.
     names : tuple of str
         Fields to deliver, in order.
     images, others : mappings
@@ -85,7 +86,7 @@ class Recipe:
     def __init__(
         self,
         *,
-        path: str,
+        files: FileSet,
         names: tuple[str, ...],
         images: Mapping[str, ImagePlan],
         others: Mapping[str, Decoder],
@@ -95,7 +96,7 @@ class Recipe:
         transfer: Transfer,
         clock: Clock,
     ) -> None:
-        self.path = path
+        self.files = files
         self.names = names
         self.images = images
         self.others = others
@@ -123,7 +124,11 @@ class Recipe:
 
     def error(self, kind: type[SampleError], reason: str, sample: int, field: str) -> SampleError:
         """Make the error for one sample, with the advice that fits."""
-        return kind(reason, sample=sample, field=field, path=self.path, advice=_ADVICE[kind].format(path=self.path))
+        file, place = self.files.place(sample)
+        path = self.files.paths[file]
+        index = None if len(self.files) == 1 else sample
+        advice = _ADVICE[kind].format(path=path)
+        return kind(reason, sample=place, field=field, path=path, advice=advice, index=index)
 
 
 class BatchJob:

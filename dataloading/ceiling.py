@@ -7,7 +7,6 @@ it is what the Loader costs. It is for benchmarks; training has no use for it, a
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -19,7 +18,8 @@ import numpy.typing as npt
 
 from dataloading.decode import ImageDecoder
 from dataloading.errors import UsageError
-from dataloading.format import ImageField, Reader
+from dataloading.files import Paths, open_files
+from dataloading.format import ImageField
 from dataloading.pipeline import Pipeline
 from dataloading.transforms.rng import sample_keys
 
@@ -55,12 +55,12 @@ class KernelTimes:
 
 
 class KernelCeiling:
-    """Run decoder and pipeline over random samples of a file, as fast as they go.
+    """Run decoder and pipeline over random samples of a dataset, as fast as they go.
 
     Parameters
     ----------
-    path : str or path-like
-        The file.
+    path : str, path-like or sequence of such
+        The dataset, as the Loader's.
     transforms : sequence
         Of the image field, as for the Loader; batch-level ones are left out.
     num_workers : int
@@ -91,7 +91,7 @@ class KernelCeiling:
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: Paths,
         *,
         transforms: Sequence[object],
         num_workers: int,
@@ -101,14 +101,14 @@ class KernelCeiling:
     ) -> None:
         if num_workers < 1 or group_size < 1:
             raise UsageError(f"num_workers={num_workers} and group_size={group_size} must be at least 1")
-        self._reader = Reader(path)
-        images = [name for name, kind in self._reader.fields.items() if isinstance(kind, ImageField)]
+        self._files = open_files(path)
+        images = [name for name, kind in self._files.fields.items() if isinstance(kind, ImageField)]
         name = field or (images[0] if images else None)
         if name not in images:
             raise UsageError(
-                f"{self._reader.path} has no image field {name or ''}; its fields: {list(self._reader.fields)}"
+                f"{self._files.path} has no image field {name or ''}; its fields: {list(self._files.fields)}"
             )
-        self._decoder = ImageDecoder(self._reader, name)
+        self._decoder = ImageDecoder(self._files, name)
         self._pipeline = Pipeline(transforms, channels=3, source_size=self._decoder.common_size())
         self._num_workers = num_workers
         self._group_size = group_size
@@ -117,7 +117,7 @@ class KernelCeiling:
         self._pipeline.warm_up()
 
     def run(self, num_samples: int) -> KernelTimes:
-        """Make `num_samples` images (at least 1), going through the file in a new random order each time it is used up.
+        """Make `num_samples` images (at least 1), going through it in a new random order each time it is used up.
 
         Raises
         ------
@@ -158,7 +158,7 @@ class KernelCeiling:
         )
 
     def _order(self, num_samples: int) -> npt.NDArray[np.int64]:
-        size = self._reader.num_samples
+        size = self._files.num_samples
         parts = []
         for _ in range(-(-num_samples // size)):
             parts.append(np.random.default_rng((self._seed, self._epoch)).permutation(size))
@@ -190,7 +190,7 @@ class KernelCeiling:
             failures = self._decoder.decode(requests[part], decoded[:num])
             if failures:
                 row, reason = failures[0]
-                raise ValueError(f"sample {int(order[first + row])} of {self._reader.path}: {reason}")
+                raise ValueError(f"sample {int(order[first + row])} of {self._files.path}: {reason}")
             t1 = time.perf_counter()
             pipeline.run(decoded[:num], keys[part], out[:num])
             t2 = time.perf_counter()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
+from dataloading.files import FileSet
 from dataloading.format import IntField, Reader
 
 __all__ = ["DatasetInfo", "label_field"]
@@ -15,20 +17,26 @@ class DatasetInfo:
     Attributes
     ----------
     path : str
+        The file; of several the first, and how many more there are.
+    paths : tuple of str
+        All files, in order.
     classes : list of str or None
-        Class names in the order of labels; None where the file does not record them (FFCV's do not).
+        Class names in the order of labels; None where no file records them (FFCV's do not).
     class_to_idx : dict of str to int or None
     fingerprint : str
-        Changes with the file's content (for files FFCV wrote: with its size, fields and number of samples).
+        Changes with the files' content and their order (of files FFCV wrote: with size, fields, number of samples).
     """
 
-    def __init__(self, reader: Reader) -> None:
-        self.path = reader.path
-        self._num_samples = reader.num_samples
-        names = reader.extension.class_names if reader.extension is not None else None
+    def __init__(self, files: FileSet) -> None:
+        self.path = files.path
+        self.paths = files.paths
+        self._num_samples = files.num_samples
+        names = files.class_names
         self.classes = None if names is None else list(names)
         self.class_to_idx = None if names is None else {name: label for label, name in enumerate(names)}
-        self.fingerprint = reader.fingerprint
+        prints = [reader.fingerprint for reader in files.readers]
+        whole = hashlib.sha256(" ".join(prints).encode()).hexdigest()[:16]
+        self.fingerprint = prints[0] if len(prints) == 1 else whole
 
     def __len__(self) -> int:
         return self._num_samples
@@ -37,12 +45,12 @@ class DatasetInfo:
         return f"DatasetInfo({self.path!r}, {len(self)} samples)"
 
 
-def label_field(reader: Reader, names: Sequence[str] | None = None) -> str | None:
+def label_field(reader: Reader | FileSet, names: Sequence[str] | None = None) -> str | None:
     """Find the field that holds classes: the integers named 'label', else the only integers; None if neither.
 
     Parameters
     ----------
-    reader : Reader
+    reader : Reader or FileSet
     names : sequence of str, optional
         Fields to choose from, by default all.
     """

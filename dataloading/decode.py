@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from dataloading import _native
 from dataloading.errors import UsageError
+from dataloading.files import FileSet
 from dataloading.format import (
     BytesField,
     FloatField,
@@ -55,9 +56,9 @@ class Decoder(Protocol):
 class ColumnDecoder:
     """Integers and floats: they lie in the sample table itself."""
 
-    def __init__(self, reader: Reader, name: str, dtype: type) -> None:
+    def __init__(self, files: FileSet, name: str, dtype: type) -> None:
         self.name = name
-        self._column = reader.column(name)
+        self._files = files
         self._dtype = dtype
 
     def allocate(self, rows: int) -> npt.NDArray[Any]:
@@ -66,16 +67,16 @@ class ColumnDecoder:
 
     def decode(self, indices: Indices, out: npt.NDArray[Any], first_row: int) -> list[Failure]:
         """Gather the column."""
-        out[first_row : first_row + len(indices)] = self._column[indices]
+        out[first_row : first_row + len(indices)] = self._files.records(self.name, indices)
         return []
 
 
 class ArrayDecoder:
     """Arrays of one declared shape and dtype."""
 
-    def __init__(self, reader: Reader, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    def __init__(self, files: FileSet, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self.name = name
-        self._reader = reader
+        self._files = files
         self._shape = shape
         self._dtype = dtype
 
@@ -88,7 +89,7 @@ class ArrayDecoder:
         failures = []
         for row, index in enumerate(indices.tolist()):
             try:
-                stored = self._reader.view(self.name, index)
+                stored = self._files.view(self.name, index)
                 out[first_row + row] = stored.view(self._dtype).reshape(self._shape)
             except ValueError as error:  # FormatError included: a pointer outside the file
                 failures.append((row, str(error)))
@@ -98,9 +99,9 @@ class ArrayDecoder:
 class ObjectDecoder:
     """Bytes and JSON: a list with one Python value a sample."""
 
-    def __init__(self, reader: Reader, name: str) -> None:
+    def __init__(self, files: FileSet, name: str) -> None:
         self.name = name
-        self._reader = reader
+        self._files = files
 
     def allocate(self, rows: int) -> list[Any]:
         """Make a list of `rows` empty places."""
@@ -111,7 +112,7 @@ class ObjectDecoder:
         failures = []
         for row, index in enumerate(indices.tolist()):
             try:
-                out[first_row + row] = self._reader.value(self.name, index)
+                out[first_row + row] = self._files.value(self.name, index)
             except ValueError as error:  # FormatError, JSONDecodeError, UnicodeDecodeError
                 failures.append((row, str(error)))
         return failures
@@ -122,16 +123,15 @@ class ImageDecoder:
 
     Parameters
     ----------
-    reader : Reader
-        The open file.
+    files : FileSet
+        The open files.
     name : str
         The image field.
     """
 
-    def __init__(self, reader: Reader, name: str) -> None:
+    def __init__(self, files: FileSet, name: str) -> None:
         self.name = name
-        self._reader = reader
-        self._column: npt.NDArray[np.void] = reader.column(name)  # type: ignore[assignment]  # an image's record
+        self._files = files
 
     def requests(self, indices: Indices) -> npt.NDArray[np.void]:
         """Find where the stored bytes of `indices` lie (hop 2); geometry and destination are left zero.
@@ -145,10 +145,10 @@ class ImageDecoder:
         FormatError
             A sample's data lies outside the file.
         """
-        pointers, sizes = self._reader.locate(self.name, indices)
-        stored = self._column[indices]
+        files, pointers, sizes = self._files.locate(self.name, indices)
+        stored = self._files.records(self.name, indices)
         requests = np.zeros(len(indices), _native.REQUEST)
-        requests["src"] = pointers + np.uint64(self._reader.base_address)
+        requests["src"] = self._files.addresses(files, pointers)
         requests["src_bytes"] = sizes
         requests["mode"] = stored["mode"]
         requests["src_width"] = stored["width"]
@@ -170,49 +170,60 @@ class ImageDecoder:
 
     def common_size(self) -> tuple[int, int] | None:
         """Find the (height, width) that all images share, or None; stops at the first that differs."""
-        extension = self._reader.extension
-        if extension is not None:
-            size = extension.uniform_size(self.name)
-            return None if size is None else (size[1], size[0])
-        step = 1 << 16
-        first: tuple[int, int] | None = None
-        for start in range(0, self._reader.num_samples, step):
-            part = self._column[start : start + step]
-            if first is None:
-                first = int(part["height"][0]), int(part["width"][0])
-            if (part["height"] != first[0]).any() or (part["width"] != first[1]).any():
+        common: tuple[int, int] | None = None
+        for reader in self._files.readers:
+            if reader.num_samples == 0:
+                continue
+            size = _common_size(reader, self.name)
+            if size is None or (common is not None and size != common):
                 return None
-        return first
+            common = size
+        return common
 
 
-_MAKERS: dict[type, Callable[[Reader, str, Any], Decoder]] = {
-    IntField: lambda reader, name, field: ColumnDecoder(reader, name, np.int64),
-    FloatField: lambda reader, name, field: ColumnDecoder(reader, name, np.float64),
-    NDArrayField: lambda reader, name, field: ArrayDecoder(reader, name, field.shape, field.dtype),
-    TorchTensorField: lambda reader, name, field: ArrayDecoder(reader, name, field.shape, field.dtype),
-    BytesField: lambda reader, name, field: ObjectDecoder(reader, name),
-    JSONField: lambda reader, name, field: ObjectDecoder(reader, name),
+def _common_size(reader: Reader, name: str) -> tuple[int, int] | None:
+    """Find the (height, width) that all images of one file share, or None."""
+    if reader.extension is not None:
+        size = reader.extension.uniform_size(name)
+        return None if size is None else (size[1], size[0])
+    column: npt.NDArray[np.void] = reader.column(name)  # type: ignore[assignment]  # an image's record
+    first = int(column["height"][0]), int(column["width"][0])
+    step = 1 << 16
+    for start in range(0, len(column), step):
+        part = column[start : start + step]
+        if (part["height"] != first[0]).any() or (part["width"] != first[1]).any():
+            return None
+    return first
+
+
+_MAKERS: dict[type, Callable[[FileSet, str, Any], Decoder]] = {
+    IntField: lambda files, name, field: ColumnDecoder(files, name, np.int64),
+    FloatField: lambda files, name, field: ColumnDecoder(files, name, np.float64),
+    NDArrayField: lambda files, name, field: ArrayDecoder(files, name, field.shape, field.dtype),
+    TorchTensorField: lambda files, name, field: ArrayDecoder(files, name, field.shape, field.dtype),
+    BytesField: lambda files, name, field: ObjectDecoder(files, name),
+    JSONField: lambda files, name, field: ObjectDecoder(files, name),
 }
 
 
-def make_decoder(reader: Reader, name: str) -> Decoder | ImageDecoder:
-    """Make the decoder for one field of a file.
+def make_decoder(files: FileSet, name: str) -> Decoder | ImageDecoder:
+    """Make the decoder for one field of a dataset.
 
     Raises
     ------
     UsageError
         The field is of a kind this library does not decode.
     """
-    field = reader.fields[name]
+    field = files.fields[name]
     if isinstance(field, ImageField):
-        return ImageDecoder(reader, name)
+        return ImageDecoder(files, name)
     maker = _MAKERS.get(type(field))
     if maker is None:
         raise UsageError(
-            f"field '{name}' of {reader.path} has type {type(field).__name__}, which has no decoder; "
+            f"field '{name}' of {files.path} has type {type(field).__name__}, which has no decoder; "
             f"leave it out with fields=[...]"
         )
-    return maker(reader, name, field)
+    return maker(files, name, field)
 
 
 @numba.njit(nogil=True)

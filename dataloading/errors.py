@@ -62,6 +62,8 @@ class SampleError(BetonError, RuntimeError):
         What went wrong with this sample, a clause without a final stop.
     sample : int, optional
         Index of the sample in the file.
+    index : int, optional
+        Index of the sample in a dataset of several files.
     field : str, optional
         Name of the field.
     path : str, optional
@@ -78,12 +80,14 @@ class SampleError(BetonError, RuntimeError):
         field: str | None = None,
         path: str | None = None,
         advice: str = "",
+        index: int | None = None,
     ) -> None:
         self.reason = reason
         self.sample = sample
         self.field = field
         self.path = path
         self.advice = advice
+        self.index = index
         super().__init__(self._message())
 
     def _message(self) -> str:
@@ -95,18 +99,26 @@ class SampleError(BetonError, RuntimeError):
         where = ", ".join(place)
         if self.path is not None:
             where = f"{where} of {self.path}" if where else self.path
+        if self.index is not None:
+            where += f" (sample {self.index} of the dataset)"
         text = f"{where}: {self.reason}" if where else self.reason
         return f"{text}. {self.advice}" if self.advice else text
 
     def __reduce__(self) -> tuple[object, ...]:
         # Keyword-only state does not survive the default pickling, and these travel between processes.
-        return _rebuild, (type(self), self.reason, self.sample, self.field, self.path, self.advice)
+        return _rebuild, (type(self), self.reason, self.sample, self.field, self.path, self.advice, self.index)
 
 
 def _rebuild(
-    kind: type[SampleError], reason: str, sample: int | None, field: str | None, path: str | None, advice: str
+    kind: type[SampleError],
+    reason: str,
+    sample: int | None,
+    field: str | None,
+    path: str | None,
+    advice: str,
+    index: int | None,
 ) -> SampleError:
-    return kind(reason, sample=sample, field=field, path=path, advice=advice)
+    return kind(reason, sample=sample, field=field, path=path, advice=advice, index=index)
 
 
 class DecodeError(SampleError):

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,7 +32,7 @@ from dataloading.batch import Batch
 from dataloading.checks import one_of
 from dataloading.dataset import DatasetInfo
 from dataloading.errors import SampleError, UsageError
-from dataloading.format import Reader
+from dataloading.files import Paths, open_files
 from dataloading.iteration import Engines, EpochIterator
 from dataloading.pagefile import ReadAhead, page_layout
 from dataloading.quality import ShuffleQuality
@@ -52,12 +51,14 @@ __all__ = ["DatasetInfo", "Loader"]
 
 
 class Loader:
-    """Iterate over a ``.beton`` file in batches of tensors.
+    """Iterate over ``.beton`` files in batches of tensors.
 
     Parameters
     ----------
-    path : str or path-like
-        The file; also one that FFCV wrote.
+    path : str, path-like or sequence of such
+        The file, also one that FFCV wrote; or several, as one dataset: a list, a pattern (``"train-*.beton"``), or the
+        manifest of a set of shards (``train.beton.json``). Their samples follow one another, so that an index counts
+        over all of them; fields and class names must be equal.
     batch_size : int
         Rows a batch and rank, at least 1.
     shuffle : {"none", "global", "pages"}
@@ -93,7 +94,7 @@ class Loader:
         For ``shuffle="pages"``: pages open at a time. `shuffle_quality` says what it gives; memory for about twice
         as many pages keeps reading off the critical path.
     weights : sequence of float or "balanced", optional
-        One for each sample of the file: an epoch is drawn with probabilities in proportion. "balanced" gives every
+        One for each sample of the dataset: an epoch is drawn with probabilities in proportion. "balanced" gives every
         class the same share.
     replacement : bool
         Whether a sample can be drawn more than once an epoch; each time it is augmented anew.
@@ -124,7 +125,7 @@ class Loader:
     UsageError
         An option cannot be honoured; the message names the fix.
     FormatError
-        The file is not a complete ``.beton`` file.
+        A file is not a complete ``.beton`` file, or not the one that the manifest lists.
 
     Examples
     --------
@@ -139,7 +140,7 @@ class Loader:
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: Paths,
         *,
         batch_size: int,
         shuffle: Shuffle = "none",
@@ -182,19 +183,19 @@ class Loader:
             by_node=shuffle == "pages",
         )
         self.num_workers = _count("num_workers", num_workers, default=self._ranks.num_local_cores)
-        self._reader = Reader(path)
-        self.dataset = DatasetInfo(self._reader)
+        self._files = open_files(path)
+        self.dataset = DatasetInfo(self._files)
         self._cursor: ShardSampler | ForeignSampler
         if sampler is not None:
             if indices is not None or shuffle != "none" or weights is not None:
                 raise UsageError("sampler= decides the order by itself: leave out shuffle=, indices= and weights=")
             self._cursor = ForeignSampler(
-                sampler, self._reader.num_samples, batch_size=batch_size, drop_last=drop_last, seed=seed
+                sampler, self._files.num_samples, batch_size=batch_size, drop_last=drop_last, seed=seed
             )
         else:
             one_of("permutation", permutation, ("torch", "cipher"))
             self._cursor = ShardSampler(
-                self._reader.num_samples,
+                self._files.num_samples,
                 permutation="cipher" if permutation == "cipher" else _torch_permutation,
                 shuffle=shuffle,
                 seed=seed,
@@ -208,8 +209,8 @@ class Loader:
                 replacement=replacement,
                 num_draws=num_draws,
                 num_repeats=num_repeats,
-                labels=selection.field_values(self._reader) if isinstance(weights, str) else None,
-                layout=functools.cache(functools.partial(page_layout, self._reader)),
+                labels=selection.field_values(self._files) if isinstance(weights, str) else None,
+                layout=functools.cache(functools.partial(page_layout, self._files)),
                 window_pages=window_pages,
                 num_nodes=self._ranks.num_nodes,
                 node=self._ranks.node,
@@ -226,7 +227,7 @@ class Loader:
         self.prefetch_batches = _count("prefetch_batches", prefetch_batches, default=2 + -(-self.num_workers // groups))
         self._persistent_workers = persistent_workers
         self._plan = plan_fields(
-            self._reader,
+            self._files,
             transforms or {},
             fields,
             batch_size=batch_size,
@@ -240,7 +241,7 @@ class Loader:
         self.errors: list[SampleError] = []
         self._clock = Clock()
         self._recipe = Recipe(
-            path=self._reader.path,
+            files=self._files,
             names=self._plan.names,
             images=self._plan.images,
             others=self._plan.others,
@@ -256,7 +257,7 @@ class Loader:
             num_workers=self.num_workers,
             max_in_flight=self.prefetch_batches,
             go_on=self._persistent_workers,
-            read_ahead=ReadAhead(self._reader.path),
+            read_ahead=ReadAhead(self._files.paths),
         )
         # Runs when the loader is dropped and when the interpreter exits, before its threads are torn down.
         weakref.finalize(self, self._engines.stop_all)
@@ -339,7 +340,7 @@ class Loader:
             f"batch_size={self.batch_size}, tail={slicing.tail!r}, drop_last={self.drop_last}"
         )
 
-    # ---- other samples of the same file
+    # ---- other samples of the same dataset
 
     def with_indices(self, indices: Sequence[int] | npt.NDArray[np.int64]) -> Loader:
         """Make a loader of some of this one's samples; file, decoders, compiled transforms and buffers are shared.
@@ -388,7 +389,7 @@ class Loader:
         --------
         >>> easy = loader.filter(lambda label: label < 100)                        # doctest: +SKIP
         """
-        return self._derive(selection.filtered(self._cursor, self._reader, predicate, field))
+        return self._derive(selection.filtered(self._cursor, self._files, predicate, field))
 
     def shuffle_quality(self, *, epoch: int | None = None, num_batches: int = 1000) -> ShuffleQuality:
         """Measure how good the shuffle of this rank's batches is, without loading any.
@@ -406,7 +407,7 @@ class Loader:
             Print it for a sentence.
         """
         epoch = self._cursor.epoch if epoch is None else epoch
-        return selection.epoch_quality(self._cursor, self._reader, epoch, num_batches)
+        return selection.epoch_quality(self._cursor, self._files, epoch, num_batches)
 
     def _derive(self, cursor: ShardSampler) -> Loader:
         other = copy.copy(self)

@@ -29,7 +29,7 @@ class _Unpaged:
         """Count pages to be asked for: none."""
         return 0
 
-    def pages(self, node: int, start: int, stop: int) -> list[tuple[int, int]]:
+    def pages(self, node: int, start: int, stop: int) -> list[tuple[int, int, int]]:
         """List pages: none."""
         return []
 

@@ -1,29 +1,36 @@
-"""A file as pages: where its samples lie, and asking the system to read ahead.
+"""Files as pages: where their samples lie, and asking the system to read ahead.
 
-Knows the file's layout and no order: which pages come next is told.
+Knows the files' layout and no order: which pages come next is told.
 """
 
 from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy.typing as npt
 
+from dataloading.files import FileSet
 from dataloading.format import ImageField, Reader
 from dataloading.pages import PageLayout
+from dataloading.slicing import Ranges
 
 __all__ = ["ReadAhead", "page_layout"]
 
 
-def page_layout(reader: Reader) -> PageLayout:
+def page_layout(files: FileSet) -> PageLayout:
     """Find the page of every sample, by the stored bytes of the first image field (else of the first with any).
 
     Where our writer recorded that samples lie in order, a few table entries a page are looked at; otherwise the
     whole column is. A file without stored bytes is cut into blocks of consecutive table records.
     """
+    layouts = [_file_layout(reader) for reader in files.readers]
+    return layouts[0] if len(layouts) == 1 else PageLayout.joined(layouts)
+
+
+def _file_layout(reader: Reader) -> PageLayout:
     stored = [name for name, field in reader.fields.items() if field.has_data]
     images = [name for name in stored if isinstance(reader.fields[name], ImageField)]
     if not stored:
@@ -37,12 +44,12 @@ def page_layout(reader: Reader) -> PageLayout:
 
 
 class ReadAhead:
-    """Asks the system to bring parts of a file into the page cache, and does not wait for them.
+    """Asks the system to bring parts of files into the page cache, and does not wait for them.
 
     Parameters
     ----------
-    path : str
-        The file. Opened at the first call, closed with this object.
+    paths : sequence of str
+        The files. One is open at a time, from the first call that asks for some of it.
 
     Notes
     -----
@@ -50,16 +57,22 @@ class ReadAhead:
     whole machine, so the map sees what was read. Systems without it read on demand.
     """
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._file: int | None = None
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = paths
+        self._open: tuple[int, int] | None = None  # the file's number and its descriptor
+        self._close: weakref.finalize[[int], ReadAhead] | None = None
 
-    def __call__(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Ask for byte ranges (first byte, number of bytes)."""
-        for start, num_bytes in ranges:
-            if self._file is None:
-                if not hasattr(os, "posix_fadvise"):
-                    return
-                self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-                weakref.finalize(self, os.close, self._file)
-            os.posix_fadvise(self._file, start, num_bytes, os.POSIX_FADV_WILLNEED)
+    def __call__(self, ranges: Ranges) -> None:
+        """Ask for byte ranges (number of the file, first byte, number of bytes)."""
+        if not hasattr(os, "posix_fadvise"):
+            return
+        for file, start, num_bytes in ranges:
+            os.posix_fadvise(self._descriptor(file), start, num_bytes, os.POSIX_FADV_WILLNEED)
+
+    def _descriptor(self, file: int) -> int:
+        if self._open is None or self._open[0] != file:
+            if self._close is not None:
+                self._close()
+            descriptor = os.open(self._paths[file], os.O_RDONLY | os.O_CLOEXEC)
+            self._open, self._close = (file, descriptor), weakref.finalize(self, os.close, descriptor)
+        return self._open[1]

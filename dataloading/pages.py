@@ -19,7 +19,8 @@ Knows where elements lie on pages; reads nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -35,24 +36,27 @@ Pointers = npt.NDArray[np.unsignedinteger]
 
 @dataclass(frozen=True, kw_only=True)
 class PageLayout:
-    """Which elements lie on which page of a file.
+    """Which elements lie on which page of which file.
 
     Parameters
     ----------
     starts : ndarray of int64, shape (num_pages + 1,)
         Page k holds elements ``starts[k]`` to ``starts[k + 1]``, not none, in the order of `elements`.
     offsets : ndarray of int64, shape (num_pages,)
-        First byte of each page in the file.
-    page_bytes : int
-        Size of a page; 0 if nothing can be read ahead.
+        First byte of each page in its file.
+    page_bytes : int or ndarray of int64, shape (num_pages,)
+        Size of every page, or of each where files differ; 0 if nothing can be read ahead.
     elements : ndarray of int64, shape (num_elements,), optional
         Elements page by page; without it 0, 1, 2 and so on.
+    files : ndarray of int64, shape (num_pages,), optional
+        Number of each page's file; without it 0.
     """
 
     starts: Indices
     offsets: Indices
-    page_bytes: int
+    page_bytes: int | Indices
     elements: Indices | None = None
+    files: Indices | None = None
 
     @property
     def num_pages(self) -> int:
@@ -105,6 +109,34 @@ class PageLayout:
         starts = np.append(np.arange(0, num_samples, samples_per_block), num_samples)
         return cls(starts=starts, offsets=starts[:-1], page_bytes=0)
 
+    @classmethod
+    def joined(cls, layouts: Sequence[PageLayout]) -> PageLayout:
+        """Lay out files one after another: layout k becomes file k, and its elements follow those of the one before."""
+        before: Indices = np.cumsum([0, *(each.num_elements for each in layouts)])
+        elements = None
+        if any(each.elements is not None for each in layouts):
+            elements = np.concatenate(
+                [
+                    start + (np.arange(each.num_elements) if each.elements is None else each.elements)
+                    for start, each in zip(before, layouts, strict=False)
+                ]
+            )
+        sizes = {int(size) for each in layouts for size in np.unique(each.page_bytes)}
+        return cls(
+            starts=np.concatenate(
+                [*(start + each.starts[:-1] for start, each in zip(before, layouts, strict=False)), before[-1:]]
+            ),
+            offsets=np.concatenate([each.offsets for each in layouts]),
+            page_bytes=sizes.pop() if len(sizes) == 1 else np.concatenate([each.sizes for each in layouts]),
+            elements=elements,
+            files=np.repeat(np.arange(len(layouts)), [each.num_pages for each in layouts]),
+        )
+
+    @property
+    def sizes(self) -> Indices:
+        """Bytes of each page, shape (num_pages,)."""
+        return np.broadcast_to(np.asarray(self.page_bytes, np.int64), (self.num_pages,))
+
     def select(self, subset: Indices) -> PageLayout:
         """Lay out the places 0..len(subset)-1 of a subset of this layout's elements; empty pages disappear."""
         page_of = np.repeat(np.arange(self.num_pages), np.diff(self.starts))
@@ -113,11 +145,13 @@ class PageLayout:
             scattered[self.elements] = page_of
             page_of = scattered
         chosen = self._grouped(page_of[subset], 1)
+        pages = chosen.offsets
         return PageLayout(
             starts=chosen.starts,
-            offsets=self.offsets[chosen.offsets],
-            page_bytes=self.page_bytes,
+            offsets=self.offsets[pages],
+            page_bytes=self.page_bytes if isinstance(self.page_bytes, int) else self.page_bytes[pages],
             elements=chosen.elements,
+            files=None if self.files is None else self.files[pages],
         )
 
     @classmethod
@@ -212,24 +246,19 @@ class PageOrder:
         here, after = plan.borders[window + 1], plan.borders[min(window + 2, plan.num_windows)]
         return int(here + -(-(after - here) * (place - low) // (high - low)))
 
-    def pages(self, node: int, start: int, stop: int) -> list[tuple[int, int]]:
-        """List the byte ranges of pages `start` to `stop`, counted as `pages_due` does."""
-        if not self._layout.page_bytes:
-            return []
-        plan = self._plans[node]
-        offsets = self._layout.offsets[plan.reading[start - plan.borders[0] : stop - plan.borders[0]]]
-        return [(offset, self._layout.page_bytes) for offset in offsets.tolist()]
+    def pages(self, node: int, start: int, stop: int) -> list[tuple[int, int, int]]:
+        """List the byte ranges of pages `start` to `stop`, counted as `pages_due` does: file, first byte, length."""
+        layout, plan = self._layout, self._plans[node]
+        chosen = plan.reading[start - plan.borders[0] : stop - plan.borders[0]]
+        files = np.zeros(len(chosen), np.int64) if layout.files is None else layout.files[chosen]
+        ranges = zip(files.tolist(), layout.offsets[chosen].tolist(), layout.sizes[chosen].tolist(), strict=True)
+        return [each for each in ranges if each[2]]
 
     def remaining(self, consumed: int) -> PageLayout:
         """Lay out what is left after `consumed` positions, for an epoch that goes on with other nodes."""
         rest = np.sort(self.at(np.arange(consumed, self.size))[0])
         chosen = self._layout.select(rest)
-        return PageLayout(
-            starts=chosen.starts,
-            offsets=chosen.offsets,
-            page_bytes=chosen.page_bytes,
-            elements=rest if chosen.elements is None else rest[chosen.elements],
-        )
+        return replace(chosen, elements=rest if chosen.elements is None else rest[chosen.elements])
 
     def _plan(self, node: int, window_pages: int) -> _NodePlan:
         """Cut the node's elements out of the permuted pages, and its pages into windows of equal size."""

@@ -179,7 +179,7 @@ def measure_windows(
         measured.append(
             WindowQuality(
                 window_pages=window_pages,
-                window_bytes=min(window_pages, layout.num_pages) * layout.page_bytes,
+                window_bytes=int(np.sort(layout.sizes)[::-1][:window_pages].sum()),
                 quality=measure_shuffle(batches, labels, num, np.arange(num)),
             )
         )

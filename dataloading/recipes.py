@@ -16,7 +16,7 @@ from dataloading.assembly import ImagePlan
 from dataloading.dataset import label_field
 from dataloading.decode import Decoder, ImageDecoder, make_decoder
 from dataloading.errors import UsageError
-from dataloading.format import Reader
+from dataloading.files import FileSet
 from dataloading.pipeline import Pipeline
 from dataloading.transfer import Transfer
 from dataloading.transforms.base import BatchOp
@@ -49,7 +49,7 @@ class FieldPlan:
 
 
 def plan_fields(
-    reader: Reader,
+    files: FileSet,
     transforms: Mapping[str, Sequence[Any]],
     fields: Sequence[str] | None,
     *,
@@ -61,7 +61,7 @@ def plan_fields(
 
     Parameters
     ----------
-    reader : Reader
+    files : FileSet
     transforms, fields
         As the Loader's.
     batch_size : int
@@ -74,13 +74,13 @@ def plan_fields(
     UsageError
         There is no such field, or its transforms cannot work.
     """
-    names = _choose_fields(reader, fields)
-    _check_transforms(reader, transforms, names)
+    names = _choose_fields(files, fields)
+    _check_transforms(files, transforms, names)
     images: dict[str, ImagePlan] = {}
     others: dict[str, Decoder] = {}
     batch_transforms: list[tuple[str, Any]] = []
     for name in names:
-        decoder = make_decoder(reader, name)
+        decoder = make_decoder(files, name)
         given = transforms.get(name, ())
         if not isinstance(decoder, ImageDecoder):
             others[name] = decoder
@@ -89,7 +89,7 @@ def plan_fields(
         image = _make_image(decoder, given, batch_size, capacity, transfer)
         images[name] = image
         batch_transforms += [(name, op) for op in image.pipeline.batch_transforms]
-    label = label_field(reader, names)
+    label = label_field(files, names)
     mixes = [op for _, op in batch_transforms if isinstance(op, BatchOp)]
     if mixes and label is None:
         raise UsageError(
@@ -108,20 +108,20 @@ def unknown_field(name: str, known: Sequence[str], path: str) -> str:
     return f"there is no field {name!r} in {path}: it has {', '.join(map(repr, known))}{hint}"
 
 
-def _choose_fields(reader: Reader, fields: Sequence[str] | None) -> tuple[str, ...]:
-    known = tuple(reader.fields)
+def _choose_fields(files: FileSet, fields: Sequence[str] | None) -> tuple[str, ...]:
+    known = tuple(files.fields)
     if fields is None:
         return known
     for name in fields:
         if name not in known:
-            raise UsageError(unknown_field(name, known, reader.path))
+            raise UsageError(unknown_field(name, known, files.path))
     return tuple(name for name in known if name in fields)
 
 
-def _check_transforms(reader: Reader, transforms: Mapping[str, Sequence[Any]], names: tuple[str, ...]) -> None:
+def _check_transforms(files: FileSet, transforms: Mapping[str, Sequence[Any]], names: tuple[str, ...]) -> None:
     for name, given in transforms.items():
         if name not in names:
-            raise UsageError(unknown_field(name, names, reader.path))
+            raise UsageError(unknown_field(name, names, files.path))
         if isinstance(given, str) or not isinstance(given, Sequence):
             raise UsageError(f"transforms[{name!r}] must be a list, got {type(given).__name__}")
 

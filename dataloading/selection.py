@@ -1,11 +1,10 @@
-"""Which samples of a file a loader uses: subsets of subsets, and how well what is left is shuffled.
+"""Which samples of a dataset a loader uses: subsets of subsets, and how well what is left is shuffled.
 
-Works on the sampler and the file's columns of numbers; makes no loaders and reads no stored bytes.
+Works on the sampler and the files' columns of numbers; makes no loaders and reads no stored bytes.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy.typing as npt
 from dataloading.checks import at_least
 from dataloading.dataset import label_field
 from dataloading.errors import UsageError
-from dataloading.format import Reader
+from dataloading.files import FileSet, Paths, open_files
 from dataloading.pagefile import page_layout
 from dataloading.quality import ShuffleQuality, WindowQuality, measure_shuffle, measure_windows, spread_out
 from dataloading.sampler import ForeignSampler, ShardSampler
@@ -36,16 +35,16 @@ def narrowed(cursor: ShardSampler | ForeignSampler, indices: Iterable[int]) -> S
 
 
 def filtered(
-    cursor: ShardSampler | ForeignSampler, reader: Reader, predicate: Callable[[Any], Any], field: str | None
+    cursor: ShardSampler | ForeignSampler, files: FileSet, predicate: Callable[[Any], Any], field: str | None
 ) -> ShardSampler:
     """Make a sampler of those samples of `cursor` whose value of `field` satisfies `predicate`."""
     own = _own(cursor)
     elements = own.elements
-    return own.with_subset(elements[chosen_by(predicate, field_values(reader, field)[elements])])
+    return own.with_subset(elements[chosen_by(predicate, field_values(files, field)[elements])])
 
 
 def epoch_quality(
-    cursor: ShardSampler | ForeignSampler, reader: Reader, epoch: int, num_batches: int
+    cursor: ShardSampler | ForeignSampler, files: FileSet, epoch: int, num_batches: int
 ) -> ShuffleQuality:
     """Measure batches of one rank that are spread over `epoch`.
 
@@ -62,14 +61,14 @@ def epoch_quality(
     even = isinstance(cursor, ShardSampler) and not cursor.is_weighted
     return measure_shuffle(
         batches,
-        None if label_field(reader) is None else field_values(reader),
-        reader.num_samples,
+        None if label_field(files) is None else field_values(files),
+        files.num_samples,
         population=cursor.elements if even and isinstance(cursor, ShardSampler) else None,
     )
 
 
 def compare_windows(
-    path: str | os.PathLike[str],
+    path: Paths,
     *,
     batch_size: int,
     windows: Sequence[int] | None = None,
@@ -77,12 +76,12 @@ def compare_windows(
     num_nodes: int = 1,
     num_batches: int = 1000,
 ) -> list[WindowQuality]:
-    """Measure what ``shuffle="pages"`` gives on a file for several windows, to choose ``window_pages``.
+    """Measure what ``shuffle="pages"`` gives on a dataset for several windows, to choose ``window_pages``.
 
     Parameters
     ----------
-    path : str or path-like
-        The file; its labels are looked at, its images are not.
+    path : str, path-like or sequence of such
+        As the Loader's; labels are looked at, images are not.
     batch_size : int
         Rows a batch and rank.
     windows : sequence of int, optional
@@ -99,28 +98,27 @@ def compare_windows(
     """
     for name, value in (("batch_size", batch_size), ("num_nodes", num_nodes), ("num_batches", num_batches)):
         at_least(name, value, 1)
-    with Reader(path) as reader:
-        if reader.num_samples == 0:
-            raise UsageError(f"{reader.path} has no samples: there is nothing to shuffle")
-        layout = page_layout(reader)
-        if windows is None:
-            powers = [1 << k for k in range((layout.num_pages - 1).bit_length())]
-            windows = [*powers, layout.num_pages]
-        if not windows or min(windows) < 1:
-            raise UsageError(f"windows={windows!r} must be integers of at least 1")
-        labels = None if label_field(reader) is None else field_values(reader)
-        return measure_windows(
-            layout,
-            labels,
-            batch_size=batch_size,
-            windows=windows,
-            key=seed,
-            num_nodes=num_nodes,
-            num_batches=num_batches,
-        )
+    files = open_files(path)
+    if files.num_samples == 0:
+        raise UsageError(f"{files.path} has no samples: there is nothing to shuffle")
+    layout = page_layout(files)
+    if windows is None:
+        powers = [1 << k for k in range((layout.num_pages - 1).bit_length())]
+        windows = [*powers, layout.num_pages]
+    if not windows or min(windows) < 1:
+        raise UsageError(f"windows={windows!r} must be integers of at least 1")
+    return measure_windows(
+        layout,
+        None if label_field(files) is None else field_values(files),
+        batch_size=batch_size,
+        windows=windows,
+        key=seed,
+        num_nodes=num_nodes,
+        num_batches=num_batches,
+    )
 
 
-def field_values(reader: Reader, field: str | None = None) -> npt.NDArray[Any]:
+def field_values(files: FileSet, field: str | None = None) -> npt.NDArray[Any]:
     """Read the numbers of an integer or float field, by default the labels: shape (num_samples,).
 
     Raises
@@ -128,15 +126,15 @@ def field_values(reader: Reader, field: str | None = None) -> npt.NDArray[Any]:
     UsageError
         There is no such field, or it does not hold one number a sample.
     """
-    known = ", ".join(map(repr, reader.fields))
-    name = label_field(reader) if field is None else field
+    known = ", ".join(map(repr, files.fields))
+    name = label_field(files) if field is None else field
     if name is None:
         raise UsageError(
-            f"labels are needed: an integer field named 'label', or a single integer field; {reader.path} has {known}"
+            f"labels are needed: an integer field named 'label', or a single integer field; {files.path} has {known}"
         )
-    if name not in reader.fields or reader.fields[name].has_data:
-        raise UsageError(f"{name!r} is not an integer or float field of {reader.path}, which has {known}")
-    return np.ascontiguousarray(reader.column(name))
+    if name not in files.fields or files.fields[name].has_data:
+        raise UsageError(f"{name!r} is not an integer or float field of {files.path}, which has {known}")
+    return np.ascontiguousarray(files.column(name))
 
 
 def _own(cursor: ShardSampler | ForeignSampler) -> ShardSampler:

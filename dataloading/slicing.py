@@ -34,8 +34,8 @@ __all__ = ["EpochOrder", "Indices", "Order", "Ranges", "Seat", "Slicing", "Step"
 
 Tail = Literal["pad", "drop", "even"]
 Indices = npt.NDArray[np.int64]
-Ranges = list[tuple[int, int]]
-"""Byte ranges of a file: (first byte, number of bytes)."""
+Ranges = list[tuple[int, int, int]]
+"""Byte ranges of the dataset's files: (number of the file, first byte, number of bytes)."""
 
 # Positions looked up at a time: enough to hide the cost of a NumPy call, too few to be felt by the first batch.
 _LOOK_UP = 4096

@@ -22,6 +22,7 @@ LEVELS = [
     ["workers", "transfer"],
     ["pipeline"],
     ["decode", "transforms", "dataset", "pagefile"],
+    ["files"],
     ["sampler", "quality", "format", "_native", "stats", "batch", "ranks"],
     ["cursor"],
     ["orders", "pages", "slicing", "subsets"],

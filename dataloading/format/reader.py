@@ -8,7 +8,6 @@ all threads and processes of a machine through the page cache, survives a fork, 
 from __future__ import annotations
 
 import hashlib
-import mmap
 import os
 from collections.abc import Mapping
 from types import MappingProxyType, TracebackType
@@ -20,8 +19,12 @@ import numpy.typing as npt
 from dataloading.errors import ChecksumError, FormatError, UsageError
 
 from . import extension as ext
-from .fields import MODE_JPEG, MODE_RAW, BytesField, CustomField, Field, ImageField, field_from_descriptor
+from .base import Field, is_ours
+from .fields import BytesField, CustomField
+from .images import MODE_RAW, ImageField
+from .kinds import field_from_descriptor
 from .layout import ALLOCATION, HEADER, Header, parse_descriptors, parse_header, record_dtype
+from .mapping import map_file
 
 __all__ = ["Reader"]
 
@@ -71,20 +74,16 @@ class Reader:
         with open(self.path, "rb") as file:
             self.num_bytes = os.fstat(file.fileno()).st_size
             self.header: Header = parse_header(file.read(HEADER.itemsize), self.num_bytes, self.path)
-            mapped = mmap.mmap(file.fileno(), self.num_bytes, access=mmap.ACCESS_READ)
-        self.data: npt.NDArray[np.uint8] = np.frombuffer(mapped, dtype=np.uint8)
+            self.data: npt.NDArray[np.uint8] = map_file(file.fileno(), self.num_bytes)
         self.base_address: int = self.data.ctypes.data
         self.page_size: int = self.header.page_size
         self.num_samples: int = self.header.num_samples
         head = self.data[: self.header.table_start].tobytes()
         descriptors = parse_descriptors(head[HEADER.itemsize :], self.header.num_fields, self.path)
         first = descriptors[0]
-        # We never write custom fields, so there the place may hold arguments of a class we do not know.
-        self.locator = (
-            None
-            if first.type_id == CustomField.type_id
-            else ext.Locator.parse(first.arguments, self.num_bytes, self.path)
-        )
+        # We never write fields of a class we do not know, so there the place may hold the class's arguments.
+        foreign = first.type_id == CustomField.type_id and not is_ours(first.arguments)
+        self.locator = None if foreign else ext.Locator.parse(first.arguments, self.num_bytes, self.path)
         self.extension = None if self.locator is None else self._read_extension(self.locator, head)
         try:
             fields = {
@@ -234,14 +233,15 @@ class Reader:
         elif isinstance(kind, ImageField):
             pointers = records["data_ptr"].astype(np.uint64)
             mode = records["mode"]
-            sizes = records["width"].astype(np.uint64) * records["height"] * np.uint64(3)
-            note((mode > MODE_RAW) | (sizes == 0), "its record (mode, width, height, pointer) is {}", records)
-            is_jpeg = mode == MODE_JPEG
-            if is_jpeg.any():
+            sizes = records["width"].astype(np.uint64) * records["height"] * np.uint64(kind.pixel_bytes)
+            wrong = (mode < kind.modes.start) | (mode >= kind.modes.stop) | (sizes == 0)
+            note(wrong, "its record (mode, width, height, pointer) is {}", records)
+            is_file = mode != MODE_RAW
+            if is_file.any():
                 allocated, found = self.allocated(field, samples, pointers)
-                note(is_jpeg & ~found, "no allocation starts at its pointer {}", pointers)
-                note(is_jpeg & found & (allocated == 0), "its JPEG at {} has no bytes", pointers)
-                np.copyto(sizes, allocated, where=is_jpeg)
+                note(is_file & ~found, "no allocation starts at its pointer {}", pointers)
+                note(is_file & found & (allocated == 0), "its image file at {} has no bytes", pointers)
+                np.copyto(sizes, allocated, where=is_file)
         else:
             pointers = records.astype(np.uint64)
             sizes = np.full(len(samples), kind.fixed_bytes, dtype=np.uint64)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataloading import Loader, UsageError, compare_windows
+from dataloading.files import FileSet
 from dataloading.format import ImageField, IntField, Reader, Writer
 from dataloading.pagefile import ReadAhead, page_layout
 from dataloading.pages import PageLayout, PageOrder
@@ -115,7 +116,7 @@ def test_a_node_reads_its_share_of_the_pages_and_asks_for_each_once_ahead_of_use
             late.append(len(pages - set(asked)))  # asked for by an earlier step, not by this one
             used |= pages
             for order in orders:
-                asked += [start // per_page - 1 for start, _ in order.readahead(step)]
+                asked += [start // per_page - 1 for _, start, _ in order.readahead(step)]
         assert len(asked) == len(set(asked)), "every page once"
         assert set(asked) >= used
         assert len(asked) <= num_pages / num_nodes * 1.1
@@ -148,7 +149,7 @@ def test_after_a_resume_on_more_nodes_each_reads_its_share_of_what_is_left(consu
         sampler.resume(0, consumed, "1")
         order = sampler.order(0, consumed)
         used.append(set((order.indices() // per_page).tolist()))
-        asked.append({start // per_page for step in range(len(order)) for start, _ in order.readahead(step)})
+        asked.append({start // per_page for step in range(len(order)) for _, start, _ in order.readahead(step)})
     for first, second in ((0, 1), (2, 3)):
         assert used[first] | used[second] == asked[first] | asked[second]
         assert len(used[first] | used[second]) <= num_pages / 2 * 1.1
@@ -167,10 +168,10 @@ def paged_file(tmp_path_factory):
 def test_a_files_pages_are_those_of_its_pointers(paged_file, tmp_path):
     with Reader(paged_file) as reader:
         pointers = np.asarray(reader.column("image")["data_ptr"])
-        assert as_dict(page_layout(reader)) == by_page(pointers, reader.page_size)
-        assert page_layout(reader).num_pages == 60
+        assert as_dict(page_layout(FileSet([reader]))) == by_page(pointers, reader.page_size)
+        assert page_layout(FileSet([reader])).num_pages == 60
     with Reader(write_labels(tmp_path / "labels.beton", 50)) as reader:
-        assert page_layout(reader).num_elements == 50
+        assert page_layout(FileSet([reader])).num_elements == 50
 
 
 def _pages_read(path, loader) -> set[int]:
@@ -229,10 +230,10 @@ def test_a_saved_place_goes_on_with_as_many_nodes_and_with_others(paged_file):
 def test_reading_ahead_brings_pages_into_the_cache(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(os.urandom(1 << 20))
-    ahead = ReadAhead(str(path))
-    ahead([(0, 1 << 20), (1 << 30, 4096)])  # past the end is no error
+    ahead = ReadAhead([str(path)])
+    ahead([(0, 0, 1 << 20), (0, 1 << 30, 4096)])  # past the end is no error
     ahead([])
-    file = ahead._file
+    _, file = ahead._open
     os.fstat(file)
     del ahead
     with pytest.raises(OSError):

@@ -1,0 +1,324 @@
+"""Several ``.beton`` files, one after another, as one dataset; a single file is the simplest case.
+
+Owns opening (paths, patterns, a set's manifest), the check that files fit together, and the arithmetic between an
+index in the dataset and a sample of a file. Whoever decodes asks here where stored bytes lie: `FileSet.locate` says
+file, position and size, and `FileSet.memory` is what is read there, so that bytes may also come from elsewhere than
+the file's own map. Knows no pixels, orders or batches.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from dataloading.errors import FormatError, UsageError
+from dataloading.format import Field, Manifest, Reader, Shard, is_manifest
+
+__all__ = ["FileSet", "Paths", "listed_files", "open_files"]
+
+Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
+"""A file, a pattern as of `glob`, a set's manifest (``train.beton.json``), or a list of such."""
+Indices = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.uint64]
+
+
+class FileSet:
+    """Open files whose samples follow one another: sample i of file k has the index ``starts[k] + i``.
+
+    Parameters
+    ----------
+    readers : sequence of Reader
+        At least one, with the same fields.
+
+    Attributes
+    ----------
+    readers : tuple of Reader
+    paths : tuple of str
+    starts : ndarray of int64, shape (num_files + 1,)
+    num_samples : int
+    fields : mapping of str to Field
+        Of the first file, in its order.
+    memory : list of uint8 arrays
+        Where each file's stored bytes are read from: byte p of file k is ``memory[k][p]``. The files' maps, unless
+        somebody has put other memory of the same size there before anything is decoded (see `use_memory`).
+    class_names : tuple of str or None
+
+    Raises
+    ------
+    UsageError
+        Fields or class names differ; the first difference is named.
+    """
+
+    def __init__(self, readers: Sequence[Reader]) -> None:
+        assert readers
+        self.readers = tuple(readers)
+        self.paths = tuple(reader.path for reader in readers)
+        self.starts: Indices = np.cumsum([0, *(reader.num_samples for reader in readers)])
+        self.num_samples = int(self.starts[-1])
+        self.fields: Mapping[str, Field] = readers[0].fields
+        self.memory: list[npt.NDArray[np.uint8]] = []
+        self._bases = np.empty(0, np.uint64)
+        self.use_memory([reader.data for reader in readers])
+        for reader in readers[1:]:
+            _check_fields(readers[0], reader)
+        self.class_names = _common_names(readers)
+
+    @property
+    def path(self) -> str:
+        """The file, or the first and how many more, for messages."""
+        more = len(self.paths) - 1
+        return f"{self.paths[0]} and {more} more file{'s' if more > 1 else ''}" if more else self.paths[0]
+
+    def __len__(self) -> int:
+        return len(self.readers)
+
+    def __repr__(self) -> str:
+        return f"FileSet({list(self.paths)}, num_samples={self.num_samples})"
+
+    def use_memory(self, memory: Sequence[npt.NDArray[np.uint8]]) -> None:
+        """Read stored bytes from there; sample tables still come from the files.
+
+        Parameters
+        ----------
+        memory : sequence of uint8 arrays
+            One for each file, as long as the file.
+        """
+        self.memory = list(memory)
+        self._bases = np.array([each.ctypes.data for each in memory], np.uint64)
+
+    # ---- samples
+
+    def place(self, index: int) -> tuple[int, int]:
+        """Find the number of the file that holds a sample, and the sample's index there."""
+        if len(self.readers) == 1:
+            return 0, index
+        file = int(np.searchsorted(self.starts, index, side="right")) - 1
+        return file, index - int(self.starts[file])
+
+    def parts(self, indices: Indices) -> Iterator[tuple[int, Any, Indices]]:
+        """Cut a list of samples by file.
+
+        Yields
+        ------
+        file : int
+        rows : slice or ndarray of int64
+            Places in `indices`.
+        samples : ndarray of int64
+            The same samples as indices in the file.
+        """
+        if len(self.readers) == 1:
+            yield 0, slice(None), indices
+            return
+        if len(indices) == 0:
+            return
+        low, high = int(indices.min()), int(indices.max())
+        if low < 0 or high >= self.num_samples:
+            wrong = low if low < 0 else high
+            raise UsageError(f"sample index {wrong} is out of range: {self.path} have {self.num_samples} samples")
+        numbers = np.searchsorted(self.starts, indices, side="right") - 1
+        order = np.argsort(numbers, kind="stable")
+        borders = np.flatnonzero(np.diff(numbers[order])) + 1
+        for first, last in zip([0, *borders.tolist()], [*borders.tolist(), len(order)], strict=True):
+            rows = order[first:last]
+            file = int(numbers[rows[0]])
+            yield file, rows, indices[rows] - self.starts[file]
+
+    def records(self, field: str, indices: Indices) -> npt.NDArray[Any]:
+        """Copy a field's part of the sample table for some samples: numbers, or what describes stored bytes."""
+        if len(self.readers) == 1:
+            return self.readers[0].column(field)[indices]
+        out = np.empty(len(indices), self.readers[0].column(field).dtype)
+        for file, rows, samples in self.parts(indices):
+            out[rows] = self.readers[file].column(field)[samples]
+        return out
+
+    def column(self, field: str) -> npt.NDArray[Any]:
+        """Give a field's part of the whole sample table: a view of the only file, a copy of several."""
+        columns = [reader.column(field) for reader in self.readers]
+        return columns[0] if len(columns) == 1 else np.concatenate(columns)
+
+    def locate(self, field: str, indices: Indices) -> tuple[Indices, Integers, Integers]:
+        """Find the stored bytes of some samples.
+
+        Returns
+        -------
+        files : ndarray of int64, shape (len(indices),)
+            Number of the file.
+        pointers, sizes : ndarray of uint64, shape (len(indices),)
+            Position in the file, and number of bytes.
+
+        Raises
+        ------
+        FormatError
+            A sample's bytes lie outside its file; names the file and the sample in it.
+        """
+        num = len(indices)
+        files = np.zeros(num, np.int64)
+        if len(self.readers) == 1:
+            return files, *self.readers[0].locate(field, indices)
+        pointers, sizes = np.empty(num, np.uint64), np.empty(num, np.uint64)
+        for file, rows, samples in self.parts(indices):
+            files[rows] = file
+            pointers[rows], sizes[rows] = self.readers[file].locate(field, samples)
+        return files, pointers, sizes
+
+    def addresses(self, files: Indices, pointers: Integers) -> Integers:
+        """Turn positions in files into memory addresses."""
+        return pointers + self._bases[files]
+
+    def view(self, field: str, index: int) -> npt.NDArray[np.uint8]:
+        """Give a sample's stored bytes, without copying them.
+
+        Raises
+        ------
+        FormatError
+            As `locate`.
+        """
+        file, sample = self.place(index)
+        pointers, sizes = self.readers[file].locate(field, [sample])
+        start = int(pointers[0])
+        return self.memory[file][start : start + int(sizes[0])]
+
+    def value(self, field: str, index: int) -> object:
+        """Give a sample's value, as `Reader.value` does.
+
+        Raises
+        ------
+        FormatError
+            As `locate`, or the stored bytes are no such value.
+        """
+        file, sample = self.place(index)
+        kind = self.readers[file].fields[field]
+        payload = self.view(field, index) if kind.has_data else None
+        return kind.decode(self.readers[file].column(field)[sample], payload)
+
+
+def open_files(paths: Paths) -> FileSet:
+    """Open all files that `paths` stand for.
+
+    Raises
+    ------
+    UsageError
+        A pattern matches nothing, a file is named twice, or files do not fit together.
+    FormatError
+        A file is not a complete ``.beton`` file, or not the one that its manifest lists.
+    OSError
+        A file cannot be opened.
+    """
+    return FileSet([_open(path, shard, manifest) for path, shard, manifest in _expanded(paths)])
+
+
+def listed_files(paths: Paths) -> list[str]:
+    """List the files that `paths` stand for, in order: those of a pattern by name, those of a manifest as it has them.
+
+    Raises
+    ------
+    UsageError
+        A pattern matches nothing, a file is named twice, or there is none.
+    FormatError
+        A manifest is damaged.
+    """
+    return [path for path, _, _ in _expanded(paths)]
+
+
+def _expanded(paths: Paths) -> list[tuple[str, Shard | None, str]]:
+    """List files, with what a manifest says of each, and the manifest."""
+    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    if not given:
+        raise UsageError("no file was given: pass the path of a .beton file, a pattern, or a list of them")
+    found: list[tuple[str, Shard | None, str]] = []
+    for each in given:
+        for path in _matches(os.fspath(each)):
+            if is_manifest(path):
+                folder = Path(path).parent
+                found += [(str(folder / shard.name), shard, path) for shard in Manifest.load(path).shards]
+            else:
+                found.append((path, None, ""))
+    seen: dict[str, str] = {}
+    for path, _, _ in found:
+        target = os.path.realpath(path)
+        if target in seen:
+            other = "" if seen[target] == path else f" (the first time as {seen[target]})"
+            raise UsageError(
+                f"{path} is there twice{other}: every file of a dataset counts once; to repeat samples pass indices= "
+                f"or weights="
+            )
+        seen[target] = path
+    return found
+
+
+def _matches(path: str) -> list[str]:
+    """Expand a pattern; a path that exists stands for itself, whatever its name."""
+    if not glob.has_magic(path) or Path(path).exists():
+        return [path]
+    found = sorted(glob.glob(path, recursive=True))  # noqa: PTH207  # Path.glob wants the folder apart
+    if not found:
+        raise UsageError(f"no file matches the pattern {path!r} (from {Path.cwd()})")
+    return found
+
+
+def _open(path: str, shard: Shard | None, manifest: str) -> Reader:
+    try:
+        reader = Reader(path)
+    except FileNotFoundError as error:
+        if shard is None:
+            raise
+        raise FileNotFoundError(f"{path} is missing, which {manifest} lists as one of its shards") from error
+    if shard is not None:
+        for what in ("num_samples", "num_bytes", "fingerprint"):
+            expected, got = getattr(shard, what), getattr(reader, what)
+            if expected != got:
+                raise FormatError(
+                    f"{path} is not the shard that {manifest} lists: expected {what} {expected}, got {got}; restore "
+                    f"the file or convert again"
+                )
+    return reader
+
+
+def _check_fields(first: Reader, other: Reader) -> None:
+    """Refuse a file whose fields are not those of the first; their order does not matter."""
+    mine, theirs = ({name: _described(field) for name, field in reader.fields.items()} for reader in (first, other))
+    differences = [
+        f"'{name}' is {mine.get(name, 'missing')} in the first, {theirs.get(name, 'missing')} in the other"
+        for name in {**mine, **theirs}
+        if mine.get(name) != theirs.get(name)
+    ]
+    if differences:
+        raise UsageError(
+            f"{first.path} and {other.path} do not have the same fields: {'; '.join(differences)}. Files of one "
+            f"dataset must have equal fields; convert one of them again"
+        )
+
+
+def _described(field: Field) -> str:
+    """Say what a field is; equal for equal fields only."""
+    arguments = field.arguments().rstrip(b"\0")
+    has_words = type(field).__repr__ is not object.__repr__
+    return repr(field) if has_words else f"{type(field).__name__}({arguments!r})" if arguments else type(field).__name__
+
+
+def _common_names(readers: Sequence[Reader]) -> tuple[str, ...] | None:
+    """Find the class names that all files share; those without any have the others'."""
+    common: tuple[str, ...] | None = None
+    owner = ""
+    for reader in readers:
+        names = None if reader.extension is None else reader.extension.class_names
+        if names is None:
+            continue
+        if common is None:
+            common, owner = tuple(names), reader.path
+        elif tuple(names) != common:
+            pairs = zip((*common, None), (*names, None), strict=False)
+            label, (mine, theirs) = next((k, pair) for k, pair in enumerate(pairs) if pair[0] != pair[1])
+            raise UsageError(
+                f"{owner} and {reader.path} do not have the same classes: label {label} is {mine!r} in the first and "
+                f"{theirs!r} in the other. Files of one dataset need equal class names; 'beton merge --classes union' "
+                f"makes one file of them and renumbers labels"
+            )
+    return common
