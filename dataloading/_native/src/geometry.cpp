@@ -77,7 +77,7 @@ bool valid(const beton_request& q) {
   if (q.out_w < 1 || q.out_h < 1 || q.out_w > kMost || q.out_h > kMost) return false;
   if (q.pad_mode < BETON_PAD_CONSTANT || q.pad_mode > BETON_PAD_SYMMETRIC) return false;
   if (q.interpolation < BETON_NEAREST || q.interpolation > BETON_BICUBIC) return false;
-  return q.channels == 3 && q.dst != 0 && (q.src != 0 || q.src_bytes == 0);
+  return (q.channels == 3 || q.channels == 1) && q.dst != 0 && (q.src != 0 || q.src_bytes == 0);
 }
 
 AxisSpec axis_spec(const beton_request& q, const Geometry& g, bool horizontal) {

@@ -14,12 +14,11 @@ void finish_rows(const Geometry& g, int components, bool ycc, const int16_t* con
       k.vertical(middle[c] + (a.start[size_t(i)] - a.low) * stride, stride, a.weight(i), a.taps, g.width,
                  line + c * stride);
     }
-    uint8_t* d[3];
-    for (int c = 0; c < 3; c++) d[c] = target.plane[c] + i * target.stride;
+    uint8_t* d[3] = {nullptr, nullptr, nullptr};
+    for (int c = 0; c < target.channels; c++) d[c] = target.plane[c] + i * target.stride;
     if (components == 1) {
       k.pack(line, g.width, d[0]);
-      std::memcpy(d[1], d[0], size_t(g.width));
-      std::memcpy(d[2], d[0], size_t(g.width));
+      for (int c = 1; c < target.channels; c++) std::memcpy(d[c], d[0], size_t(g.width));
     } else if (ycc) {
       k.ycc_to_rgb(line, line + stride, line + 2 * stride, g.width, d[0], d[1], d[2]);
     } else {

@@ -203,8 +203,8 @@ Status copy_planar(const beton_request& q, const Geometry& g, const JpegHeader& 
       }
     }
     const ptrdiff_t place = (g.upside_down ? g.height - 1 - i : i) * target.stride;
-    uint8_t* d[3];
-    for (int c = 0; c < 3; c++) d[c] = interleaved ? line + (3 + c) * line_bytes : target.plane[c] + place;
+    uint8_t* d[3] = {nullptr, nullptr, nullptr};
+    for (int c = 0; c < target.channels; c++) d[c] = interleaved ? line + (3 + c) * line_bytes : target.plane[c] + place;
     const bool ycc = n == 3 && header.space == BETON_SPACE_YCBCR;
     if (ycc) k.exact_ycc_to_rgb(full[0], full[1], full[2], g.width, d[0], d[1], d[2]);
     if (interleaved) {
@@ -214,10 +214,10 @@ Status copy_planar(const beton_request& q, const Geometry& g, const JpegHeader& 
       continue;
     }
     if (!ycc) {
-      for (int c = 0; c < 3; c++) std::memcpy(d[c], full[n == 1 ? 0 : c], size_t(g.width));
+      for (int c = 0; c < target.channels; c++) std::memcpy(d[c], full[n == 1 ? 0 : c], size_t(g.width));
     }
     if (g.mirror) {
-      for (int c = 0; c < 3; c++) std::reverse(d[c], d[c] + g.width);
+      for (int c = 0; c < target.channels; c++) std::reverse(d[c], d[c] + g.width);
     }
   }
   return kOk;

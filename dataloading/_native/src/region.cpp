@@ -21,57 +21,70 @@ Scratch& thread_scratch() {
 
 namespace {
 
-// Interleaved RGB whose pixel (0, 0) is source pixel (origin_x, origin_y).
-struct RgbSource {
+// Interleaved RGB, or gray, whose pixel (0, 0) is source pixel (origin_x, origin_y). It has the target's channels.
+struct PixelSource {
   const uint8_t* data;
   size_t stride;
   int origin_x, origin_y;
 };
 
-void copy_rgb(const beton_request& q, const Geometry& g, const RgbSource& src, const Target& target, Scratch* s) {
+// Takes a row of `count` pixels apart.
+void split(const Kernels& k, int channels, const uint8_t* row, int count, uint8_t* const d[3]) {
+  if (channels == 3) {
+    k.split_rgb(row, count, d[0], d[1], d[2]);
+  } else {
+    std::memcpy(d[0], row, size_t(count));
+  }
+}
+
+void copy_pixels(const beton_request& q, const Geometry& g, const PixelSource& src, const Target& target) {
   const Kernels& k = kernels();
+  const int n = target.channels;
   const int x = q.box_x + g.x - src.origin_x, y = q.box_y + g.y - src.origin_y;
   for (int i = 0; i < g.height; i++) {
-    const uint8_t* row = src.data + size_t(y + (g.upside_down ? g.height - 1 - i : i)) * src.stride + size_t(x) * 3;
-    uint8_t* d[3];
-    for (int c = 0; c < 3; c++) d[c] = target.plane[c] + i * target.stride;
-    k.split_rgb(row, g.width, d[0], d[1], d[2]);
+    const uint8_t* row = src.data + size_t(y + (g.upside_down ? g.height - 1 - i : i)) * src.stride + size_t(x) * n;
+    uint8_t* d[3] = {nullptr, nullptr, nullptr};
+    for (int c = 0; c < n; c++) d[c] = target.plane[c] + i * target.stride;
+    split(k, n, row, g.width, d);
     if (g.mirror) {
-      for (int c = 0; c < 3; c++) std::reverse(d[c], d[c] + g.width);
+      for (int c = 0; c < n; c++) std::reverse(d[c], d[c] + g.width);
     }
   }
 }
 
-void resize_rgb(const beton_request& q, const Geometry& g, const RgbSource& src, const Target& target, Scratch* s) {
+void resize_pixels(const beton_request& q, const Geometry& g, const PixelSource& src, const Target& target,
+                   Scratch* s) {
   const Kernels& k = kernels();
+  const int n = target.channels;
   const Axis &ax = s->x[0], &ay = s->y[0];  // made by the caller
   RowPlan& plan = s->plan[0];
   make_row_plan(ax, &plan);
   const ptrdiff_t stride = middle_stride(g.width);
-  int16_t* middle[3];
-  for (int c = 0; c < 3; c++) middle[c] = make_middle(ay, stride, &s->middle[c]);
+  int16_t* middle[3] = {nullptr, nullptr, nullptr};
+  for (int c = 0; c < n; c++) middle[c] = make_middle(ay, stride, &s->middle[c]);
   // A few rows at a time, so that the split planes stay in the first-level cache.
   constexpr int kRows = 8;
   const int width = ax.high - ax.low;
   const ptrdiff_t strip_stride = (width + kRowPadding + 63) & ~63;
-  uint8_t* strip[3];
-  for (int c = 0; c < 3; c++) {
+  uint8_t* strip[3] = {nullptr, nullptr, nullptr};
+  for (int c = 0; c < n; c++) {
     strip[c] = s->strip[c].get<uint8_t>(size_t(strip_stride) * kRows);
     for (int r = 0; r < kRows; r++) std::memset(strip[c] + r * strip_stride + width, 0, size_t(strip_stride - width));
   }
   for (int y = ay.low; y < ay.high; y += kRows) {
     const int rows = std::min(kRows, ay.high - y);
     for (int r = 0; r < rows; r++) {
-      const uint8_t* row = src.data + size_t(y + r - src.origin_y) * src.stride + size_t(ax.low - src.origin_x) * 3;
-      const ptrdiff_t at = r * strip_stride;
-      k.split_rgb(row, width, strip[0] + at, strip[1] + at, strip[2] + at);
+      const uint8_t* row = src.data + size_t(y + r - src.origin_y) * src.stride + size_t(ax.low - src.origin_x) * n;
+      uint8_t* d[3] = {nullptr, nullptr, nullptr};
+      for (int c = 0; c < n; c++) d[c] = strip[c] + r * strip_stride;
+      split(k, n, row, width, d);
     }
-    for (int c = 0; c < 3; c++) {
+    for (int c = 0; c < n; c++) {
       k.horizontal(plan, strip[c] - ax.low, strip_stride, rows, middle[c] + (y - ay.low) * stride, stride);
     }
   }
   const Axis* axis_y[3] = {&ay, &ay, &ay};
-  finish_rows(g, 3, false, middle, stride, axis_y, target, s);
+  finish_rows(g, n, false, middle, stride, axis_y, target, s);
 }
 
 // Any JPEG, through libjpeg.
@@ -93,24 +106,30 @@ Status render_with_libjpeg(const beton_request& q, const Geometry& g, const Jpeg
   uint8_t* rgb = s->rgb.get<uint8_t>(stride * size_t(height));
   status = libjpeg_decode_rgb(data, size_t(q.src_bytes), x, y, width, height, rgb, stride, false, nullptr);
   if (status != kOk) return status;
-  const RgbSource src = {rgb, stride, x, y};
+  if (target.channels == 1) {
+    // A gray JPEG: the three values of a pixel are equal.
+    const size_t pixels = size_t(width) * size_t(height);
+    for (size_t i = 0; i < pixels; i++) rgb[i] = rgb[3 * i];
+  }
+  const PixelSource src = {rgb, size_t(width) * size_t(target.channels), x, y};
   if (g.exact) {
-    copy_rgb(q, g, src, target, s);
+    copy_pixels(q, g, src, target);
   } else {
-    resize_rgb(q, g, src, target, s);
+    resize_pixels(q, g, src, target, s);
   }
   return kOk;
 }
 
 Status render_raw(const beton_request& q, const Geometry& g, const Target& target, Scratch* s) {
-  const RgbSource src = {reinterpret_cast<const uint8_t*>(uintptr_t(q.src)), size_t(q.src_width) * 3, 0, 0};
-  if (q.src_bytes != uint64_t(q.src_width) * uint64_t(q.src_height) * 3) return kRawSize;
+  const size_t stride = size_t(q.src_width) * size_t(q.channels);
+  const PixelSource src = {reinterpret_cast<const uint8_t*>(uintptr_t(q.src)), stride, 0, 0};
+  if (q.src_bytes != uint64_t(stride) * uint64_t(q.src_height)) return kRawSize;
   if (g.exact) {
-    copy_rgb(q, g, src, target, s);
+    copy_pixels(q, g, src, target);
   } else {
     make_axis(axis_spec(q, g, true), &s->x[0]);
     make_axis(axis_spec(q, g, false), &s->y[0]);
-    resize_rgb(q, g, src, target, s);
+    resize_pixels(q, g, src, target, s);
   }
   return kOk;
 }
@@ -121,6 +140,7 @@ Status render(const beton_request& q, const Geometry& g, const Target& target, S
   Status status = parse_header(reinterpret_cast<const uint8_t*>(uintptr_t(q.src)), size_t(q.src_bytes), &header);
   if (status != kOk) return status;
   if (header.num_components == 4) return kFourColours;
+  if (q.channels == 1 && header.num_components != 1) return kNotGray;
   if (header.width != q.src_width || header.height != q.src_height) return kSizeMismatch;
   if (!scan_supports(header)) return render_with_libjpeg(q, g, header, target, s);
   return g.exact ? copy_planar(q, g, header, target, s) : resize_planar(q, g, header, target, s);
@@ -133,19 +153,22 @@ Status decode_region(const beton_request& q) {
   Scratch& scratch = thread_scratch();
   const Geometry g = make_geometry(q);
   Target out;
-  for (int c = 0; c < 3; c++) out.plane[c] = reinterpret_cast<uint8_t*>(uintptr_t(q.dst)) + c * q.plane_stride;
+  const int n = q.channels;
+  for (int c = 0; c < n; c++) out.plane[c] = reinterpret_cast<uint8_t*>(uintptr_t(q.dst)) + c * q.plane_stride;
   out.stride = q.row_stride;
+  out.channels = n;
   Status status;
   if (!g.padded) {
     status = render(q, g, out, &scratch);
   } else {
     Target part;
     const size_t plane = size_t(g.width) * size_t(g.height);
-    uint8_t* core = scratch.core.get<uint8_t>(plane * 3 + 1);
-    for (int c = 0; c < 3; c++) part.plane[c] = core + size_t(c) * plane;
+    uint8_t* core = scratch.core.get<uint8_t>(plane * size_t(n) + 1);
+    for (int c = 0; c < n; c++) part.plane[c] = core + size_t(c) * plane;
     part.stride = g.width;
+    part.channels = n;
     status = plane > 0 ? render(q, g, part, &scratch) : kOk;
-    for (int c = 0; c < 3 && status == kOk; c++) {
+    for (int c = 0; c < n && status == kOk; c++) {
       for (int i = 0; i < q.out_h; i++) {
         uint8_t* d = out.plane[c] + i * out.stride;
         const int row = plane > 0 ? g.row[size_t(i)] : -1;

@@ -19,7 +19,8 @@ const char* status_text(int status) {
     case kOutOfMemory: return "out of memory";
     case kLibjpeg: return "libjpeg-turbo refused the data";
     case kTooManyScans: return "progressive JPEG has too many scans";
-    case kRawSize: return "raw image's byte count differs from width * height * 3";
+    case kRawSize: return "raw image's byte count differs from width * height * channels";
+    case kNotGray: return "JPEG has colours, where a gray image was declared";
     default: return "unknown status";
   }
 }

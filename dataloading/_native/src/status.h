@@ -23,7 +23,8 @@ enum Status : int {
   kLibjpeg = 13,
   kTooManyScans = 14,
   kRawSize = 15,
-  kNumStatuses = 16,
+  kNotGray = 16,
+  kNumStatuses = 17,
 };
 
 const char* status_text(int status);
