@@ -5,24 +5,17 @@ from __future__ import annotations
 from .arrays import NDArrayField, TorchTensorField
 from .base import Field
 from .extension import Extension
-from .fields import (
-    MODE_JPEG,
-    MODE_RAW,
-    BytesField,
-    CustomField,
-    EncodedImage,
-    FloatField,
-    ImageField,
-    IntField,
-    JSONField,
-)
+from .fields import BytesField, CustomField, FloatField, IntField, JSONField, TextField
+from .images import MODE_JPEG, MODE_PNG, MODE_RAW, EncodedImage, ImageField, MaskField, RasterField
 from .manifest import Manifest, Shard, is_manifest, manifest_path, shard_path
+from .ragged import VarArrayField
 from .reader import Reader
 from .verify import Problem, VerifyReport, verify_file
 from .writer import Writer
 
 __all__ = [
     "MODE_JPEG",
+    "MODE_PNG",
     "MODE_RAW",
     "BytesField",
     "CustomField",
@@ -34,11 +27,15 @@ __all__ = [
     "IntField",
     "JSONField",
     "Manifest",
+    "MaskField",
     "NDArrayField",
     "Problem",
+    "RasterField",
     "Reader",
     "Shard",
+    "TextField",
     "TorchTensorField",
+    "VarArrayField",
     "VerifyReport",
     "Writer",
     "is_manifest",

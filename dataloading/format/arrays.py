@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from dataloading.errors import FormatError, UsageError
 
-from .base import Bytes, Field, Head, describe
+from .base import Bytes, Field, Head, as_array, describe
 from .layout import ARGUMENTS_BYTES
 
-__all__ = ["NDArrayField", "TorchTensorField"]
+__all__ = ["NDArrayField", "TorchTensorField", "plain_dtype"]
 
 NDARRAY_ARGUMENTS = np.dtype([("shape", "<u8", (32,)), ("type_length", "<u8")])
 LOCATOR_ROOM = 64
@@ -44,7 +44,7 @@ class NDArrayField(Field):
     type_id = 4
 
     def __init__(self, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> None:
-        self.dtype: np.dtype[np.generic] = _plain_dtype(dtype)
+        self.dtype: np.dtype[np.generic] = plain_dtype(dtype)
         try:
             self.shape = tuple(operator.index(length) for length in shape)
         except TypeError:
@@ -55,12 +55,6 @@ class NDArrayField(Field):
             )
         # A view of the stored bytes is then an aligned array, which vector code and C libraries expect.
         self.alignment = max(1, self.dtype.alignment)
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and vars(self) == vars(other)
-
-    def __hash__(self) -> int:
-        return hash((type(self), self.dtype, self.shape))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.dtype.name!r}, {self.shape})"
@@ -152,15 +146,17 @@ class TorchTensorField(NDArrayField):
 
     def encode(self, value: object) -> tuple[Head, Bytes | None]:
         """See :meth:`Field.encode`; accepts tensors and arrays."""
-        if not isinstance(value, np.ndarray) and hasattr(value, "detach"):
-            try:
-                value = value.detach().cpu().numpy()
-            except TypeError as error:
-                raise UsageError(f"expected {self._wanted()}, got {describe(value)}: {error}") from error
-        return super().encode(value)
+        return super().encode(as_array(value, self._wanted()))
 
 
-def _plain_dtype(dtype: npt.DTypeLike) -> np.dtype[np.generic]:
+def plain_dtype(dtype: npt.DTypeLike) -> np.dtype[np.generic]:
+    """Return ``dtype`` if values of it can be stored and described: no objects, no structures, no empty strings.
+
+    Raises
+    ------
+    UsageError
+        Otherwise.
+    """
     try:
         result: np.dtype[np.generic] = np.dtype(dtype)
     except TypeError as error:

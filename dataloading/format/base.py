@@ -7,15 +7,58 @@ stored bytes, and how it comes back.
 from __future__ import annotations
 
 import abc
-from typing import ClassVar, TypeAlias
+import json
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Bytes", "Field", "Head", "describe"]
+from dataloading.errors import FormatError, UsageError
+
+__all__ = ["Bytes", "Field", "Head", "as_array", "as_bytes", "describe", "is_ours", "kind_arguments", "kind_of"]
 
 Bytes: TypeAlias = "npt.NDArray[np.uint8]"
 Head: TypeAlias = "tuple[int | float, ...]"
+
+# Starts the arguments of the kinds that are ours and not FFCV's, followed by JSON.
+_KIND_MAGIC = b"\x89beton-kind\r\n"
+
+
+def kind_arguments(kind: str, **parameters: object) -> bytes:
+    """Return the arguments that describe a field of our own kind.
+
+    Examples
+    --------
+    >>> kind_of(kind_arguments("mask", dtype="uint8"))
+    ('mask', {'dtype': 'uint8'})
+    """
+    return _KIND_MAGIC + json.dumps({"kind": kind, **parameters}, sort_keys=True).encode("ascii")
+
+
+def is_ours(arguments: bytes) -> bool:
+    """Return whether a descriptor's arguments are those of a kind of ours."""
+    return arguments.startswith(_KIND_MAGIC)
+
+
+def kind_of(arguments: bytes) -> tuple[str, dict[str, Any]] | None:
+    """Return kind and parameters that a descriptor's arguments name, or None where the kind is FFCV's.
+
+    Raises
+    ------
+    FormatError
+        If the arguments start as ours do and hold no description.
+    """
+    if not is_ours(arguments):
+        return None
+    text = arguments[len(_KIND_MAGIC) :].partition(b"\0")[0]
+    try:
+        described = json.loads(text.decode("ascii"))
+        kind = described.pop("kind")
+        if not isinstance(kind, str):
+            raise TypeError(f"the kind is {kind!r}")
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise FormatError(f"its description {text!r} is damaged: {error}") from error
+    return kind, described
 
 
 class Field(abc.ABC):
@@ -60,6 +103,21 @@ class Field(abc.ABC):
     def decode(self, record: np.generic, payload: Bytes | None) -> object:
         """Return the value from its record and its stored bytes (a read-only view of the file)."""
 
+    def __eq__(self, other: object) -> bool:
+        # What is stored and how it is read back is what makes two fields the same.
+        return (
+            isinstance(other, Field)
+            and type(self) is type(other)
+            and self.record == other.record
+            and self.arguments() == other.arguments()
+        )
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.arguments()))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
 
 def describe(value: object) -> str:
     """Return what a value is, in the words of an error message."""
@@ -71,3 +129,40 @@ def describe(value: object) -> str:
         return f"a {kind} of dtype {getattr(value, 'dtype', '?')} and shape {tuple(shape)}"
     text = repr(value)
     return f"{kind} {text if len(text) <= 40 else text[:37] + '...'}"
+
+
+def as_bytes(value: object) -> Bytes:
+    """Return a bytes-like object or one-dimensional uint8 array as the latter.
+
+    Raises
+    ------
+    UsageError
+        If it is neither.
+    """
+    if isinstance(value, np.ndarray):
+        if value.dtype != np.uint8 or value.ndim != 1:
+            raise UsageError(f"expected bytes or a one-dimensional uint8 array, got {describe(value)}")
+        return np.ascontiguousarray(value)
+    if isinstance(value, memoryview) and not value.contiguous:
+        value = value.tobytes()
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        raise UsageError(f"expected bytes or a one-dimensional uint8 array, got {describe(value)}")
+    return np.frombuffer(value, dtype=np.uint8)
+
+
+def as_array(value: object, wanted: str) -> npt.NDArray[np.generic]:
+    """Return a NumPy array or torch tensor as the former; torch is not imported for it.
+
+    Raises
+    ------
+    UsageError
+        If it is neither, in words with ``wanted``, or NumPy has no such dtype.
+    """
+    if not isinstance(value, np.ndarray) and hasattr(value, "detach"):
+        try:
+            value = value.detach().cpu().numpy()
+        except TypeError as error:
+            raise UsageError(f"expected {wanted}, got {describe(value)}: {error}") from error
+    if not isinstance(value, np.ndarray):
+        raise UsageError(f"expected {wanted}, got {describe(value)}")
+    return value

@@ -16,8 +16,11 @@ import numpy.typing as npt
 
 from dataloading.errors import FormatError
 
-from .fields import MODE_JPEG, EncodedImage, ImageField, JSONField
+from .fields import JSONField, TextField
 from .findings import Findings, Problem, in_order
+from .images import MODE_JPEG, MODE_PNG, EncodedImage, ImageField
+from .png import check_png
+from .ragged import VarArrayField
 from .reader import Reader
 
 __all__ = ["Decode", "check_contents", "check_structure"]
@@ -127,7 +130,7 @@ def check_contents(
     pool: ThreadPoolExecutor,
     workers: int,
 ) -> int:
-    """Decode the images and JSON texts of some samples; return how many images were decoded.
+    """Decode the images, texts and variable-length arrays of some samples; return how many images were decoded.
 
     Parameters
     ----------
@@ -139,7 +142,8 @@ def check_contents(
     names = [
         name
         for name, field in reader.fields.items()
-        if isinstance(field, JSONField) or (isinstance(field, ImageField) and decode is not None)
+        if isinstance(field, (JSONField, TextField, VarArrayField))
+        or (isinstance(field, ImageField) and decode is not None)
     ]
     if not names:
         return 0
@@ -180,6 +184,9 @@ def _decode_range(
                 if isinstance(value, EncodedImage) and value.mode == MODE_JPEG:
                     count += 1
                     _decode_image(value, decode)
+                elif isinstance(value, EncodedImage) and value.mode == MODE_PNG:
+                    count += 1
+                    check_png(payload, value.width, value.height, value.channels, np.dtype(value.dtype).itemsize)
             except Exception as error:  # whatever the caller's decoder raises
                 sample = start + position
                 message = f"field '{name}': {error}"

@@ -7,9 +7,11 @@ choose its path without looking at every sample.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
-from .fields import MODE_JPEG, Field, ImageField
+from .base import Field
+from .images import MODE_JPEG, MODE_PNG, ImageField
 from .layout import align_up
 
 __all__ = ["FieldFacts"]
@@ -26,9 +28,10 @@ class FieldFacts:
 
     def __init__(self, field: Field) -> None:
         self._is_image = isinstance(field, ImageField)
+        self._may_be_png = isinstance(field, ImageField) and MODE_PNG in field.modes
         self._has_data = field.has_data
         self._total_bytes = self._max_bytes = self._max_sample = 0
-        self._num_jpeg = self._num_raw = 0
+        self._num_jpeg = self._num_raw = self._num_png = 0
         self._min_size = [0, 0]
         self._max_size = [0, 0]
         self._longest_sides: Counter[int] = Counter()
@@ -42,15 +45,29 @@ class FieldFacts:
             return
         mode, width, height = (int(item) for item in head)
         low, high = self._min_size, self._max_size
-        if self._num_jpeg + self._num_raw == 0:
+        if self._num_jpeg + self._num_raw + self._num_png == 0:
             low[:] = high[:] = [width, height]
         low[:] = min(low[0], width), min(low[1], height)
         high[:] = max(high[0], width), max(high[1], height)
         if mode == MODE_JPEG:
             self._num_jpeg += 1
+        elif mode == MODE_PNG:
+            self._num_png += 1
         else:
             self._num_raw += 1
         self._longest_sides[align_up(max(width, height), 64)] += 1
+
+    def restore(self, summary: Mapping[str, Any]) -> None:
+        """Go on from what `summary` returned in an earlier run."""
+        if not summary:
+            return
+        self._total_bytes, self._max_bytes = int(summary["total_bytes"]), int(summary["max_bytes"])
+        self._max_sample = int(summary["max_sample"])
+        if self._is_image:
+            self._num_jpeg, self._num_raw = int(summary["num_jpeg"]), int(summary["num_raw"])
+            self._num_png = int(summary.get("num_png", 0))
+            self._min_size, self._max_size = list(summary["min_size"]), list(summary["max_size"])
+            self._longest_sides = Counter({int(side): int(n) for side, n in summary["longest_sides"].items()})
 
     def summary(self) -> dict[str, Any]:
         """Return the facts as JSON values, see :class:`~dataloading.format.extension.Extension`."""
@@ -65,6 +82,7 @@ class FieldFacts:
             facts |= {
                 "num_jpeg": self._num_jpeg,
                 "num_raw": self._num_raw,
+                **({"num_png": self._num_png} if self._may_be_png else {}),
                 "min_size": list(self._min_size),
                 "max_size": list(self._max_size),
                 "uniform_size": list(self._min_size) if self._min_size == self._max_size else None,

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from dataloading.format import ImageField, IntField, extension, layout
-from dataloading.format.fields import MODE_RAW
+from dataloading.format import MODE_RAW
 
 CHUNK = 1 << 20
 
