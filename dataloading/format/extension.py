@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from array import array
 from collections.abc import Mapping
 from typing import Any
 
@@ -108,7 +109,20 @@ class BlockHasher:
         self._block_bytes = block_bytes
         self._partial = xxhash.xxh3_64()
         self._filled = 0
-        self._digests: list[int] = []
+        self._digests = array("Q")  # a list of integers would take five times the memory
+
+    @property
+    def num_blocks(self) -> int:
+        """Number of blocks that are complete."""
+        return len(self._digests)
+
+    def complete_from(self, first: int) -> bytes:
+        """Return the checksums of the complete blocks from number ``first`` on, 8 bytes each."""
+        return np.array(self._digests[first:], dtype="<u8").tobytes()
+
+    def restore(self, digests: bytes) -> None:
+        """Take up checksums of further complete blocks from an earlier run; the partial block's bytes follow."""
+        self._digests.extend(np.frombuffer(digests, dtype="<u8").tolist())
 
     def update(self, data: Any) -> None:
         """Take the stream's next bytes."""

@@ -3,13 +3,13 @@
 Owns where values go, the temporary file and its becoming the real one. Bytes are appended as samples come; the sample
 table is filled in chunks, the allocation table waits in an unnamed file, so memory stays bounded whatever the number
 of samples. The result depends on nothing but the samples and the arguments. Until :meth:`Writer.finish` has put
-everything on the disk the file has another name, and no header.
+everything on the disk the file has another name, and no header. :meth:`Writer.checkpoint` says what another process
+needs to go on from here and come to the same bytes.
 """
 
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import IO, Any
@@ -20,20 +20,20 @@ import numpy.typing as npt
 from dataloading.errors import UsageError
 
 from . import extension as ext
+from .arguments import check_class_names, check_fields
+from .checkpoint import Checkpoint, resume_hash
 from .facts import FieldFacts
-from .fields import CustomField, Field
+from .fields import Field
 from .layout import (
     ALLOCATION,
     ARGUMENTS_BYTES,
     DEFAULT_PAGE_SIZE,
     DESCRIPTOR,
     HEADER,
-    MAX_FIELDS,
     MAX_PAGE_SIZE,
     Descriptor,
     Header,
     align_up,
-    check_name,
     check_page_size,
     record_dtype,
 )
@@ -70,11 +70,18 @@ class Writer:
         By field name, facts to record that only the caller knows, such as ``{"image": {"restart_markers": True}}``.
     overwrite : bool
         Whether to replace an existing file.
+    part : str, optional
+        Name of the temporary file, in the folder of ``path``. By default a random one that is removed on every error;
+        a file named here is left on errors, so that checkpoints can be gone on from, until `abort` or `finish`.
+    checkpoints : iterable of bytes, optional
+        All that `checkpoint` returned in an earlier process with equal arguments, in order: go on behind the last.
 
     Raises
     ------
     UsageError
-        If the arguments cannot be honoured.
+        If the arguments cannot be honoured, or the checkpoints were made with others.
+    FormatError
+        If the temporary file is not the one that the checkpoints describe.
     FileExistsError
         If the file exists and ``overwrite`` is false.
 
@@ -96,15 +103,17 @@ class Writer:
         provenance: Mapping[str, Any] | None = None,
         field_facts: Mapping[str, Mapping[str, Any]] | None = None,
         overwrite: bool = False,
+        part: str | None = None,
+        checkpoints: Iterable[bytes] | None = None,
     ) -> None:
         self.path = os.fspath(path)
-        self.fields = _check_fields(fields)
+        self.fields = check_fields(fields)
         if not isinstance(num_samples, (int, np.integer)) or num_samples < 1:
             raise UsageError(f"num_samples must be at least 1, got {num_samples!r}; an empty file cannot be read")
         self._capacity = int(num_samples)
         self._grows = page_size is None
         self.page_size = DEFAULT_PAGE_SIZE if page_size is None else check_page_size(page_size)
-        self._class_names = None if class_names is None else _check_class_names(class_names)
+        self._class_names = None if class_names is None else check_class_names(class_names)
         self._provenance = dict(provenance or {})
         self._field_facts = {name: dict(facts) for name, facts in (field_facts or {}).items()}
         for name in self._field_facts:
@@ -125,8 +134,16 @@ class Writer:
         self._buffer = bytearray()
         # Fail on what can be known before anything is written.
         self._extension({}, b"").to_text()
-        self._file = PartFile(self.path, overwrite=overwrite)
+        self._file = PartFile(self.path, overwrite=overwrite, part=part, go_on=checkpoints is not None)
         self._spool: IO[bytes] = self._file.scratch(BUFFER_BYTES)
+        self._num_saved = dict.fromkeys(ext.REGIONS, 0)
+        self._saved_bytes = 0
+        if checkpoints is not None:
+            try:
+                self._restore(checkpoints)
+            except BaseException:
+                self._file.give_up()
+                raise
 
     def append(self, values: Mapping[str, object]) -> None:
         """Add a sample.
@@ -142,7 +159,8 @@ class Writer:
             If a field is missing or superfluous, a value does not fit its field exactly, or the sample does not fit
             a page. The sample was not added; the writer can go on.
         OSError
-            If the disk refuses, for instance because it is full. The unfinished file is removed.
+            If the disk refuses, for instance because it is full. The unfinished file is removed, unless ``part``
+            names it.
         """
         if not self._file.is_open:
             raise UsageError(f"{self.path}: this writer is finished; make a new one")
@@ -166,7 +184,7 @@ class Writer:
             self._store(sample, heads, payloads, pointers)
             self._skip_to(end)
         except BaseException:
-            self.abort()
+            self._file.give_up()
             raise
 
     def _place(self, payloads: list[npt.NDArray[np.uint8] | None]) -> tuple[list[int], int]:
@@ -292,7 +310,7 @@ class Writer:
         FileExistsError
             If the file has appeared meanwhile and ``overwrite`` is false.
         OSError
-            If the disk refuses; the unfinished file is removed.
+            If the disk refuses; the unfinished file is removed, unless ``part`` names it.
         """
         if not self._file.is_open:
             return
@@ -302,7 +320,7 @@ class Writer:
             self._complete()
             self._file.publish()
         finally:
-            self.abort()
+            self._file.give_up()
 
     def _complete(self) -> None:
         self._flush_tables()
@@ -369,6 +387,97 @@ class Writer:
         """Give up: remove the unfinished file. Does nothing once the file is finished."""
         self._file.discard()
 
+    def suspend(self) -> None:
+        """Stop, and leave the temporary file that ``part`` names to whoever goes on from the last checkpoint."""
+        self._file.give_up()
+
+    def checkpoint(self) -> bytes:
+        """Hand what was appended to the system, and return what going on from here takes.
+
+        The checkpoint holds once `sync` has returned; samples may be appended meanwhile.
+
+        Returns
+        -------
+        bytes
+            The difference from the checkpoint before; keep all of them, in order.
+
+        Raises
+        ------
+        OSError
+            If the disk refuses.
+        """
+        self._flush_pages()
+        self._flush_tables()
+        self._spool.seek(self._saved_bytes)
+        allocations = self._spool.read()
+        self._saved_bytes += len(allocations)
+        digests = {}
+        for region, hasher in self._hashers.items():
+            digests[region] = hasher.complete_from(self._num_saved[region])
+            self._num_saved[region] = hasher.num_blocks
+        return Checkpoint(
+            writer=WRITER_NAME,
+            num_samples=self.num_samples,
+            capacity=self._capacity,
+            record_bytes=self._record.itemsize,
+            page_size=self.page_size,
+            position=self._position,
+            data_start=self._data_start,
+            facts={name: facts.summary() for name, facts in self._facts.items()},
+            digests=digests,
+            allocations=allocations,
+        ).to_bytes()
+
+    def sync(self) -> None:
+        """Put all that earlier calls have written on the disk; another thread may call it while samples are appended.
+
+        Raises
+        ------
+        OSError
+            If the disk refuses.
+        """
+        self._file.sync()
+
+    def _restore(self, checkpoints: Iterable[bytes]) -> None:
+        last = None
+        for data in checkpoints:
+            last = Checkpoint.parse(data)
+            for region, hasher in self._hashers.items():
+                hasher.restore(last.digests[region])
+            self._spool.write(last.allocations)
+        if last is None:
+            return
+        now = (WRITER_NAME, self._capacity, self._record.itemsize, set(self._facts))
+        then = (last.writer, last.capacity, last.record_bytes, set(last.facts))
+        if now != then:
+            raise UsageError(f"{self.path}: the checkpoints were made with other arguments: {then}, now {now}")
+        self.num_samples, self.page_size = last.num_samples, last.page_size
+        self._position, self._data_start = last.position, last.data_start
+        for name, facts in self._facts.items():
+            facts.restore(last.facts[name])
+        self._saved_bytes = self._spool.tell()
+        self._num_saved = {region: hasher.num_blocks for region, hasher in self._hashers.items()}
+        part = self._file.part
+        table_end = self._table_start + self.num_samples * self._record.itemsize
+        resume_hash(self._hashers["table"], self._file.read_at, self._table_start, table_end, part)
+        resume_hash(self._hashers["pages"], self._file.read_at, self._data_start or 0, self._position, part)
+        resume_hash(self._hashers["allocations"], self._read_spool, 0, self._saved_bytes, part)
+        # Back to the checkpoint: what was written after it must leave no trace, nor a header.
+        self._file.truncate(max(self._position, table_end))
+        self._file.write_at(0, memoryview(bytes(self._table_start)))
+        if self._data_start is not None:
+            stop = self._table_start + self._capacity * self._record.itemsize
+            for position in range(table_end, stop, BUFFER_BYTES):
+                size = min(BUFFER_BYTES, stop - position)
+                if self._file.read_at(position, size).count(0) != size:
+                    self._file.write_at(position, memoryview(bytes(size)))
+
+    def _read_spool(self, position: int, size: int) -> bytes:
+        self._spool.seek(position)
+        data = self._spool.read(size)
+        self._spool.seek(0, os.SEEK_END)
+        return data
+
     def __enter__(self) -> Writer:
         return self
 
@@ -379,27 +488,3 @@ class Writer:
             self.finish()
         else:
             self.abort()
-
-
-def _check_fields(fields: Mapping[str, Field] | Iterable[tuple[str, Field]]) -> dict[str, Field]:
-    result: dict[str, Field] = {}
-    for name, field in fields.items() if isinstance(fields, Mapping) else fields:
-        check_name(name)
-        if name in result:
-            raise UsageError(f"two fields are named {name!r}")
-        if not isinstance(field, Field) or isinstance(field, CustomField):
-            raise UsageError(f"field {name!r}: expected one of this library's field objects, got {field!r}")
-        result[name] = field
-    if not 1 <= len(result) <= MAX_FIELDS:
-        raise UsageError(f"a sample needs 1 to {MAX_FIELDS} fields, got {len(result)}")
-    return result
-
-
-def _check_class_names(names: Iterable[str]) -> tuple[str, ...]:
-    result = tuple(names)
-    if isinstance(names, str) or not all(isinstance(name, str) for name in result):
-        raise UsageError(f"class_names must be a sequence of strings, got {names!r}")
-    repeated = [name for name, count in Counter(result).items() if count > 1]
-    if repeated:
-        raise UsageError(f"class_names holds {repeated[0]!r} more than once; each label needs a name of its own")
-    return result
