@@ -10,13 +10,12 @@ A new kind of dataset is one new file with one such class; the engine, the write
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from dataloading import Field
 
-__all__ = ["SampleFault", "Source", "printable", "read_file"]
+__all__ = ["SampleFault", "Source", "printable"]
 
 
 class SampleFault(Exception):  # noqa: N818 - a fault of the data, caught by the engine and never shown as it is
@@ -59,29 +58,6 @@ class Source(Protocol):
     def name(self, index: int) -> str:
         """Return the words by which a message names sample ``index``: its file, where it has one."""
         ...
-
-
-def read_file(path: str | bytes) -> bytes:
-    """Return the bytes of a regular file.
-
-    Parameters
-    ----------
-    path : str or bytes
-        The file; symbolic links are followed.
-
-    Raises
-    ------
-    SampleFault
-        If it is a pipe, device or socket, which could block for ever.
-    OSError
-        If it cannot be read.
-    """
-    # O_NONBLOCK: opening a pipe that nobody writes to would otherwise wait.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise SampleFault("it is not a regular file")
-        return file.read()
 
 
 def printable(name: str) -> str:

@@ -3,7 +3,8 @@
 Classes are the sorted names of SRC's folders; a class's files are those with an image's extension anywhere below it,
 ordered by folder and then by name; links are followed. What differs from torchvision differs loudly: a folder that
 cannot be listed and a loop of links are errors here, silently dropped or walked 40 times there; files that are passed
-over are counted. Paths are kept as bytes in one block, so 10 million files take some 100 bytes each.
+over are counted. Paths are kept as bytes in one block, so 10 million files take some 100 bytes each. A root may be a
+URL (``s3://``, ...): same classes, same order, files read in the workers.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from typing import Any
 
 from dataloading import ConvertError, Field, ImageField, IntField
 
-from .base import SampleFault, printable, read_file
+from .base import SampleFault, printable
+from .blocks import Texts
+from .listing import list_folder, walk
+from .opening import child, is_url, name_of, normalised, read_file
 
 __all__ = ["IMAGE_EXTENSIONS", "ImageFolder"]
 
@@ -31,7 +35,7 @@ class ImageFolder:
     Parameters
     ----------
     root : str or path
-        Folder with one folder a class.
+        Folder with one folder a class, or its URL.
     extensions : sequence of str
         Endings of the files to take, lower case; by default those torchvision takes.
     allow_empty : bool
@@ -53,15 +57,14 @@ class ImageFolder:
     def __init__(
         self, root: str | Path, *, extensions: Sequence[str] = IMAGE_EXTENSIONS, allow_empty: bool = False
     ) -> None:
-        self.root = os.fspath(root)
+        self.root = normalised(root)
         self.extensions = tuple(extension.lower() for extension in extensions)
         self.num_ignored = 0
         self.ignored: list[str] = []
         self._folders: list[str] = []  # relative to the root
         self._folder_of = array("I")
         self._labels = array("I")
-        self._names = bytearray()
-        self._ends = array("Q", [0])
+        self._names = Texts()
         self.class_names: list[str] = self._classes()
         empty = [name for label, name in enumerate(self.class_names) if not self._take_class(label, name)]
         if empty and not allow_empty:
@@ -80,8 +83,7 @@ class ImageFolder:
     @property
     def provenance(self) -> Mapping[str, object]:
         """Kind and name of the source and how many samples it has."""
-        name = Path(self.root).absolute().name
-        return {"source": "imagefolder", "source_name": printable(name), "source_samples": len(self)}
+        return {"source": "imagefolder", "source_name": printable(name_of(self.root)), "source_samples": len(self)}
 
     @property
     def load(self) -> Callable[[Any], Mapping[str, Any]]:
@@ -93,36 +95,32 @@ class ImageFolder:
 
     def task(self, index: int) -> tuple[str, int]:
         """Return path and label."""
-        return os.path.join(self.root, self._relative(index)), self._labels[index]  # noqa: PTH118
+        return child(self.root, self.relative(index)), self._labels[index]
 
     def name(self, index: int) -> str:
         """Return the file's path below the root."""
-        return printable(self._relative(index))
+        return printable(self.relative(index))
 
-    def _relative(self, index: int) -> str:
-        name = os.fsdecode(bytes(self._names[self._ends[index] : self._ends[index + 1]]))
-        return f"{self._folders[self._folder_of[index]]}/{name}"
+    def relative(self, index: int) -> str:
+        """Return the file's path below the root as it is, undecodable bytes included."""
+        return f"{self._folders[self._folder_of[index]]}/{self._names[index]}"
+
+    def label(self, index: int) -> int:
+        """Return the sample's label."""
+        return self._labels[index]
 
     def _classes(self) -> list[str]:
-        loose = 0
-        classes = []
-        try:
-            with os.scandir(self.root) as entries:
-                for entry in entries:
-                    if entry.is_dir():
-                        classes.append(entry.name)
-                    else:
-                        loose += self._is_image(entry.name)
-                        self._ignore(entry.name)
-        except OSError as error:
-            raise ConvertError(f"cannot list {printable(self.root)}: {error.strerror}") from error
+        classes, files = list_folder(self.root)
+        for name in files:
+            self._ignore(name)
+        loose = sum(map(self._is_image, files))
         if not classes:
             found = f"{loose:,} images lie in it directly" if loose else "it holds no images either"
             raise ConvertError(
                 f"{printable(self.root)} has no class folders ({found}). Expected SRC/class/image.jpg: one folder a "
                 "class, whose name is the class's name"
             )
-        return sorted(classes)
+        return classes
 
     def _take_class(self, label: int, name: str) -> int:
         before = len(self)
@@ -134,13 +132,16 @@ class ImageFolder:
                 if not self._is_image(file):
                     self._ignore(f"{folder}/{file}")
                     continue
-                self._names += os.fsencode(file)
-                self._ends.append(len(self._names))
+                self._names.append(file)
                 self._folder_of.append(number)
                 self._labels.append(label)
         return len(self) - before
 
     def _walk(self, name: str) -> Iterator[tuple[str, list[str]]]:
+        if is_url(self.root):
+            yield from walk(self.root, name)
+            return
+
         def refuse(error: OSError) -> None:
             raise ConvertError(f"cannot list {printable(os.fsdecode(error.filename))}: {error.strerror}") from error
 

@@ -1,0 +1,147 @@
+"""Which files there are: folders listed, globs and brace patterns spread, on this machine and in stores alike.
+
+Knows names only; reading is the business of ``opening.py``, which also has the tries and the words for trouble.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+from dataloading import ConvertError, UsageError
+
+from .base import printable
+from .opening import child, exists, is_folder, is_url, normalised, patiently
+
+__all__ = ["expand", "list_folder", "walk"]
+
+
+def list_folder(path: str) -> tuple[list[str], list[str]]:
+    """Return the sorted names of a folder's folders and files; links count as what they lead to.
+
+    Raises
+    ------
+    ConvertError
+        If it cannot be listed.
+    """
+    folders: list[str] = []
+    files: list[str] = []
+    if is_url(path):
+        for name, is_dir in patiently(path, lambda store, key: _entries(store, key, path), ConvertError):
+            (folders if is_dir else files).append(name)
+    else:
+        try:
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    (folders if entry.is_dir() else files).append(entry.name)
+        except OSError as error:
+            raise ConvertError(f"cannot list {printable(path)}: {error.strerror}") from error
+    return sorted(folders), sorted(files)
+
+
+def walk(url: str, below: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield (folder, its files' names) for every folder of a store from ``below`` down; folders relative to ``url``.
+
+    Parameters
+    ----------
+    url : str
+        Root of the tree.
+    below : str
+        A folder in it, relative.
+    """
+    waiting = [below]
+    while waiting:
+        folder = waiting.pop()
+        folders, files = list_folder(child(url, folder))
+        yield folder, files
+        waiting += [f"{folder}/{name}" for name in folders]
+
+
+def _entries(store: Any, key: str, url: str) -> list[tuple[str, bool]]:
+    found = []
+    own = key.rstrip("/")
+    for entry in store.ls(key, detail=True):
+        name = entry["name"].rstrip("/")
+        if name == own:  # the marker object of an empty folder, or a server's link to itself
+            if entry["type"] == "file" and entry.get("size"):
+                raise NotADirectoryError(f"{url} is a file")
+            continue
+        last = name.rpartition("/")[2]
+        if url.startswith("http"):
+            last = unquote(last.partition("?")[0], errors="surrogateescape")
+            if not name.startswith(own + "/"):  # a link out of the folder, such as to the one above
+                continue
+        found.append((last, entry["type"] == "directory"))
+    return found
+
+
+def expand(patterns: Sequence[str], endings: Sequence[str]) -> list[str]:
+    """Return the files that paths, folders, globs and brace patterns stand for, each sorted, in the order given.
+
+    Parameters
+    ----------
+    patterns : sequence of str
+        ``shard-{000..003}.tar``, ``shard-*.tar``, a folder, or a file; paths or URLs.
+    endings : sequence of str
+        Which files of a folder are meant, such as ".tar".
+
+    Raises
+    ------
+    UsageError
+        If one stands for nothing, or a file is named twice.
+    """
+    found: list[str] = []
+    for pattern in patterns:
+        found += _matches(normalised(pattern), tuple(endings))
+    twice = sorted({path for path in found if found.count(path) > 1}) if len(set(found)) < len(found) else []
+    if twice:
+        raise UsageError(f"{printable(twice[0])} is named twice")
+    return found
+
+
+def _matches(pattern: str, endings: tuple[str, ...]) -> list[str]:
+    if not is_url(pattern) and os.path.isfile(pattern):  # noqa: PTH113 - a name may hold any of * ? [ {
+        return [pattern]
+    spread = _braces(pattern)
+    if len(spread) > 1:
+        return [path for each in spread for path in _matches(each, endings)]
+    if is_folder(pattern):
+        names = [name for name in list_folder(pattern)[1] if name.lower().endswith(endings)]
+        if not names:
+            raise UsageError(f"the folder {printable(pattern)} has no files that end in {' or '.join(endings)}")
+        return [child(pattern, name) for name in names]
+    if any(mark in pattern for mark in "*?[") and not (pattern.startswith("http") and "*" not in pattern):
+        if is_url(pattern):
+            listed = patiently(
+                pattern, lambda store, key: [store.unstrip_protocol(path) for path in store.glob(key)], ConvertError
+            )
+        else:
+            listed = glob.glob(pattern)  # noqa: PTH207 - keeps relative paths as they are typed
+        if not listed:
+            raise UsageError(f"nothing matches {printable(pattern)}")
+        return sorted(listed)
+    if not exists(pattern):
+        raise UsageError(f"{printable(pattern)} does not exist")
+    return [pattern]
+
+
+def _braces(pattern: str) -> list[str]:
+    """Spread the first ``{a,b}`` or ``{000..003}`` of a pattern; what is no such list stays."""
+    head, opened, rest = pattern.partition("{")
+    inside, closed, tail = rest.partition("}")
+    if not opened or not closed:
+        return [pattern]
+    low, dots, high = inside.partition("..")
+    if dots and low.isdecimal() and high.isdecimal():
+        if int(low) > int(high):
+            raise UsageError(f"{pattern}: the range {{{inside}}} runs backwards")
+        width = len(low) if low.startswith("0") else 0
+        words = [f"{number:0{width}}" for number in range(int(low), int(high) + 1)]
+    elif "," in inside:
+        words = inside.split(",")
+    else:
+        return [pattern]
+    return [one for word in words for one in _braces(head + word + tail)]

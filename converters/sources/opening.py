@@ -1,0 +1,346 @@
+"""How sources read: files of this machine and URLs (``s3://``, ``gs://``, ``https://``, ``hf://``, ...) alike.
+
+Owns whole files, ranges and seekable streams, with tries and back-off where a network lies between, and the words for
+what a store answered; ``listing.py`` finds names by it. URLs go through fsspec, imported and connected in the process
+that reads, on first use. In the workers trouble is a `SampleFault`, in the parent a `ConvertError`. Knows no kind of
+dataset.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import stat
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, BinaryIO, TypeVar
+from urllib.parse import quote, unquote, urlsplit
+
+from dataloading import ConvertError, UsageError
+
+from .base import SampleFault, printable
+
+__all__ = [
+    "NUM_TRIES", "Identity", "Ranges", "child", "exists", "folder_of", "identity", "is_folder", "is_url", "name_of",
+    "normalised", "open_stream", "patiently", "read_file",
+]  # fmt: skip
+
+NUM_TRIES = 3
+_FIRST_PAUSE_SECONDS = 0.5
+_CONNECT_SECONDS, _SILENCE_SECONDS = 10, 30
+_STREAM_BYTES = 4 << 20
+_OPEN_AT_MOST = 64
+
+_T = TypeVar("_T")
+
+# What no further try will change.
+_FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, NotImplementedError)
+
+
+def is_url(path: str | bytes) -> bool:
+    """Tell whether ``path`` is a URL and not a file of this machine; ``file://`` is the latter, see `normalised`."""
+    return isinstance(path, str) and "://" in path
+
+
+def normalised(path: str | os.PathLike[str]) -> str:
+    """Return a path or URL as the functions here take it: ``file://`` URLs as paths, folders without a last slash.
+
+    Examples
+    --------
+    >>> normalised("file:///data/train/"), normalised("s3://bucket/train/"), normalised("/")
+    ('/data/train', 's3://bucket/train', '/')
+    """
+    text = os.fspath(path)
+    if text.startswith("file://"):
+        text = unquote(urlsplit(text).path)
+    return text if is_url(text) and text.endswith("://") else text.rstrip("/") or text[:1]
+
+
+def child(root: str, relative: str) -> str:
+    """Return the path or URL of ``relative``, a path below the folder ``root``.
+
+    Examples
+    --------
+    >>> child("/data", "a b/1.jpg"), child("https://host/data", "a b/1.jpg"), child("s3://bucket", "a b/1.jpg")
+    ('/data/a b/1.jpg', 'https://host/data/a%20b/1.jpg', 's3://bucket/a b/1.jpg')
+    """
+    if root.startswith(("http://", "https://")):
+        relative = quote(relative, errors="surrogateescape")
+    return os.path.join(root, relative) if not is_url(root) else f"{root.rstrip('/')}/{relative}"  # noqa: PTH118
+
+
+def name_of(path: str) -> str:
+    """Return the last part of a path or URL, without a URL's query."""
+    if not is_url(path):
+        return os.path.basename(os.path.abspath(path))  # noqa: PTH100, PTH119
+    last = path.rstrip("/").rpartition("/")[2]
+    return unquote(last.partition("?")[0]) if path.startswith("http") else last
+
+
+def folder_of(path: str) -> str:
+    """Return the path or URL of the folder a file lies in."""
+    return path.rpartition("/")[0] if is_url(path) else os.path.dirname(path) or os.curdir  # noqa: PTH120
+
+
+@dataclasses.dataclass(frozen=True)
+class Identity:
+    """What tells a file from one that has taken its place.
+
+    Parameters
+    ----------
+    size : int
+        In bytes.
+    mtime_ns : int
+        Time of the last change; 0 where a store does not tell.
+    """
+
+    size: int
+    mtime_ns: int = 0
+
+
+def identity(path: str) -> Identity:
+    """Return size and age of a file or object.
+
+    Raises
+    ------
+    ConvertError
+        If it cannot be reached.
+    """
+    if is_url(path):
+        size = patiently(path, lambda store, key: store.size(key), ConvertError)
+        if size is None:
+            raise ConvertError(
+                f"{path}: the server does not tell its size, so ranges of it cannot be read; download it"
+            )
+        return Identity(int(size))
+    status = _locally(path, lambda: os.stat(path))  # noqa: PTH116
+    return Identity(status.st_size, status.st_mtime_ns)
+
+
+def exists(path: str) -> bool:
+    """Tell whether a file, folder or object is there."""
+    if not is_url(path):
+        return os.path.exists(path)  # noqa: PTH110
+    return bool(patiently(path, lambda store, key: store.exists(key), ConvertError))
+
+
+def is_folder(path: str) -> bool:
+    """Tell whether ``path`` is a folder, or a prefix of objects."""
+    if not is_url(path):
+        return os.path.isdir(path)  # noqa: PTH112
+    return bool(patiently(path, lambda store, key: store.isdir(key), ConvertError))
+
+
+def read_file(path: str | bytes) -> bytes:
+    """Return the bytes of a regular file or of a URL.
+
+    Parameters
+    ----------
+    path : str or bytes
+        The file; symbolic links are followed.
+
+    Raises
+    ------
+    SampleFault
+        If it is a pipe, device or socket, which could block for ever, or a URL that cannot be read.
+    OSError
+        If it is a file of this machine that cannot be read.
+    """
+    if isinstance(path, str) and is_url(path):
+        data = patiently(path, lambda store, key: store.cat_file(key), SampleFault)
+        return bytes(data)
+    # O_NONBLOCK: opening a pipe that nobody writes to would otherwise wait.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise SampleFault("it is not a regular file")
+        return file.read()
+
+
+class Ranges:
+    """Reads parts of files in a worker; keeps a few files open, and travels between processes without them."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[str, int] = OrderedDict()
+
+    def read(self, path: str, start: int, size: int, expected: Identity) -> bytes:
+        """Return ``size`` bytes from ``start``.
+
+        Parameters
+        ----------
+        path : str
+            File or URL.
+        start, size : int
+            In bytes.
+        expected : Identity
+            Of the file when it was indexed.
+
+        Raises
+        ------
+        SampleFault
+            If it cannot be read, is shorter, or has been changed since it was indexed.
+        """
+        if is_url(path):
+            return _fetch_range(path, start, size, SampleFault)
+        try:
+            data = os.pread(self._descriptor(path, expected), size, start)
+        except OSError as error:
+            raise SampleFault(f"{printable(path)} cannot be read: {error.strerror or error}") from error
+        if len(data) != size:
+            raise SampleFault(f"{printable(path)} ends {size - len(data)} bytes before the end of this sample")
+        return data
+
+    def _descriptor(self, path: str, expected: Identity) -> int:
+        descriptor = self._open.get(path)
+        if descriptor is None:
+            while len(self._open) >= _OPEN_AT_MOST:
+                os.close(self._open.popitem(last=False)[1])
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            status = os.fstat(descriptor)
+            if Identity(status.st_size, status.st_mtime_ns) != expected:
+                os.close(descriptor)
+                raise SampleFault(f"{printable(path)} has been changed since the conversion began")
+            self._open[path] = descriptor
+        self._open.move_to_end(path)
+        return descriptor
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"_open": OrderedDict()}
+
+    def __del__(self) -> None:
+        for descriptor in self.__dict__.get("_open", {}).values():
+            os.close(descriptor)
+
+
+def open_stream(path: str) -> BinaryIO:
+    """Open a file or URL for reading with seek, for the parent's one pass over it; close it after use.
+
+    Raises
+    ------
+    ConvertError
+        If it cannot be opened; while reading as well, for a URL.
+    """
+    if is_url(path):
+        return io.BufferedReader(_RemoteFile(path), _STREAM_BYTES)
+    return _locally(path, lambda: open(path, "rb"))
+
+
+class _RemoteFile(io.RawIOBase):
+    """A URL as a file; each read is a range with tries of its own."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._size = identity(url).size
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        size = max(0, min(len(buffer), self._size - self._position))
+        if size:
+            buffer[:size] = _fetch_range(self._url, self._position, size, ConvertError)
+            self._position += size
+        return size
+
+
+def _locally(path: str, call: Callable[[], _T]) -> _T:
+    try:
+        return call()
+    except OSError as error:
+        raise ConvertError(f"{printable(path)} cannot be read: {error.strerror or error}") from error
+
+
+def _fetch_range(url: str, start: int, size: int, kind: type[Exception]) -> bytes:
+    if size == 0:
+        return b""
+    data = patiently(url, lambda store, key: store.cat_file(key, start=start, end=start + size), kind)
+    if len(data) > size:
+        raise kind(f"{url}: the server sends whole files where a range is asked for; download the file first")
+    if len(data) < size:
+        raise kind(f"{url}: ends {size - len(data)} bytes early; it has been changed or cut short")
+    return bytes(data)
+
+
+def patiently(url: str, call: Callable[[Any, str], _T], kind: type[Exception]) -> _T:
+    """Return ``call(store, key)``; what may pass is tried again, what is final or stays is told as ``kind``.
+
+    Parameters
+    ----------
+    url : str
+        What is read.
+    call : callable
+        Given fsspec's file system and the URL's key in it.
+    kind : type
+        `SampleFault` in a worker, `ConvertError` in the parent.
+    """
+    store, key = _store(url)
+    pause = _FIRST_PAUSE_SECONDS
+    for attempt in range(1, NUM_TRIES + 1):
+        try:
+            return call(store, key)
+        except _FINAL as error:
+            raise kind(f"{url} cannot be read: {_words(error)}") from error
+        except Exception as error:  # each store has exceptions of its own
+            if attempt == NUM_TRIES:
+                raise kind(f"{url} cannot be read, {NUM_TRIES} tries failed; the last: {_words(error)}") from error
+            # A listing kept from before the trouble would be believed again.
+            store.invalidate_cache()
+        time.sleep(pause)
+        pause *= 4
+    raise AssertionError("the last try returns or raises")
+
+
+def _words(error: Exception) -> str:
+    kinds = {FileNotFoundError: "it does not exist", PermissionError: "access is denied"}
+    plain = kinds.get(type(error))
+    text = str(error).strip() or "no reason given"
+    return f"{plain} ({text})" if plain else f"{type(error).__name__}: {text}"
+
+
+def _store(url: str) -> tuple[Any, str]:
+    """Return fsspec's file system for a URL, connected or to be connected, and the URL's key in it."""
+    try:
+        import fsspec
+    except ImportError as error:
+        raise UsageError(f'{url}: reading URLs needs the package fsspec: pip install "beton[remote]"') from error
+    protocol = url.partition("://")[0]
+    try:
+        store, key = fsspec.url_to_fs(url, **_limits(protocol))
+    except (ImportError, ValueError) as error:
+        raise UsageError(
+            f'{url} cannot be opened: {error}. pip install "beton[remote]" serves s3 and http(s)'
+        ) from error
+    return store, key
+
+
+def _limits(protocol: str) -> dict[str, Any]:
+    """Return a store's options that end a wait; its own are minutes."""
+    if protocol in {"http", "https"}:
+        import aiohttp
+
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENCE_SECONDS)
+        return {"client_kwargs": {"timeout": limits}}
+    if protocol in {"s3", "s3a"}:
+        # Tries are counted here, not in three layers of one another.
+        return {
+            "config_kwargs": {
+                "connect_timeout": _CONNECT_SECONDS,
+                "read_timeout": _SILENCE_SECONDS,
+                "retries": {"max_attempts": 1},
+            }
+        }
+    return {}

@@ -1,0 +1,261 @@
+"""WebDataset's tar shards: files of one basename are one sample, and a map says which of them fills which field.
+
+Grouping is WebDataset's: a member's key is its path up to the first dot of the basename, and neighbours with one key
+are one sample. The shards are indexed once and read by offset, so order and workers are free, and a URL is read by
+ranges.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dataloading import ConvertError, Field, UsageError
+
+from ..field_grammar import FieldSpec, fields_of, parse_field
+from .base import SampleFault, printable
+from .blocks import Texts
+from .listing import expand
+from .opening import Identity, Ranges, identity, name_of, open_stream
+from .tarindex import Member, members
+
+__all__ = ["IMAGE_ENDINGS", "WebDataset", "parse_map"]
+
+IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "ppm", "pgm", "bmp", "gif", "tif", "tiff")
+_DEFAULT_MAP = {"image": IMAGE_ENDINGS, "label": ("cls",)}
+# Ending -> kind of the grammar; others are bytes, unless --field says more.
+_KINDS = (
+    dict.fromkeys(IMAGE_ENDINGS, "image")
+    | dict.fromkeys(("cls", "cls2", "class", "count", "index", "inx", "id"), "int")
+    | dict.fromkeys(("txt", "text", "transcript"), "text")
+    | dict.fromkeys(("json", "jsn"), "json")
+    | {"npy": "array"}
+)
+_KEY = re.compile(r"^((?:.*/|)[^./]+)[.]([^/]*)$", re.DOTALL)
+_ABSENT = 255
+_SEEN_SHOWN = 1000
+
+
+def parse_map(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return the endings of each field from words such as ``image=jpg,png``.
+
+    Raises
+    ------
+    UsageError
+        If a word is written otherwise, or names a field twice.
+
+    Examples
+    --------
+    >>> parse_map(["image=jpg,.PNG", "label=cls"])
+    {'image': ('jpg', 'png'), 'label': ('cls',)}
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for text in texts:
+        name, _, right = text.partition("=")
+        endings = tuple(word.strip().lower().lstrip(".") for word in right.split(",") if word.strip(" ."))
+        if not name.strip() or not endings or len(endings) >= _ABSENT:
+            raise UsageError(f"{text!r} maps nothing; write FIELD=ENDING[,ENDING...], such as image=jpg,png label=cls")
+        if name.strip() in found:
+            raise UsageError(f"the field '{name.strip()}' is mapped twice")
+        found[name.strip()] = endings
+    return found
+
+
+class WebDataset:
+    """The samples of tar shards.
+
+    Parameters
+    ----------
+    patterns : sequence of str
+        Tar files, folders of them, globs or brace patterns; paths or URLs.
+    mapping : mapping of str to sequence of str, optional
+        Field -> endings; of a sample's files the first ending that is present wins. By default ``image`` from any
+        image's ending and ``label`` from ``cls``.
+    specs : mapping of str to FieldSpec, optional
+        Kinds of mapped fields where they should differ from those the endings suggest.
+    class_names : sequence of str, optional
+        Names of the labels.
+
+    Raises
+    ------
+    ConvertError
+        If a shard cannot be indexed or holds one file of a sample twice.
+    UsageError
+        If the patterns or the map make no sense.
+    """
+
+    def __init__(
+        self,
+        patterns: Sequence[str],
+        *,
+        mapping: Mapping[str, Sequence[str]] | None = None,
+        specs: Mapping[str, FieldSpec] | None = None,
+        class_names: Sequence[str] | None = None,
+    ) -> None:
+        self.paths = expand(patterns, (".tar",))
+        self.class_names = None if class_names is None else list(class_names)
+        self._mapping = {name: tuple(endings) for name, endings in (mapping or _DEFAULT_MAP).items()}
+        self._keys = Texts()
+        self._shard_of = array("I")
+        width = len(self._mapping)
+        self._starts, self._sizes, self._endings = array("Q"), array("Q"), array("B")
+        self._width = width
+        self._seen: dict[int, str] = {}
+        self._identities = [identity(path) for path in self.paths]
+        for number, path in enumerate(self.paths):
+            for sample in _samples(path):
+                self._take(number, sample)
+        if not len(self):
+            raise ConvertError(
+                f"{printable(self.paths[0])}: no samples; expected members such as 0001.jpg and 0001.cls"
+            )
+        self._specs = self._find_specs(specs or {})
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """The mapped fields in the map's order."""
+        return fields_of(self._specs)
+
+    @property
+    def provenance(self) -> Mapping[str, object]:
+        """Kind of the source, its first shard, and how many there are."""
+        return {
+            "source": "webdataset",
+            "source_name": printable(name_of(self.paths[0])),
+            "source_shards": len(self.paths),
+            "source_samples": len(self),
+        }
+
+    @property
+    def load(self) -> Callable[[Any], Mapping[str, Any]]:
+        """See `converters.sources.base.Source`."""
+        return _Load(tuple(self._specs.values()), self.paths, self._identities)
+
+    def __len__(self) -> int:
+        return len(self._shard_of)
+
+    def task(self, index: int) -> tuple[int, list[tuple[int, int]], dict[str, str]]:
+        """Return the shard, where each field's bytes lie in it, and why some are missing."""
+        first = index * self._width
+        places = []
+        missing = {}
+        for column, (name, endings) in enumerate(self._mapping.items()):
+            if self._endings[first + column] == _ABSENT:
+                wanted = " or ".join(f".{ending}" for ending in endings)
+                seen = f", only {self._seen[index]}" if index in self._seen else ""
+                missing[name] = f"it has no {wanted}{seen}"
+            places.append((self._starts[first + column], self._sizes[first + column]))
+        return self._shard_of[index], places, missing
+
+    def name(self, index: int) -> str:
+        """Return shard and key."""
+        return f"{printable(name_of(self.paths[self._shard_of[index]]))}: {printable(self._keys[index])}"
+
+    def _take(self, shard: int, sample: _Sample) -> None:
+        complete = True
+        for endings in self._mapping.values():
+            position = next((place for place, ending in enumerate(endings) if ending in sample.files), _ABSENT)
+            found = sample.files[endings[position]] if position != _ABSENT else Member("", 0, 0)
+            complete = complete and position != _ABSENT
+            self._starts.append(found.start)
+            self._sizes.append(found.size)
+            self._endings.append(position)
+        if not complete and len(self._seen) < _SEEN_SHOWN:
+            self._seen[len(self)] = ", ".join(f".{printable(ending)}" for ending in sample.files)
+        self._keys.append(sample.key)
+        self._shard_of.append(shard)
+
+    def _find_specs(self, given: Mapping[str, FieldSpec]) -> dict[str, FieldSpec]:
+        unknown = [name for name in given if name not in self._mapping]
+        if unknown:
+            raise UsageError(f"--field {unknown[0]}: the map has no such field; it has {', '.join(self._mapping)}")
+        specs: dict[str, FieldSpec] = {}
+        for column, (name, endings) in enumerate(self._mapping.items()):
+            kinds = {_KINDS.get(ending, "bytes") for ending in endings}
+            if name in given:
+                specs[name] = given[name]
+            elif len(kinds) > 1:
+                raise UsageError(
+                    f"--map {name}={','.join(endings)} mixes {' and '.join(sorted(kinds))}; --field {name}=KIND says "
+                    "which it is"
+                )
+            elif kinds == {"array"}:
+                specs[name] = parse_field(f"{name}=array:{self._first_array(column, name)}")
+            else:
+                specs[name] = parse_field(f"{name}={kinds.pop()}")
+        return specs
+
+    def _first_array(self, column: int, name: str) -> str:
+        """Return dtype and shape of the first .npy: those that all must have."""
+        for index in range(len(self)):
+            place = index * self._width + column
+            if self._endings[place] != _ABSENT:
+                shard = self._shard_of[index]
+                start, size = self._starts[place], self._sizes[place]
+                try:
+                    data = Ranges().read(self.paths[shard], start, size, self._identities[shard])
+                except SampleFault as error:
+                    raise ConvertError(f"{self.name(index)}: {error}") from error
+                return _described(data, self.name(index))
+        raise ConvertError(f"no sample has the .npy that the field '{name}' is mapped to")
+
+
+def _described(data: bytes, name: str) -> str:
+    try:
+        array = np.load(io.BytesIO(data), allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise ConvertError(f"{name}: its .npy cannot be read: {error}") from error
+    return f"{array.dtype.name}:{'x'.join(map(str, array.shape or (1,)))}"
+
+
+class _Sample(NamedTuple):
+    """A key and its files by ending."""
+
+    key: str
+    files: dict[str, Member]
+
+
+def _samples(path: str) -> Iterator[_Sample]:
+    current: _Sample | None = None
+    label = printable(path)
+    with open_stream(path) as file:
+        for member in members(file, label):
+            match = _KEY.match(member.name)
+            # Names in double underscores are WebDataset's own, such as __meta__.
+            if match is None or (member.name.startswith("__") and member.name.endswith("__")):
+                continue
+            key, ending = match[1], match[2].lower()
+            if current is None or current.key != key:
+                if current is not None:
+                    yield current
+                current = _Sample(key, {})
+            if ending in current.files:
+                raise ConvertError(f"{label} holds {printable(key)}.{printable(ending)} twice")
+            current.files[ending] = member
+    if current is not None:
+        yield current
+
+
+class _Load:
+    """Reads a sample's files by offset; what travels to the workers."""
+
+    def __init__(self, specs: tuple[FieldSpec, ...], paths: list[str], identities: list[Identity]) -> None:
+        self._specs = specs
+        self._paths = paths
+        self._identities = identities
+        self._ranges = Ranges()
+
+    def __call__(self, task: tuple[int, list[tuple[int, int]], dict[str, str]]) -> dict[str, object]:
+        shard, places, missing = task
+        values = {}
+        for spec, (start, size) in zip(self._specs, places, strict=True):
+            if spec.name in missing:
+                raise SampleFault(f"field '{spec.name}': {missing[spec.name]}")
+            data = self._ranges.read(self._paths[shard], start, size, self._identities[shard])
+            values[spec.name] = spec.from_bytes(data)
+        return values
