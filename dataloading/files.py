@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataloading.errors import FormatError, UsageError
-from dataloading.format import Field, Manifest, Reader, Shard, is_manifest
+from dataloading.format import Field, Manifest, Reader, Shard, TableSet, is_manifest
 
 __all__ = ["FileSet", "Paths", "listed_files", "open_files"]
 
@@ -68,6 +68,7 @@ class FileSet:
         for reader in readers[1:]:
             _check_fields(readers[0], reader)
         self.class_names = _common_names(readers)
+        self._tables = None if len(readers) == 1 else TableSet(readers)
 
     @property
     def path(self) -> str:
@@ -101,42 +102,23 @@ class FileSet:
         file = int(np.searchsorted(self.starts, index, side="right")) - 1
         return file, index - int(self.starts[file])
 
-    def parts(self, indices: Indices) -> Iterator[tuple[int, Any, Indices]]:
-        """Cut a list of samples by file.
-
-        Yields
-        ------
-        file : int
-        rows : slice or ndarray of int64
-            Places in `indices`.
-        samples : ndarray of int64
-            The same samples as indices in the file.
-        """
+    def places(self, indices: Indices) -> tuple[Indices, Indices]:
+        """Find the number of the file that holds each sample, and the samples' indices there."""
         if len(self.readers) == 1:
-            yield 0, slice(None), indices
-            return
-        if len(indices) == 0:
-            return
-        low, high = int(indices.min()), int(indices.max())
-        if low < 0 or high >= self.num_samples:
-            wrong = low if low < 0 else high
-            raise UsageError(f"sample index {wrong} is out of range: {self.path} have {self.num_samples} samples")
-        numbers = np.searchsorted(self.starts, indices, side="right") - 1
-        order = np.argsort(numbers, kind="stable")
-        borders = np.flatnonzero(np.diff(numbers[order])) + 1
-        for first, last in zip([0, *borders.tolist()], [*borders.tolist(), len(order)], strict=True):
-            rows = order[first:last]
-            file = int(numbers[rows[0]])
-            yield file, rows, indices[rows] - self.starts[file]
+            return np.zeros(len(indices), np.int64), indices
+        if len(indices) and (int(indices.min()) < 0 or int(indices.max()) >= self.num_samples):
+            raise UsageError(
+                f"sample indices {int(indices.min())} to {int(indices.max())} are not all in range: {self.path} have "
+                f"{self.num_samples} samples"
+            )
+        files = np.searchsorted(self.starts, indices, side="right") - 1
+        return files, indices - self.starts[files]
 
     def records(self, field: str, indices: Indices) -> npt.NDArray[Any]:
         """Copy a field's part of the sample table for some samples: numbers, or what describes stored bytes."""
-        if len(self.readers) == 1:
+        if self._tables is None:
             return self.readers[0].column(field)[indices]
-        out = np.empty(len(indices), self.readers[0].column(field).dtype)
-        for file, rows, samples in self.parts(indices):
-            out[rows] = self.readers[file].column(field)[samples]
-        return out
+        return self._tables.records(field, *self.places(indices))
 
     def column(self, field: str) -> npt.NDArray[Any]:
         """Give a field's part of the whole sample table: a view of the only file, a copy of several."""
@@ -158,14 +140,14 @@ class FileSet:
         FormatError
             A sample's bytes lie outside its file; names the file and the sample in it.
         """
-        num = len(indices)
-        files = np.zeros(num, np.int64)
-        if len(self.readers) == 1:
-            return files, *self.readers[0].locate(field, indices)
-        pointers, sizes = np.empty(num, np.uint64), np.empty(num, np.uint64)
-        for file, rows, samples in self.parts(indices):
-            files[rows] = file
-            pointers[rows], sizes[rows] = self.readers[file].locate(field, samples)
+        files, samples = self.places(indices)
+        if self._tables is None:
+            return files, *self.readers[0].locate(field, samples)
+        pointers, sizes, known = self._tables.locate(field, files, samples)
+        doubtful = np.flatnonzero(~known)
+        for file in np.unique(files[doubtful]).tolist():
+            rows = doubtful[files[doubtful] == file]
+            pointers[rows], sizes[rows] = self.readers[file].locate(field, samples[rows])
         return files, pointers, sizes
 
     def addresses(self, files: Indices, pointers: Integers) -> Integers:
@@ -282,13 +264,15 @@ def _open(path: str, shard: Shard | None, manifest: str) -> Reader:
 
 
 def _check_fields(first: Reader, other: Reader) -> None:
-    """Refuse a file whose fields are not those of the first; their order does not matter."""
-    mine, theirs = ({name: _described(field) for name, field in reader.fields.items()} for reader in (first, other))
+    """Refuse a file whose fields are not those of the first, in the same order."""
+    mine, theirs = first.fields, other.fields
     differences = [
         f"'{name}' is {mine.get(name, 'missing')} in the first, {theirs.get(name, 'missing')} in the other"
         for name in {**mine, **theirs}
-        if mine.get(name) != theirs.get(name)
+        if name not in mine or name not in theirs or not _equal(mine[name], theirs[name])
     ]
+    if not differences and list(mine) != list(theirs):
+        differences = [f"the first has {', '.join(mine)} in this order, the other {', '.join(theirs)}"]
     if differences:
         raise UsageError(
             f"{first.path} and {other.path} do not have the same fields: {'; '.join(differences)}. Files of one "
@@ -296,11 +280,9 @@ def _check_fields(first: Reader, other: Reader) -> None:
         )
 
 
-def _described(field: Field) -> str:
-    """Say what a field is; equal for equal fields only."""
-    arguments = field.arguments().rstrip(b"\0")
-    has_words = type(field).__repr__ is not object.__repr__
-    return repr(field) if has_words else f"{type(field).__name__}({arguments!r})" if arguments else type(field).__name__
+def _equal(mine: Field, theirs: Field) -> bool:
+    kinds = type(mine) is type(theirs)
+    return kinds and mine.record == theirs.record and mine.arguments() == theirs.arguments()
 
 
 def _common_names(readers: Sequence[Reader]) -> tuple[str, ...] | None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy.typing as npt
 
 from dataloading.files import FileSet
-from dataloading.format import ImageField, Reader
+from dataloading.format import ImageField, Reader, pointers_of
 from dataloading.pages import PageLayout
 from dataloading.slicing import Ranges
 
@@ -36,8 +36,7 @@ def _file_layout(reader: Reader) -> PageLayout:
     if not stored:
         return PageLayout.blocks(reader.num_samples, max(1, reader.page_size // reader.table.dtype.itemsize))
     column: npt.NDArray[Any] = reader.column((images or stored)[0])
-    pointer_name = next((name for name in ("data_ptr", "ptr") if name in (column.dtype.names or ())), None)
-    pointers = column if pointer_name is None else column[pointer_name]
+    pointers = pointers_of(column)
     if reader.extension is not None and reader.extension.allocations_sorted:
         return PageLayout.from_sorted_pointers(pointers, reader.page_size)
     return PageLayout.from_pointers(pointers, reader.page_size)

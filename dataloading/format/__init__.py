@@ -10,6 +10,7 @@ from .images import MODE_JPEG, MODE_PNG, MODE_RAW, EncodedImage, ImageField, Mas
 from .manifest import Manifest, Shard, is_manifest, manifest_path, shard_path
 from .ragged import VarArrayField
 from .reader import Reader
+from .tables import TableSet, pointers_of
 from .verify import Problem, VerifyReport, verify_file
 from .writer import Writer
 
@@ -33,6 +34,7 @@ __all__ = [
     "RasterField",
     "Reader",
     "Shard",
+    "TableSet",
     "TextField",
     "TorchTensorField",
     "VarArrayField",
@@ -40,6 +42,7 @@ __all__ = [
     "Writer",
     "is_manifest",
     "manifest_path",
+    "pointers_of",
     "shard_path",
     "verify_file",
 ]

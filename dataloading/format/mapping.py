@@ -15,7 +15,7 @@ import weakref
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["map_file"]
+__all__ = ["Memory", "map_file"]
 
 
 def map_file(descriptor: int, num_bytes: int) -> npt.NDArray[np.uint8]:
@@ -43,21 +43,34 @@ def map_file(descriptor: int, num_bytes: int) -> npt.NDArray[np.uint8]:
     if address is None or address == ctypes.c_void_p(-1).value:
         code = ctypes.get_errno()
         raise OSError(code, f"cannot map {num_bytes} bytes: {os.strerror(code)}")
-    owner = _Memory(address, num_bytes)
+    owner = Memory(address, num_bytes)
     # Not at exit: threads may still read, and the system takes the map back with the process.
     weakref.finalize(owner, library.munmap, address, num_bytes).atexit = False
     return np.asarray(owner)
 
 
-class _Memory:
-    """What NumPy needs to know of some memory; an array made of it keeps this object alive."""
+class Memory:
+    """What ``numpy.asarray`` needs to make a read-only array of some memory; the array keeps this object alive.
 
-    def __init__(self, address: int, num_bytes: int) -> None:
+    Parameters
+    ----------
+    address : int
+        Of the first element.
+    num : int
+        Elements.
+    typestr : str
+        An element's type, in the words of NumPy's array interface.
+    stride : int
+        Bytes from one element to the next.
+    """
+
+    def __init__(self, address: int, num: int, *, typestr: str = "|u1", stride: int = 1) -> None:
         is_read_only = True
         self.__array_interface__ = {
             "version": 3,
-            "typestr": "|u1",
-            "shape": (num_bytes,),
+            "typestr": typestr,
+            "shape": (num,),
+            "strides": (stride,),
             "data": (address, is_read_only),
         }
 
