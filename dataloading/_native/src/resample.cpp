@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "beton_native.h"
 
 namespace beton {
 
 namespace {
+
+constexpr int kBeside = 4;
 
 // Halves go up, for negative numbers too; library rounding is a function call here.
 int nearest_int(double v) { return int(v + 65536.5) - 65536; }
@@ -20,9 +23,11 @@ double cubic(double x, double a) {
   return 0.0;
 }
 
-// Weights of one output over full-resolution samples relative to the box; returns how many, sets *first.
-int box_weights(const AxisSpec& s, int output, double* w, int* first) {
+// Weights of one output over full-resolution samples relative to the box; returns how many, sets *first. They add up to
+// 1 / *norm: dividing them here would read back, as vectors, what has just been written one by one, and wait for it.
+int box_weights(const AxisSpec& s, int output, double* w, int* first, double* norm) {
   const int n = s.length;
+  *norm = 1.0;
   const double scale = double(n) / double(s.scaled);
   if (s.interpolation == BETON_NEAREST) {
     // torch computes this in single precision; so the same index comes out.
@@ -51,8 +56,7 @@ int box_weights(const AxisSpec& s, int output, double* w, int* first) {
       w[0] = 1.0;
       return 1;
     }
-    const double norm = 1.0 / total;
-    for (int t = 0; t < count; t++) w[t] *= norm;
+    *norm = 1.0 / total;
     return count;
   }
   // Without antialiasing: fixed support around the centre, taps outside repeat the edge.
@@ -82,21 +86,29 @@ int box_weights(const AxisSpec& s, int output, double* w, int* first) {
   return high - low + 1;
 }
 
-// libjpeg's upsampling is linear, so it and the resize combine into one filter over component samples.
+// libjpeg's upsampling is linear, so it and the resize combine into one filter over component samples. Before `w` and
+// behind its `count` values lie kBeside zeros.
 int through_upsampling(const AxisSpec& s, const double* w, int first, int count, double* out, int* out_first) {
   const int last_sample = s.component_length - 1;
   const int begin = s.box + first, end = begin + count;  // full-resolution samples
   if (s.fancy) {
     const int low = std::max(begin / 2 - 1, 0), high = std::min((end - 1) / 2 + 1, last_sample);
-    for (int i = low; i <= high; i++) out[i - low] = 0.0;
+    const int num = high - low + 1;
+    *out_first = low;
+    if (begin >= 2 && (end - 1) / 2 < last_sample) {
+      // Sample j gives 3/4 of itself to full-resolution samples 2j and 2j + 1, and 1/4 to those beside them.
+      const double* at = w + 2 * low - begin;
+      for (int i = 0; i < num; i++, at += 2) out[i] = 0.75 * (at[0] + at[1]) + 0.25 * (at[-1] + at[2]);
+      return num;
+    }
+    for (int i = 0; i < num; i++) out[i] = 0.0;
     for (int t = 0; t < count; t++) {
       const int i = begin + t, near = std::min(i >> 1, last_sample);
       const int far = std::min(std::max(near - 1 + 2 * (i & 1), 0), last_sample);
       out[near - low] += 0.75 * w[t];
       out[far - low] += 0.25 * w[t];
     }
-    *out_first = low;
-    return high - low + 1;
+    return num;
   }
   const int low = std::min(begin / s.ratio, last_sample), high = std::min((end - 1) / s.ratio, last_sample);
   for (int i = low; i <= high; i++) out[i - low] = 0.0;
@@ -113,55 +125,58 @@ void make_axis(const AxisSpec& spec, Axis* axis) {
   const int most = int(std::ceil(support)) * 2 + 6;
   axis->count = spec.count;
   axis->start.resize(size_t(spec.count));
-  axis->scratch.resize(size_t(most) * 2 + size_t(most) * size_t(spec.count));
-  double* box = axis->scratch.data();
-  double* component = box + most;
-  double* all = component + most;
+  axis->scratch.resize(size_t(most) * 2 + 2 * kBeside);
+  axis->wide.resize(size_t(most) * size_t(spec.count));
+  double* box = axis->scratch.data() + kBeside;
+  double* component = box + most + kBeside;
+  for (int i = 1; i <= kBeside; i++) box[-i] = 0.0;
+  axis->low = spec.box + spec.length;
+  axis->high = 0;
   int counts_most = 1;
-  // First in double precision, each output's count in front of its weights: the stride is known only at the end.
+  // First with room for the most taps there may be; how many there are is known only at the end.
   for (int i = 0; i < spec.count; i++) {
     int first = 0;
-    int n = box_weights(spec, spec.first + i, box, &first);
+    double norm;
+    int n = box_weights(spec, spec.first + i, box, &first, &norm);
     const double* w = box;
     if (spec.ratio == 1) {
       first += spec.box;
     } else {
+      for (int t = 0; t < kBeside; t++) box[n + t] = 0.0;
       n = through_upsampling(spec, box, first, n, component, &first);
       w = component;
     }
-    const double tiny = 0.5 / (1 << kWeightBits);
-    while (n > 1 && std::fabs(w[n - 1]) < tiny) n--;
-    while (n > 1 && std::fabs(w[0]) < tiny) {
+    norm *= 1 << kWeightBits;
+    while (n > 1 && std::fabs(w[n - 1] * norm) < 0.5) n--;
+    while (n > 1 && std::fabs(w[0] * norm) < 0.5) {
       w++;
       first++;
       n--;
     }
     const int at = spec.reverse ? spec.count - 1 - i : i;
-    axis->start[size_t(at)] = first;
-    double* slot = all + size_t(at) * size_t(most);
-    slot[0] = n;
-    for (int t = 0; t < n; t++) slot[1 + t] = w[t];
-    counts_most = std::max(counts_most, n);
-  }
-  axis->taps = (counts_most + 1) & ~1;
-  axis->weights.assign(size_t(axis->taps) * size_t(spec.count), 0);
-  axis->low = axis->start[0];
-  axis->high = 0;
-  for (int i = 0; i < spec.count; i++) {
-    const double* slot = all + size_t(i) * size_t(most);
-    const int n = int(slot[0]);
-    int16_t* w = axis->weights.data() + size_t(i) * size_t(axis->taps);
+    int16_t* out = axis->wide.data() + size_t(at) * size_t(most);
     // Rounding the running sum makes the weights add up to exactly 1, so that a constant area stays constant.
     double sum = 0.0;
     int before = 0;
-    for (int t = 0; t < n; t++) {
-      sum += slot[1 + t];
-      const int now = t == n - 1 ? 1 << kWeightBits : nearest_int(sum * (1 << kWeightBits));
-      w[t] = int16_t(now - before);
+    for (int t = 0; t < n - 1; t++) {
+      sum += w[t] * norm;
+      const int now = nearest_int(sum);
+      out[t] = int16_t(now - before);
       before = now;
     }
-    axis->low = std::min(axis->low, axis->start[size_t(i)]);
-    axis->high = std::max(axis->high, axis->start[size_t(i)] + n);
+    out[n - 1] = int16_t((1 << kWeightBits) - before);
+    for (int t = n; t < most; t++) out[t] = 0;
+    axis->start[size_t(at)] = first;
+    axis->low = std::min(axis->low, first);
+    axis->high = std::max(axis->high, first + n);
+    counts_most = std::max(counts_most, n);
+  }
+  axis->taps = (counts_most + 1) & ~1;
+  axis->weights.resize(size_t(axis->taps) * size_t(spec.count));
+  const int16_t* from = axis->wide.data();
+  int16_t* to = axis->weights.data();
+  for (int i = 0; i < spec.count; i++, from += most, to += axis->taps) {
+    for (int t = 0; t < axis->taps; t += 2) std::memcpy(to + t, from + t, 4);
   }
 }
 

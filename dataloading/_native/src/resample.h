@@ -20,6 +20,7 @@ struct Axis {
   int low = 0, high = 0;         // all taps with a weight read source samples in [low, high)
   std::vector<int> start;
   std::vector<int16_t> weights;  // count * taps; unused ones are 0
+  std::vector<int16_t> wide;     // scratch of make_axis, as is the next
   std::vector<double> scratch;
 
   const int16_t* weight(int i) const { return weights.data() + size_t(i) * size_t(taps); }
