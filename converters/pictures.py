@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import io
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
-from dataloading import DecodeError, EncodedImage, Reader, decode_jpeg, label_field
+from dataloading import DecodeError, EncodedImage, MaskField, Reader, decode_jpeg, label_field
 
-__all__ = ["contact_sheet", "decode_sample"]
+__all__ = ["contact_sheet", "decode_sample", "decode_stored", "viewable"]
 
+_JPEG, _RAW = 0, 1
 _CELL, _CAPTION, _GAP = 160, 18, 6
 _PAPER, _INK, _BAD = (250, 250, 250), (40, 40, 40), (200, 30, 30)
 
 
-def decode_sample(reader: Reader, field: str, index: int) -> npt.NDArray[np.uint8]:
+def decode_sample(reader: Reader, field: str, index: int) -> npt.NDArray[Any]:
     """Return one stored image as pixels.
 
     Parameters
@@ -28,28 +32,99 @@ def decode_sample(reader: Reader, field: str, index: int) -> npt.NDArray[np.uint
 
     Returns
     -------
-    uint8[height, width, 3]
-        RGB.
+    uint8 or uint16 array, shape (height, width, channels)
+        Three channels are RGB.
 
     Raises
     ------
     DecodeError
-        If its JPEG is damaged or has another size than the sample table says; names sample, field and file.
+        If its file is damaged or has another size than the sample table says; names sample, field and file.
     """
     stored = reader.value(field, index)
     assert isinstance(stored, EncodedImage)
-    shape = (stored.height, stored.width, 3)
-    if stored.mode != 0:
-        raw: npt.NDArray[np.uint8] = np.frombuffer(stored.data, np.uint8).reshape(shape)
-        return raw
     try:
-        pixels: npt.NDArray[np.uint8] = decode_jpeg(stored.data)
+        return decode_stored(stored)
     except DecodeError as error:
         raise DecodeError(error.reason, sample=index, field=field, path=reader.path) from error
-    if pixels.shape != shape:
-        reason = f"the JPEG has {pixels.shape[1]}x{pixels.shape[0]} pixels, the sample table says {shape[1]}x{shape[0]}"
-        raise DecodeError(reason, sample=index, field=field, path=reader.path)
+
+
+def decode_stored(image: EncodedImage) -> npt.NDArray[Any]:
+    """Return the pixels of an image as it is stored.
+
+    Parameters
+    ----------
+    image : EncodedImage
+        A JPEG, a PNG or raw pixels.
+
+    Returns
+    -------
+    uint8 or uint16 array, shape (height, width, channels)
+        Three channels are RGB.
+
+    Raises
+    ------
+    DecodeError
+        If its file is damaged, or of another size or kind than it declares.
+    """
+    shape = (image.height, image.width, image.channels)
+    if image.mode == _RAW:
+        raw: npt.NDArray[Any] = np.frombuffer(image.data, np.dtype(image.dtype).newbyteorder("<")).reshape(shape)
+        return raw
+    pixels = decode_jpeg(image.data)[..., : image.channels] if image.mode == _JPEG else _decode_png(image)
+    if pixels.shape != shape or pixels.dtype != image.dtype:
+        raise DecodeError(
+            f"the stored file has {_words(pixels.shape, pixels.dtype)}, the sample table says "
+            f"{_words(shape, np.dtype(image.dtype))}"
+        )
     return pixels
+
+
+def _words(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
+    channels = "" if shape[2] == 3 and dtype == np.uint8 else f", {shape[2]} {dtype} channels"
+    return f"{shape[1]}x{shape[0]} pixels{channels}"
+
+
+def _decode_png(image: EncodedImage) -> npt.NDArray[Any]:
+    try:
+        with Image.open(io.BytesIO(bytes(image.data)), formats=["PNG"]) as picture:
+            pixels = np.asarray(picture)
+    except (OSError, SyntaxError, ValueError) as error:
+        raise DecodeError(f"the PNG does not decode: {error}") from error
+    # Pillow gives 16-bit gray as 32-bit numbers in some versions.
+    pixels = pixels.astype(np.uint16) if pixels.dtype == np.int32 else pixels
+    return pixels if pixels.ndim == 3 else pixels[:, :, None]
+
+
+def viewable(pixels: npt.NDArray[Any], *, is_mask: bool = False) -> npt.NDArray[np.uint8]:
+    """Return pixels of any channels and depth as RGB for the eye.
+
+    Parameters
+    ----------
+    pixels : uint8 or uint16 array, shape (height, width, channels)
+        One channel is gray, two are gray and alpha, of more the first three are shown.
+    is_mask : bool
+        Whether the numbers are classes: each gets a colour of its own, 0 is black.
+
+    Returns
+    -------
+    uint8[height, width, 3]
+    """
+    if is_mask:
+        return _class_colours()[pixels[..., 0] & 0xFF]
+    if pixels.dtype == np.uint16:
+        pixels = (pixels >> 8).astype(np.uint8)
+    return np.repeat(pixels[..., :1], 3, axis=2) if pixels.shape[2] < 3 else pixels[..., :3]
+
+
+def _class_colours() -> npt.NDArray[np.uint8]:
+    """Return Pascal VOC's colours: the bits of a class number, three at a time, become the high bits of R, G and B."""
+    numbers = np.arange(256)
+    colours = np.zeros((256, 3), np.uint8)
+    for place in range(8):
+        for channel in range(3):
+            colours[:, channel] |= ((numbers >> channel & 1) << (7 - place)).astype(np.uint8)
+        numbers = numbers >> 3
+    return colours
 
 
 def contact_sheet(reader: Reader, field: str, rows: int, columns: int) -> Image.Image:
@@ -72,7 +147,8 @@ def contact_sheet(reader: Reader, field: str, rows: int, columns: int) -> Image.
     for place, index in enumerate(map(int, chosen)):
         left, top = _GAP + place % columns * step, _GAP + place // columns * line
         try:
-            picture = Image.fromarray(decode_sample(reader, field, index))
+            pixels = decode_sample(reader, field, index)
+            picture = Image.fromarray(viewable(pixels, is_mask=isinstance(reader.fields[field], MaskField)))
         except DecodeError as error:
             draw.rectangle((left, top, left + _CELL - 1, top + _CELL - 1), outline=_BAD)
             draw.multiline_text((left + 4, top + 4), _wrapped(error.reason), fill=_BAD, font=font)

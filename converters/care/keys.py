@@ -1,0 +1,126 @@
+"""Which samples hold an equal value: digests of a field's values, and numbers for equal ones.
+
+Keeps 16 bytes a sample, whatever the values' size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dataloading import UsageError
+
+from .copying import Donor
+
+__all__ = ["digest_array", "equal_ids", "field_keys", "match"]
+
+Integers = npt.NDArray[np.int64]
+Keys = npt.NDArray[np.uint64]
+
+_BLOCK = 4096
+
+
+def digest_array(values: Iterable[Any], count: int) -> Keys:
+    """Return the 128-bit XXH3 checksum of each bytes-like value, as uint64[count, 2]."""
+    import xxhash
+
+    keys = np.empty((count, 2), np.uint64)
+    for position, value in enumerate(values):
+        number = xxhash.xxh3_128_intdigest(value)
+        keys[position] = number >> 64, number & (1 << 64) - 1
+    return keys
+
+
+def field_keys(donor: Donor, field: str) -> Keys:
+    """Return a key for each sample, the same for equal values of a field.
+
+    Parameters
+    ----------
+    donor : Donor
+        The file.
+    field : str
+        Integers and floats are equal as numbers; of other fields equal stored bytes are equal values.
+
+    Returns
+    -------
+    uint64[num_samples, 2]
+
+    Raises
+    ------
+    UsageError
+        If there is no such field.
+    """
+    if field not in donor.fields:
+        raise UsageError(f"{donor.path} has no field '{field}'; its fields are {list(donor.fields)}")
+    if not donor.fields[field].has_data:
+        column = np.array(donor.reader.column(field))
+        if column.dtype.kind == "f":
+            column = column + 0.0  # minus zero is zero
+        keys = np.zeros((len(column), 2), np.uint64)
+        keys[:, 0] = column.view(np.uint64)
+        return keys
+
+    def values() -> Iterable[Any]:
+        for start in range(0, len(donor), _BLOCK):
+            indices = np.arange(start, min(start + _BLOCK, len(donor)))
+            pointers, sizes = donor.reader.locate(field, indices)
+            for pointer, size in zip(pointers.tolist(), sizes.tolist(), strict=True):
+                yield donor.read(pointer, size)
+
+    return digest_array(values(), len(donor))
+
+
+def equal_ids(keys: Sequence[Keys]) -> list[Integers]:
+    """Return numbers for the keys of several files, the same for equal keys in any of them.
+
+    Examples
+    --------
+    >>> one, two = np.array([[7, 0], [9, 0]], np.uint64), np.array([[9, 0]], np.uint64)
+    >>> [ids.tolist() for ids in equal_ids([one, two])]
+    [[0, 1], [1]]
+    """
+    joined = np.ascontiguousarray(np.concatenate(list(keys)))
+    flat = joined.view(np.dtype([("high", np.uint64), ("low", np.uint64)])).reshape(-1)
+    ids = np.unique(flat, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    return np.split(ids, np.cumsum([len(each) for each in keys])[:-1].tolist())
+
+
+def match(left: Keys, right: Keys) -> tuple[Integers, Integers]:
+    """Pair samples of two files by key; of equal keys the first goes with the first, the second with the second.
+
+    Parameters
+    ----------
+    left, right : uint64[n, 2]
+        Keys of the two files.
+
+    Returns
+    -------
+    left_indices, right_indices : int64[num_pairs]
+        Ascending in ``left_indices``; samples without a partner are in neither.
+
+    Examples
+    --------
+    >>> one, two = np.array([[7, 0], [7, 0], [9, 0]], np.uint64), np.array([[9, 0], [7, 0]], np.uint64)
+    >>> [indices.tolist() for indices in match(one, two)]
+    [[0, 2], [1, 0]]
+    """
+    first, second = equal_ids([left, right])
+    width = len(first) + len(second) + 1
+    one, two = (ids * width + _occurrence(ids) for ids in (first, second))
+    _, left_indices, right_indices = np.intersect1d(one, two, assume_unique=True, return_indices=True)
+    order = np.argsort(left_indices)
+    return left_indices[order].astype(np.int64), right_indices[order].astype(np.int64)
+
+
+def _occurrence(ids: Integers) -> Integers:
+    """Return how many equal numbers stand before each."""
+    order = np.argsort(ids, kind="stable")
+    ordered = ids[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(ids) else np.empty(0, np.int64)
+    lengths = np.diff(np.r_[starts, len(ids)])
+    result = np.empty(len(ids), np.int64)
+    result[order] = np.arange(len(ids)) - np.repeat(starts, lengths)
+    return result

@@ -1,0 +1,209 @@
+"""Several files into one: `merge`, which copies stored bytes and brings labels under one list of classes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import Any, Literal
+
+import numpy as np
+
+from dataloading import UsageError, label_field
+
+from ..report import Progress
+from .copying import Donor, Stored, check_sources, class_names_of, heir, open_donors, stored_bytes
+from .outputs import check_target
+
+__all__ = ["Classes", "MergeReport", "agreed_classes", "merge"]
+
+Classes = Literal["equal", "union"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MergeReport:
+    """What `merge` made.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    num_samples, num_bytes : int
+        Its size.
+    num_classes : int or None
+        Classes it names.
+    sources : tuple of (str, int)
+        Each source and its number of samples.
+    num_relabelled : int
+        Samples whose label changed because their class has another place in the union.
+    """
+
+    path: str
+    num_samples: int
+    num_bytes: int
+    num_classes: int | None
+    sources: tuple[tuple[str, int], ...]
+    num_relabelled: int
+
+
+def merge(
+    out: str | os.PathLike[str],
+    paths: Sequence[str],
+    *,
+    classes: Classes = "equal",
+    overwrite: bool = False,
+    verify: bool = True,
+    num_workers: int = 1,
+    quiet: bool = True,
+) -> MergeReport:
+    """Write the samples of several files into one, in the order given; stored bytes stay as they are.
+
+    Parameters
+    ----------
+    out : str or path-like
+        The file to make; it appears when it is complete.
+    paths : sequence of str
+        Files of equal fields.
+    classes : {"equal", "union"}
+        Whether all must name the same classes (a file without names takes those of the others), or labels are mapped
+        by name into the union: the first file's classes, then the new ones of the second, and so on.
+    overwrite : bool
+        Whether ``out`` may be replaced.
+    verify : bool
+        Whether to compare the sources with their checksums first.
+    num_workers : int
+        Threads for that.
+    quiet : bool
+        No progress on stderr.
+
+    Returns
+    -------
+    MergeReport
+
+    Raises
+    ------
+    UsageError
+        If fields or classes do not fit together, or ``out`` cannot be written.
+    ConvertError
+        If a source is damaged.
+    """
+    target = os.fspath(out)
+    if not paths:
+        raise UsageError("merge needs at least one file to take samples from")
+    check_target(target, overwrite=overwrite, inputs=paths)
+    with contextlib.ExitStack() as stack:
+        donors = [stack.enter_context(donor) for donor in open_donors(paths)]
+        names, maps = agreed_classes(donors, classes, hint="; --classes union maps labels by name")
+        if verify:
+            check_sources(paths, num_workers=num_workers)
+        total = sum(map(len, donors))
+        step = {"command": "merge", "classes": classes}
+        writer = stack.enter_context(
+            heir(target, donors, num_samples=total, step=step, class_names=names, overwrite=overwrite)
+        )
+        progress = stack.enter_context(contextlib.closing(Progress(total, what="merging", quiet=quiet)))
+        num_relabelled = 0
+        for donor, mapping in zip(donors, maps, strict=True):
+            label = label_field(donor.reader)
+            for sample in donor.samples():
+                changed = sample if mapping is None or label is None else _relabel(sample, label, mapping)
+                num_relabelled += changed is not sample
+                writer.append(changed)
+                progress.advance(stored_bytes(sample))
+        writer.finish()
+        return MergeReport(
+            path=target,
+            num_samples=total,
+            num_bytes=os.stat(target).st_size,  # noqa: PTH116
+            num_classes=None if names is None else len(names),
+            sources=tuple((donor.path, len(donor)) for donor in donors),
+            num_relabelled=num_relabelled,
+        )
+
+
+def _relabel(sample: dict[str, Stored], label: str, mapping: Mapping[int, int]) -> dict[str, Stored]:
+    old = int(sample[label][0][0])
+    new = mapping[old]
+    return sample if new == old else {**sample, label: ((new,), None)}
+
+
+def agreed_classes(
+    donors: Sequence[Donor], classes: Classes, *, hint: str = ""
+) -> tuple[tuple[str, ...] | None, list[Mapping[int, int] | None]]:
+    """Return the class names of a file made of ``donors``, and for each how its labels become the new ones.
+
+    Parameters
+    ----------
+    donors : sequence of Donor
+        The files, with equal fields.
+    classes : {"equal", "union"}
+        See `merge`.
+    hint : str
+        Ends the message about classes that differ.
+
+    Returns
+    -------
+    names : tuple of str or None
+    maps : list of (mapping of int to int, or None)
+        None where labels stay.
+
+    Raises
+    ------
+    UsageError
+        If the classes do not fit together, or a label has no name.
+    """
+    if classes not in ("equal", "union"):
+        raise UsageError(f"classes must be 'equal' or 'union', got {classes!r}")
+    lists = [class_names_of(donor.reader) for donor in donors]
+    named = [names for names in lists if names is not None]
+    if not named:
+        return None, [None] * len(donors)
+    if classes == "equal":
+        for donor, names in zip(donors, lists, strict=True):
+            if names is not None and names != named[0]:
+                first = donors[lists.index(named[0])].path
+                raise UsageError(_difference(first, named[0], donor.path, names) + hint)
+        for donor in donors:
+            _check_labels(donor, len(named[0]))
+        return named[0], [None] * len(donors)
+    for donor, names in zip(donors, lists, strict=True):
+        if names is None:
+            raise UsageError(
+                f"{donor.path} records no class names, so its labels cannot be mapped by name; give it names with "
+                "`beton upgrade --class-names`"
+            )
+        if label_field(donor.reader) is None:
+            raise UsageError(f"{donor.path} has no field of labels: integers named 'label', or the only integers")
+        _check_labels(donor, len(names))
+    place: dict[str, int] = {}
+    for names in named:
+        for name in names:
+            place.setdefault(name, len(place))
+    return tuple(place), [{old: place[name] for old, name in enumerate(names)} for names in named]
+
+
+def _check_labels(donor: Donor, num_classes: int) -> None:
+    label = label_field(donor.reader)
+    if label is None:
+        return
+    column = donor.reader.column(label)
+    for start in range(0, len(column), 1 << 20):
+        part = np.asarray(column[start : start + (1 << 20)])
+        bad = np.flatnonzero((part < 0) | (part >= num_classes))
+        if len(bad):
+            raise UsageError(
+                f"{donor.path}: sample {start + int(bad[0])} has the label {int(part[bad[0]])}, but there are "
+                f"{num_classes} class names (0 to {num_classes - 1})"
+            )
+
+
+def _difference(first: str, names: Sequence[str], other: str, others: Sequence[str]) -> str:
+    pairs: list[tuple[Any, Any]] = list(zip_longest(names, others))
+    label = next(position for position, (one, two) in enumerate(pairs) if one != two)
+    one, two = ("no such class" if name is None else repr(name) for name in pairs[label])
+    return (
+        f"the files name different classes. Label {label} is {one} in {first} ({len(names)} classes) and {two} in "
+        f"{other} ({len(others)} classes)"
+    )

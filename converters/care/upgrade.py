@@ -1,0 +1,241 @@
+"""A file of FFCV into one of ours: `upgrade`, which adds restart markers, checksums and class names.
+
+JPEGs are re-coded without a change to any pixel, which is checked for every one; everything else is copied as it is
+stored. Workers read and re-code, the parent writes, so the bytes do not depend on their number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dataloading import ConvertError, DecodeError, ImageField, UsageError, decode_jpeg, label_field, transcode_jpeg
+
+from ..processes import DeadWorkerError, run_ordered
+from ..report import Progress
+from .copying import Donor, Stored, check_sources, class_names_of, heir, stored_bytes
+from .outputs import check_target
+
+__all__ = ["UpgradeReport", "read_class_names", "upgrade"]
+
+_TASK = 16
+"""Samples a worker re-codes at a time."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UpgradeReport:
+    """What `upgrade` made.
+
+    Parameters
+    ----------
+    source, path : str
+        The old and the new file.
+    num_samples, num_source_bytes, num_bytes : int
+        Sizes.
+    num_recoded, num_kept : int
+        Images re-coded as JPEG with the same pixels, and raw images copied.
+    num_classes : int or None
+        Class names recorded.
+    """
+
+    source: str
+    path: str
+    num_samples: int
+    num_source_bytes: int
+    num_bytes: int
+    num_recoded: int
+    num_kept: int
+    num_classes: int | None
+
+
+def upgrade(
+    path: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    class_names: Sequence[str] | None = None,
+    overwrite: bool = False,
+    verify: bool = True,
+    num_workers: int = 0,
+    quiet: bool = True,
+) -> UpgradeReport:
+    """Write a file's samples into a new one that loads faster and can be verified.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file, usually one that FFCV wrote.
+    out : str or path-like
+        The file to make; it appears when it is complete.
+    class_names : sequence of str, optional
+        Name of each label; by default those the file has.
+    overwrite : bool
+        Whether ``out`` may be replaced.
+    verify : bool
+        Whether to check the source's structure (and checksums, if it has any) first.
+    num_workers : int
+        Processes that re-code; 0 works in the calling process.
+    quiet : bool
+        No progress on stderr.
+
+    Returns
+    -------
+    UpgradeReport
+
+    Raises
+    ------
+    ConvertError
+        If the source is damaged, an image's pixels would change, or a worker dies.
+    UsageError
+        If there are too few class names, or ``out`` cannot be written.
+    """
+    source, target = os.fspath(path), os.fspath(out)
+    check_target(target, overwrite=overwrite, inputs=[source])
+    with contextlib.ExitStack() as stack:
+        donor = stack.enter_context(Donor(source))
+        names = class_names_of(donor.reader) if class_names is None else tuple(class_names)
+        if names is not None:
+            _check_names(donor, names)
+        if verify:
+            check_sources([source], num_workers=num_workers)
+        images = [name for name, field in donor.fields.items() if isinstance(field, ImageField)]
+        writer = stack.enter_context(
+            heir(
+                target,
+                [donor],
+                num_samples=len(donor),
+                step={"command": "upgrade"},
+                class_names=names,
+                overwrite=overwrite,
+                # Markers can make a sample larger than a page that was just large enough.
+                grow_pages=True,
+                keep_facts=False,
+            )
+        )
+        progress = stack.enter_context(contextlib.closing(Progress(len(donor), what="upgrading", quiet=quiet)))
+        counts = {"recoded": 0, "kept": 0}
+        for sample, recoded in stack.enter_context(contextlib.closing(_recoded(donor, images, num_workers, counts))):
+            writer.append({**sample, **recoded})
+            progress.advance(stored_bytes(sample))
+        writer.finish()
+        return UpgradeReport(
+            source=source,
+            path=target,
+            num_samples=len(donor),
+            num_source_bytes=donor.reader.num_bytes,
+            num_bytes=os.stat(target).st_size,  # noqa: PTH116
+            num_recoded=counts["recoded"],
+            num_kept=counts["kept"],
+            num_classes=None if names is None else len(names),
+        )
+
+
+def _recoded(donor: Donor, images: list[str], num_workers: int, counts: dict[str, int]) -> Iterator[Any]:
+    """Yield each sample as it is stored, images apart, and its images in their new form."""
+    tasks = ((start, min(start + _TASK, len(donor))) for start in range(0, len(donor), _TASK))
+    results = run_ordered(_Recode(donor.path, images), tasks, num_workers=num_workers)
+    try:
+        with contextlib.closing(results):
+            for start, found in zip(range(0, len(donor), _TASK), results, strict=True):
+                if isinstance(found, DecodeError):
+                    raise ConvertError(f"{found}. `beton repair` makes a file without damaged samples") from found
+                rest = donor.samples(range(start, start + len(found)), without=images)
+                for sample, values in zip(rest, found, strict=True):
+                    for _head, data, kept in values.values():
+                        counts["kept" if kept else "recoded"] += 1
+                        assert data is not None
+                    yield sample, {name: (head, data) for name, (head, data, _) in values.items()}
+    except DeadWorkerError as error:
+        where = "while it was starting" if error.position is None else f"near sample {error.position * _TASK}"
+        raise ConvertError(f"a worker process {error.how} {where} of {donor.path}; nothing was written") from error
+
+
+class _Recode:
+    """What the workers run: the images of some samples in their new form, or the `DecodeError` of one."""
+
+    def __init__(self, path: str, images: list[str]) -> None:
+        self._path = path
+        self._images = images
+        self._donor: Donor | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_donor": None}
+
+    def __call__(self, task: tuple[int, int]) -> list[dict[str, Any]] | DecodeError:
+        if self._donor is None:
+            self._donor = Donor(self._path)
+        result: list[dict[str, Any]] = []
+        try:
+            for index, sample in enumerate(self._donor.samples(range(*task), only=self._images), start=task[0]):
+                result.append({name: self._image(name, index, sample[name]) for name in self._images})
+        except DecodeError as error:
+            return error
+        return result
+
+    def _image(self, name: str, index: int, stored: Stored) -> tuple[Any, Any, bool]:
+        head, data = stored
+        mode, width, height = head
+        if mode != 0:
+            return head, data, True
+        assert data is not None
+        try:
+            new = transcode_jpeg(data)
+            before, after = decode_jpeg(data), decode_jpeg(new)
+        except DecodeError as error:
+            raise DecodeError(error.reason, sample=index, field=name, path=self._path) from error
+        if before.shape[:2] != (height, width):
+            reason = f"the JPEG has {before.shape[1]}x{before.shape[0]} pixels, its record declares {width}x{height}"
+            raise DecodeError(reason, sample=index, field=name, path=self._path)
+        if not np.array_equal(before, after):
+            raise DecodeError("its pixels change when it is re-coded", sample=index, field=name, path=self._path)
+        return head, np.frombuffer(new, np.uint8), False
+
+
+def _check_names(donor: Donor, names: Sequence[str]) -> None:
+    label = label_field(donor.reader)
+    if not names:
+        raise UsageError("the list of class names is empty")
+    if label is None:
+        raise UsageError(f"{donor.path} has no field of labels to name: integers named 'label', or the only integers")
+    column = donor.reader.column(label)
+    low, high = int(column.min()), int(column.max())
+    if low < 0 or high >= len(names):
+        raise UsageError(
+            f"{donor.path} has labels from {low} to {high}, which {len(names)} class names (0 to {len(names) - 1}) do "
+            "not cover"
+        )
+
+
+def read_class_names(*, file: str | None = None, folder: str | None = None) -> list[str]:
+    """Return class names from a text file with one a line, or from the sub-folders of an ImageFolder.
+
+    Parameters
+    ----------
+    file : str, optional
+        UTF-8 text; line ``n`` names label ``n``.
+    folder : str, optional
+        A folder whose sub-folders, sorted, are the classes.
+
+    Raises
+    ------
+    UsageError
+        If there are none, or a name is empty.
+    """
+    if folder is not None:
+        names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+        if not names:
+            raise UsageError(f"{folder} has no sub-folders, so there are no class names to take from it")
+        return names
+    assert file is not None
+    try:
+        names = Path(file).read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file} is not UTF-8 text: {error}") from error
+    if not names or not all(name.strip() for name in names):
+        raise UsageError(f"{file} must hold one class name a line and no empty lines")
+    return [name.strip() for name in names]
