@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         FormatError,
         SampleError,
         StateError,
+        StorageError,
         TransformError,
         UsageError,
         WorkerError,
@@ -44,10 +45,14 @@ if TYPE_CHECKING:
         IntField,
         JSONField,
         Manifest,
+        MaskField,
         NDArrayField,
+        RasterField,
         Reader,
         Shard,
+        TextField,
         TorchTensorField,
+        VarArrayField,
         VerifyReport,
         Writer,
         is_manifest,
@@ -57,8 +62,10 @@ if TYPE_CHECKING:
     )
     from .loader import Loader
     from .machine import num_cores
+    from .mixture import Mixture
     from .quality import ShuffleQuality, WindowQuality
     from .selection import compare_windows
+    from .stored import decode_image
 
 # Public name -> module that defines it. One line here and one above makes a name public.
 _HOME = {
@@ -69,6 +76,7 @@ _HOME = {
     "FormatError": "errors",
     "SampleError": "errors",
     "StateError": "errors",
+    "StorageError": "errors",
     "TransformError": "errors",
     "UsageError": "errors",
     "WorkerError": "errors",
@@ -76,6 +84,7 @@ _HOME = {
     "KernelCeiling": "ceiling",
     "KernelTimes": "ceiling",
     "Loader": "loader",
+    "Mixture": "mixture",
     "ShuffleQuality": "quality",
     "WindowQuality": "quality",
     "compare_windows": "selection",
@@ -87,13 +96,18 @@ _HOME = {
     "IntField": "format",
     "JSONField": "format",
     "Manifest": "format",
+    "MaskField": "format",
     "NDArrayField": "format",
+    "RasterField": "format",
     "Reader": "format",
     "Shard": "format",
+    "TextField": "format",
     "TorchTensorField": "format",
+    "VarArrayField": "format",
     "VerifyReport": "format",
     "Writer": "format",
     "is_manifest": "format",
+    "decode_image": "stored",
     "label_field": "dataset",
     "manifest_path": "format",
     "num_cores": "machine",
@@ -109,6 +123,7 @@ _HOME = {
 _MODULES = frozenset({"errors", "transforms"})
 
 __all__ = [
+    "Mixture",
     "Batch",
     "BetonError",
     "BytesField",
@@ -127,15 +142,20 @@ __all__ = [
     "KernelTimes",
     "Loader",
     "Manifest",
+    "MaskField",
     "NDArrayField",
+    "RasterField",
     "Reader",
     "SampleError",
     "Shard",
     "ShuffleQuality",
     "StateError",
+    "StorageError",
+    "TextField",
     "TorchTensorField",
     "TransformError",
     "UsageError",
+    "VarArrayField",
     "VerifyReport",
     "WindowQuality",
     "WorkerError",
@@ -143,6 +163,7 @@ __all__ = [
     "__version__",
     "check_jpeg",
     "compare_windows",
+    "decode_image",
     "decode_jpeg",
     "encode_jpeg",
     "is_manifest",

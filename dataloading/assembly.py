@@ -47,12 +47,15 @@ class ImagePlan:
         Lends memory for the images of one batch.
     interleaved : bool
         Lay out the batch as NHWC (the tensor is still (N, C, H, W), in channels_last format).
+    squeezed : bool
+        Deliver (N, H, W): label maps have no channels.
     """
 
     decoder: ImageDecoder
     pipeline: Pipeline
     ring: Ring
     interleaved: bool
+    squeezed: bool = False
 
     def lend(self, rows: int) -> npt.NDArray[Any]:
         """Lend an array of shape (rows, channels, height, width), or (rows, height, width, channels)."""
@@ -291,9 +294,11 @@ class BatchJob:
     def _tensor(self, name: str) -> Any:
         values = self._values[name]
         if isinstance(values, list):
-            return values
+            return [as_tensor(value) if isinstance(value, np.ndarray) else value for value in values]
         image = self._recipe.images.get(name)
         if image is None:
             return as_tensor(values)
         tensor = as_tensor(values, image.pipeline.out_dtype)
+        if image.squeezed:
+            return tensor[:, 0]
         return tensor.permute(0, 3, 1, 2) if image.interleaved else tensor

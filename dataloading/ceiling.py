@@ -102,7 +102,7 @@ class KernelCeiling:
         if num_workers < 1 or group_size < 1:
             raise UsageError(f"num_workers={num_workers} and group_size={group_size} must be at least 1")
         self._files = open_files(path)
-        images = [name for name, kind in self._files.fields.items() if isinstance(kind, ImageField)]
+        images = [name for name, kind in self._files.fields.items() if type(kind) is ImageField]
         name = field or (images[0] if images else None)
         if name not in images:
             raise UsageError(

@@ -168,6 +168,9 @@ class ImageDecoder:
         status = requests["status"]
         return [(row, _native.status_text(int(status[row]))) for row in np.flatnonzero(status).tolist()]
 
+    def warm_up(self) -> None:
+        """Compile now what the decoder needs compiled: nothing, for the native core."""
+
     def common_size(self) -> tuple[int, int] | None:
         """Find the (height, width) that all images share, or None; stops at the first that differs."""
         common: tuple[int, int] | None = None

@@ -33,12 +33,15 @@ from dataloading.transforms.base import (
     Geometry,
     ImageState,
     PixelOp,
+    Placeholder,
     Step,
     Transform,
 )
 from dataloading.transforms.custom import Custom
 
 __all__ = ["Pipeline", "PipelineFault"]
+
+MAX_CHANNELS = 16
 
 
 class PipelineFault(Exception):  # noqa: N818 (a report between two layers; the Loader raises SampleError)
@@ -69,9 +72,11 @@ class Pipeline:
     transforms : sequence
         Transforms of ``dataloading.transforms``, then torch modules, other callables or batch-level transforms.
     channels : int
-        Of the decoded images: 3, or 1 for grey files.
+        Of the decoded images, 1 to 16.
     source_size : (int, int), optional
         (height, width), where all images of the field have one size.
+    dtype : {"uint8", "uint16", "int64"}
+        Of the decoded images. Those that are not uint8 can only be moved: no transform may change their values.
 
     Attributes
     ----------
@@ -80,7 +85,7 @@ class Pipeline:
     out_shape : (int, int, int)
         Of the image that comes out of ``run``.
     out_dtype : str
-        "uint8", "float32", "float16" or "bfloat16".
+        "uint8", "float32", "float16" or "bfloat16"; or the dtype that came in.
     storage_dtype : numpy.dtype
         Of the output array: uint16 holds the bits of float16 and bfloat16.
     in_place : bool
@@ -102,15 +107,22 @@ class Pipeline:
     """
 
     def __init__(
-        self, transforms: Sequence[object], *, channels: int = 3, source_size: tuple[int, int] | None = None
+        self,
+        transforms: Sequence[object],
+        *,
+        channels: int = 3,
+        source_size: tuple[int, int] | None = None,
+        dtype: str = "uint8",
     ) -> None:
         if isinstance(transforms, (str, bytes)) or not isinstance(transforms, Sequence):
             raise UsageError(f"transforms must be a list, got {type(transforms).__name__}. Write [transform, ...]")
-        if channels not in (1, 3):
-            raise UsageError(f"channels must be 1 or 3, got {channels}")
+        if not 1 <= channels <= MAX_CHANNELS:
+            raise UsageError(f"channels must be 1 to {MAX_CHANNELS}, got {channels}")
         self.transforms = tuple(transforms)
         ours = self._split()
-        state = ImageState(channels)
+        state = ImageState(channels, dtype=dtype)
+        for position, transform in ours:
+            self._check_images(position, transform, state)
         if source_size is not None:
             height, width = source_size
             state = state.replace(height=height, width=width, min_side=min(height, width))
@@ -130,6 +142,8 @@ class Pipeline:
         ours: list[tuple[int, Geometry | PixelOp]] = []
         first_other: int | None = None
         for position, transform in enumerate(self.transforms):
+            if isinstance(transform, Placeholder):
+                continue
             if isinstance(transform, type):
                 raise UsageError(
                     f"transform {position} is the class {transform.__name__}, not an instance. "
@@ -151,6 +165,26 @@ class Pipeline:
                 )
         self.batch_transforms: tuple[object, ...] = () if first_other is None else self.transforms[first_other:]
         return ours
+
+    def _check_images(self, position: int, transform: Geometry | PixelOp, state: ImageState) -> None:
+        """Refuse what the images are too deep, or have too many channels, for."""
+        if isinstance(transform, Geometry):
+            fill = getattr(transform, "fill", 0)
+            if state.channels != 3 and not isinstance(fill, (int, float)) and len(set(fill)) > 1:
+                raise UsageError(
+                    f"{self._where(position)} fills with {fill}, but the images do not have 3 channels: they have "
+                    f"{state.channels}. Give it one number"
+                )
+        elif state.dtype != "uint8":
+            raise UsageError(
+                f"{self._where(position)} changes pixel values and needs uint8 images, got {state.dtype}: such a field "
+                f"takes geometry only. Put a torch module or callable behind it; that gets the batched tensor"
+            )
+        elif state.channels not in (1, 3) and not transform.any_channels:
+            raise UsageError(
+                f"{self._where(position)} works on gray or RGB images, got {state.channels} channels. Leave it out; "
+                f"geometry, Normalize, ToDtype, RandomErasing, Cutout and Custom take any number"
+            )
 
     def _lower(self, ours: list[tuple[int, Geometry | PixelOp]], state: ImageState) -> ImageState:
         """Move geometry that can be part of decoding from ``ours`` to the plan."""
@@ -175,7 +209,8 @@ class Pipeline:
                 f"the images of a batch must have one size, but after "
                 f"{self._where(positions[-1]) if positions else 'decoding'} they have {state.size_text}. Start the "
                 f"list with RandomResizedCrop(size), or Resize(size) and CenterCrop(size), of dataloading.transforms "
-                f"(a torch module works on the finished batch, too late for this)"
+                f"(a torch module works on the finished batch, too late for this); or pass [AsList()] alone, for a "
+                f"list of images as they are"
             )
         ours[:] = pixels
         self._codes = np.array(codes, dtype=np.int64)

@@ -5,6 +5,7 @@ Knows the file's fields and the user's transforms; no order, no threads.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +15,15 @@ import numpy as np
 
 from dataloading.assembly import ImagePlan
 from dataloading.dataset import label_field
-from dataloading.decode import Decoder, ImageDecoder, make_decoder
+from dataloading.decode import Decoder, ImageDecoder
+from dataloading.decode_images import make_field_decoder
 from dataloading.errors import UsageError
 from dataloading.files import FileSet
+from dataloading.format import Field, ImageField, MaskField, VarArrayField
 from dataloading.pipeline import Pipeline
-from dataloading.transfer import Transfer
-from dataloading.transforms.base import BatchOp
+from dataloading.transfer import Transfer, as_tensor
+from dataloading.transforms.base import BatchOp, Geometry, Placeholder
+from dataloading.transforms.custom import AsList
 from dataloading.workers import Ring
 
 __all__ = ["FieldPlan", "plan_fields", "unknown_field"]
@@ -80,13 +84,19 @@ def plan_fields(
     others: dict[str, Decoder] = {}
     batch_transforms: list[tuple[str, Any]] = []
     for name in names:
-        decoder = make_decoder(files, name)
-        given = transforms.get(name, ())
+        field = files.fields[name]
+        partner = _partner(files, names, name)
+        given = _steps_of(field, name, transforms, partner)
+        as_list = any(isinstance(op, AsList) for op in given)
+        decoder = make_field_decoder(files, name, as_list=as_list, partner=partner)
+        if isinstance(field, VarArrayField):
+            _check_tensors(field, name)
         if not isinstance(decoder, ImageDecoder):
             others[name] = decoder
-            batch_transforms += [(name, op) for op in given]
+            batch_transforms += [(name, op) for op in given if not isinstance(op, AsList)]
             continue
-        image = _make_image(decoder, given, batch_size, capacity, transfer)
+        assert isinstance(field, ImageField)
+        image = _make_image(decoder, field, given, batch_size, capacity, transfer)
         images[name] = image
         batch_transforms += [(name, op) for op in image.pipeline.batch_transforms]
     label = label_field(files, names)
@@ -96,7 +106,14 @@ def plan_fields(
             f"{type(mixes[0]).__name__} mixes labels too, and needs an integer field named 'label' "
             f"(or a single integer field); the fields are {', '.join(names)}"
         )
+    masks = [name for name in names if isinstance(files.fields[name], MaskField)]
+    if mixes and masks:
+        raise UsageError(
+            f"{type(mixes[0]).__name__} mixes images and labels, but not the masks of '{masks[0]}', which would no "
+            f"longer fit; leave it out, or the masks with fields=[...]"
+        )
     for image in images.values():
+        image.decoder.warm_up()
         image.pipeline.warm_up()
     return FieldPlan(names=names, images=images, others=others, batch_transforms=batch_transforms, label_field=label)
 
@@ -126,11 +143,69 @@ def _check_transforms(files: FileSet, transforms: Mapping[str, Sequence[Any]], n
             raise UsageError(f"transforms[{name!r}] must be a list, got {type(given).__name__}")
 
 
+def _partner(files: FileSet, names: tuple[str, ...], name: str) -> str | None:
+    """Find the image field that a mask belongs to: the only one delivered, else the one named 'image', else none."""
+    if not isinstance(files.fields[name], MaskField):
+        return None
+    kinds = files.fields
+    images = [each for each in names if isinstance(kinds[each], ImageField) and not isinstance(kinds[each], MaskField)]
+    return images[0] if len(images) == 1 else "image" if "image" in images else None
+
+
+def _steps_of(field: Field, name: str, transforms: Mapping[str, Sequence[Any]], partner: str | None) -> Sequence[Any]:
+    """Give a field's transforms; a mask without any follows the geometry of its image."""
+    given = transforms.get(name)
+    if given is None and partner is not None:
+        image = transforms.get(partner, ())
+        # Places are kept, for the place selects the random numbers. Padding shows no label of the image's colour.
+        given = [_without_fill(op) if isinstance(op, (Geometry, AsList)) else Placeholder() for op in image]
+    if given is None:
+        return ()
+    if any(isinstance(op, AsList) for op in given) and (len(given) > 1 or not isinstance(field, ImageField)):
+        raise UsageError(
+            f"transforms[{name!r}]: AsList() delivers images as they are stored, and stands alone in the list of an "
+            f"image field's transforms, got {list(given)!r}"
+        )
+    return given
+
+
+def _without_fill(op: Geometry | AsList) -> Geometry | AsList:
+    return dataclasses.replace(op, fill=0) if hasattr(op, "fill") else op  # type: ignore[call-arg]
+
+
+def _check_tensors(field: VarArrayField, name: str) -> None:
+    try:
+        as_tensor(np.empty(0, field.dtype))
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"field '{name}' holds {field.dtype} arrays, of which torch makes no tensors ({error}); leave it out with "
+            f"fields=[...]"
+        ) from error
+
+
 def _make_image(
-    decoder: ImageDecoder, transforms: Sequence[Any], batch_size: int, capacity: int, transfer: Transfer
+    decoder: ImageDecoder,
+    field: ImageField,
+    transforms: Sequence[Any],
+    batch_size: int,
+    capacity: int,
+    transfer: Transfer,
 ) -> ImagePlan:
-    pipeline = Pipeline(transforms, channels=3, source_size=decoder.common_size())
+    is_mask = isinstance(field, MaskField)
+    dtype = "int64" if is_mask else field.dtype.name
+    pipeline = Pipeline(transforms, channels=field.channels, source_size=decoder.common_size(), dtype=dtype)
+    if dtype == "uint16":
+        _check_resizes(transforms)
     num_bytes = batch_size * int(np.prod(pipeline.out_shape)) * np.dtype(pipeline.storage_dtype).itemsize
     ring = Ring(num_bytes, capacity=capacity, allocate=transfer.allocate if transfer.is_cuda else None)
-    interleaved = transfer.memory_format == "channels_last" and not transfer.is_cuda
-    return ImagePlan(decoder=decoder, pipeline=pipeline, ring=ring, interleaved=interleaved)
+    interleaved = transfer.memory_format == "channels_last" and not transfer.is_cuda and not is_mask
+    return ImagePlan(decoder=decoder, pipeline=pipeline, ring=ring, interleaved=interleaved, squeezed=is_mask)
+
+
+def _check_resizes(transforms: Sequence[Any]) -> None:
+    for position, op in enumerate(transforms):
+        if isinstance(op, Geometry) and getattr(op, "interpolation", "nearest") != "nearest":
+            raise UsageError(
+                f"transform {position} ({op.name}) would mix 16-bit pixels, which is done for 8 bits only. Pass "
+                f"interpolation='nearest', or cut parts out (RandomCrop, CenterCrop) and resize the batched tensor"
+            )

@@ -21,10 +21,12 @@ LEVELS = [
     ["assembly"],
     ["workers", "transfer"],
     ["pipeline"],
+    ["decode_images"],
     ["decode", "transforms", "dataset", "pagefile"],
-    ["files"],
+    ["gather"],
+    ["files", "stored"],
     ["sampler", "quality", "format", "_native", "stats", "batch", "ranks"],
-    ["cursor"],
+    ["cursor", "mixture"],
     ["orders", "pages", "slicing", "subsets"],
     ["permutation"],
     ["splitmix", "checks", "machine"],
@@ -33,7 +35,7 @@ LEVELS = [
 RANK = {name: level for level, names in enumerate(LEVELS) for name in names}
 MAY_IMPORT = {
     "torch": {"transfer", "loader"},
-    "numba": {"decode", "transforms", "pipeline", "testing"},
+    "numba": {"decode", "gather", "transforms", "pipeline", "testing"},
 }
 
 

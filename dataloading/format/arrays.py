@@ -57,7 +57,7 @@ class NDArrayField(Field):
         self.alignment = max(1, self.dtype.alignment)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.dtype.name!r}, {self.shape})"
+        return f"{type(self).__name__}({str(self.dtype)!r}, {self.shape})"
 
     @property
     def record(self) -> np.dtype[np.generic]:

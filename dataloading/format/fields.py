@@ -130,12 +130,12 @@ class BytesField(Field):
 
 
 class TextField(BytesField):
-    """Text, stored as UTF-8; FFCV reads the field as its ``BytesField``.
+    r"""Text, stored as UTF-8; FFCV reads the field as its ``BytesField``.
 
     Examples
     --------
     >>> TextField().encode("\N{SNOWMAN}")[1].tobytes()
-    b'\\xe2\\x98\\x83'
+    b'\xe2\x98\x83'
     """
 
     def arguments(self) -> bytes:

@@ -72,7 +72,7 @@ class VarArrayField(BytesField):
         return kind_arguments("vararray", dtype=self.dtype.str, shape=list(self.shape[1:]))
 
     def __repr__(self) -> str:
-        return f"VarArrayField({self.dtype.name!r}, {self.shape})"
+        return f"VarArrayField({str(self.dtype)!r}, {self.shape})"
 
     def encode(self, value: object) -> tuple[Head, Bytes | None]:
         """See :meth:`Field.encode`; accepts arrays and tensors."""

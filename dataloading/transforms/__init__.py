@@ -17,7 +17,7 @@ from dataloading.transforms.color import (
     RandomPosterize,
     RandomSolarize,
 )
-from dataloading.transforms.custom import Custom
+from dataloading.transforms.custom import AsList, Custom
 from dataloading.transforms.erase import Cutout, RandomErasing
 from dataloading.transforms.geometry import (
     CenterCrop,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from dataloading.transforms.kernels.rng import normal, randint, uniform
 
 __all__ = [
+    "AsList",
     "CenterCrop",
     "ColorJitter",
     "Custom",

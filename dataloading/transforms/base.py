@@ -25,6 +25,7 @@ __all__ = [
     "Geometry",
     "ImageState",
     "PixelOp",
+    "Placeholder",
     "Step",
     "Transform",
     "check_probability",
@@ -34,7 +35,8 @@ __all__ = [
 
 FLOAT_DTYPES = ("float32", "float16", "bfloat16")
 # bfloat16 has no NumPy dtype, and Numba has no float16 arithmetic: both travel as their bits.
-STORAGE_DTYPES = {"uint8": np.uint8, "float32": np.float32, "float16": np.uint16, "bfloat16": np.uint16}
+STORAGE_DTYPES = {"uint8": np.uint8, "float32": np.float32, "float16": np.uint16, "bfloat16": np.uint16,
+                  "uint16": np.uint16, "int64": np.int64}  # fmt: skip  # the last two: deep images, labels
 INTERPOLATIONS = {"nearest": 0, "bilinear": 1, "bicubic": 2}
 PADDING_MODES = {"constant": 0, "edge": 1, "reflect": 2, "symmetric": 3}
 
@@ -48,13 +50,14 @@ class ImageState:
     Parameters
     ----------
     channels : int
-        1 or 3.
+        1 to 16.
     height, width : int or None
         Exact, where all images have it; None while it differs from image to image.
     min_side : int
         No image is smaller than this in either direction (1: nothing known).
     dtype : str
-        "uint8", "float32", "float16" or "bfloat16".
+        "uint8", "float32", "float16" or "bfloat16"; "uint16" of deep images and "int64" of label maps, which only
+        geometry changes.
     resized, cropped, padded : bool
         What the decoder's request already holds: a resize; after it a crop that may be a strict part; padding.
     written : bool
@@ -117,6 +120,10 @@ class Transform:
         return type(self).__name__
 
 
+class Placeholder(Transform):
+    """Does nothing and holds a place in the list: what stands behind it draws the random numbers of its own place."""
+
+
 class Geometry(Transform, abc.ABC):
     """Says which pixels are wanted, and where they go."""
 
@@ -143,6 +150,8 @@ class PixelOp(Transform, abc.ABC):
 
     # True where mirroring before or after makes no difference, so that flips can move to the front.
     mirrors: ClassVar[bool] = False
+    # True where it treats each channel alike; otherwise images must be gray or RGB.
+    any_channels: ClassVar[bool] = False
 
     @abc.abstractmethod
     def step(self, state: ImageState) -> tuple[Step, ImageState]:

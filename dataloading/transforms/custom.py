@@ -1,16 +1,30 @@
-"""Custom: the user's own compiled function as a transform."""
+"""What is no augmentation of ours: Custom, the user's own compiled function, and AsList, no batching of pixels."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from dataloading.errors import UsageError
-from dataloading.transforms.base import ImageState, PixelOp, Step, check_choice
+from dataloading.transforms.base import ImageState, PixelOp, Step, Transform, check_choice
 
-__all__ = ["Custom"]
+__all__ = ["AsList", "Custom"]
+
+
+@dataclasses.dataclass(frozen=True)
+class AsList(Transform):
+    """Deliver images as they are stored, each of its own size: a list of tensors instead of one.
+
+    It stands alone in the list of a field's transforms. The tensors are (channels, height, width), uint8 or uint16; of
+    label maps (height, width), int64. They stay in host memory whatever the loader's device.
+
+    Examples
+    --------
+    >>> AsList()
+    AsList()
+    """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +55,8 @@ class Custom(PixelOp):
     >>> Custom(darken).name
     'Custom(darken)'
     """
+
+    any_channels: ClassVar[bool] = True
 
     fn: Callable[..., Any]
     _: dataclasses.KW_ONLY

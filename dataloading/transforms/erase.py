@@ -7,7 +7,7 @@ import functools
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -64,6 +64,8 @@ class RandomErasing(PixelOp):
     'random'
     """
 
+    any_channels: ClassVar[bool] = True
+
     p: float = 0.5
     scale: Sequence[float] = (0.02, 0.33)
     ratio: Sequence[float] = (0.3, 3.3)
@@ -110,6 +112,8 @@ class Cutout(PixelOp):
     >>> Cutout(8)
     Cutout(size=8, fill=0, p=1.0)
     """
+
+    any_channels: ClassVar[bool] = True
 
     size: int
     fill: float | Sequence[float] = 0

@@ -432,5 +432,6 @@ class RandomTranslate(Geometry):
         if state.dtype != "uint8":
             raise UsageError(f"{self.name} needs uint8 images, got {state.dtype}. Put it before Normalize")
         word = _fill_word(self.name, self.fill)
-        fill = np.array([(word >> shift) & 255 for shift in (0, 8, 16)], dtype=np.uint8)
+        levels = [(word >> shift) & 255 for shift in (0, 8, 16)]
+        fill = np.array(levels if state.channels == 3 else levels[:1] * state.channels, dtype=np.uint8)
         return Step(move.translate, arguments=(np.array([self.padding], dtype=np.int64), fill)), state

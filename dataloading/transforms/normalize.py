@@ -74,6 +74,7 @@ class Normalize(PixelOp):
     """
 
     mirrors: ClassVar[bool] = True
+    any_channels: ClassVar[bool] = True
 
     mean: float | Sequence[float]
     std: float | Sequence[float]
@@ -140,6 +141,7 @@ class ToDtype(PixelOp):
     """
 
     mirrors: ClassVar[bool] = True
+    any_channels: ClassVar[bool] = True
 
     dtype: str = "float32"
     scale: bool = False
