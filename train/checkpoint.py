@@ -1,4 +1,4 @@
-"""Checkpoints that are either whole or not there, and that continue a run bit for bit.
+"""Checkpoints that are either whole or not there, and that continue a run bit for bit, on other ranks exactly.
 
 Owns the layout on disk and the order of writes. A checkpoint is a directory ``step-00000123``:
 
@@ -37,9 +37,10 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from dataloading import UsageError
 
 from .distributed import World, barrier, broadcast_object
+from .elastic import merge_rank_states
 from .model import MovingAverage
 
-VERSION = 1
+VERSION = 2
 _NAME = re.compile(r"step-(\d{8,})")
 
 
@@ -53,13 +54,13 @@ class Progress:
         Optimiser steps taken.
     epoch : int
         Epoch under way, or the next one.
-    step_in_epoch : int
-        Optimiser steps taken in it.
+    images : int
+        Images of it that were used, over all ranks.
     """
 
     step: int = 0
     epoch: int = 0
-    step_in_epoch: int = 0
+    images: int = 0
 
 
 def newest_checkpoint(directory: Path) -> Path | None:
@@ -167,9 +168,9 @@ def read_meta(path: Path, expected: dict[str, Any]) -> dict[str, Any]:
     if meta.get("version") != VERSION:
         raise UsageError(f"{path} has checkpoint version {meta.get('version')}, this program reads {VERSION}")
     for key, value in expected.items():
-        if meta.get(key) != value:
+        if meta["run"].get(key) != value:
             raise UsageError(
-                f"{path} was saved with {key} = {meta.get(key)!r}, this run has {value!r}; "
+                f"{path} was saved with {key} = {meta['run'].get(key)!r}, this run has {value!r}; "
                 "resume with the options of the interrupted run, or start a new --output"
             )
     return meta
@@ -183,20 +184,21 @@ def load_checkpoint(
     optimizer: torch.optim.Optimizer,
     ema: MovingAverage | None,
     expected: dict[str, Any],
-) -> tuple[Progress, dict[str, Any]]:
+) -> tuple[Progress, dict[str, Any], dict[str, Any]]:
     """Read one checkpoint into the objects given; every rank calls it.
 
     Returns
     -------
     tuple
-        Where the run stands, and this rank's own state.
+        Where the run stands; this rank's own state, or what `merge_rank_states` makes of the saving ranks' where
+        their number was another; and ``meta.json`` with the checkpoint's path.
 
     Raises
     ------
     UsageError
         It does not fit this run.
     """
-    meta = read_meta(path, {**expected, "world_size": world.world_size})
+    meta = read_meta(path, expected)
     weights, optimizer_state = get_state_dict(model, optimizer)
     state: dict[str, Any] = {"model": weights, "optimizer": optimizer_state}
     if ema is not None:
@@ -204,9 +206,23 @@ def load_checkpoint(
     with _quiet():
         state_dict_loader.load(state, checkpoint_id=path, no_dist=not dist.is_initialized())
     set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    if meta["world_size"] == world.world_size:
+        rank_state = _read_rank_state(path, world.rank)
+    else:
+        # One rank reads them all: on a shared file system, every rank reading every file would be a storm.
+        states = [_read_rank_state(path, rank) for rank in range(meta["world_size"])] if world.is_main else []
+        rank_state = broadcast_object(merge_rank_states(states) if world.is_main else None)  # type: ignore[assignment]
+    return (
+        Progress(step=meta["step"], epoch=meta["epoch"], images=meta["images"]),
+        rank_state,
+        {**meta, "path": str(path)},
+    )
+
+
+def _read_rank_state(path: Path, rank: int) -> dict[str, Any]:
     # Written by this program beside the weights; it holds NumPy and Python generator states, not only tensors.
-    rank_state: dict[str, Any] = torch.load(path / f"rank-{world.rank}.pt", map_location="cpu", weights_only=False)
-    return Progress(step=meta["step"], epoch=meta["epoch"], step_in_epoch=meta["step_in_epoch"]), rank_state
+    state: dict[str, Any] = torch.load(path / f"rank-{rank}.pt", map_location="cpu", weights_only=False)
+    return state
 
 
 def choose_checkpoint(resume: str, directory: Path | None) -> Path | None:

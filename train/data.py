@@ -30,6 +30,8 @@ class TrainingData:
         What they were asked to be.
     classes : list of str
         Names of the classes, by number.
+    num_images : int
+        Images of a training epoch, before any are left out.
     val_loader : TrainingLoader or None
         Validation batches, as many on every rank.
     num_val : int
@@ -39,6 +41,7 @@ class TrainingData:
     loader: TrainingLoader
     spec: LoaderSpec
     classes: list[str]
+    num_images: int
     val_loader: TrainingLoader | None
     num_val: int
 
@@ -78,7 +81,7 @@ def make_data(options: TrainOptions, world: World, device: torch.device) -> Trai
         training=True,
         indices=train_indices,
         batch_size=data.batch_size,
-        drop_last=data.drop_last,
+        tail=options.tail,
         **common,
     )
     val_loader, num_val = None, 0
@@ -90,12 +93,20 @@ def make_data(options: TrainOptions, world: World, device: torch.device) -> Trai
             raise UsageError(f"{path} has {len(val_source.classes)} classes, {data.data} has {len(source.classes)}")
         num_val = len(val_source) if val_indices is None else len(val_indices)
         batch_size = data.val_batch_size or data.batch_size
-        val_spec = LoaderSpec(path=path, training=False, indices=val_indices, batch_size=batch_size, **common)
+        val_spec = LoaderSpec(
+            path=path,
+            training=False,
+            indices=val_indices,
+            batch_size=batch_size,
+            tail="even" if data.loader == "beton" else "pad",
+            **common,
+        )
         val_loader = make_loader(data.loader, val_spec)
     return TrainingData(
         loader=make_loader(data.loader, spec),
         spec=spec,
         classes=source.classes,
+        num_images=len(source) if train_indices is None else len(train_indices),
         val_loader=val_loader,
         num_val=num_val,
     )

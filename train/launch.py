@@ -33,8 +33,8 @@ def training_arguments(values: Mapping[str, Any]) -> list[str]:
 
     Examples
     --------
-    >>> training_arguments({"batch_size": 8, "drop_last": False})
-    ['--batch-size=8', '--no-drop-last']
+    >>> training_arguments({"batch_size": 8, "scale_lr": False})
+    ['--batch-size=8', '--no-scale-lr']
     """
     arguments = []
     for name, value in values.items():

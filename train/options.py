@@ -19,6 +19,7 @@ from dataloading import UsageError
 LOADERS = ("beton", "torch", "torch-fast", "ffcv")
 STRATEGIES = ("ddp", "fsdp")
 PRECISIONS = ("none", "bf16", "fp16")
+TAILS = ("auto", "even", "pad", "drop")
 REAL = "real"
 
 
@@ -73,7 +74,13 @@ class DataOptions:
     prefetch: int = option(2, "batches prepared ahead (per worker for the torch loaders)")
     image_size: int = option(224, "side of the training and validation crop, pixels")
     resize_size: int = option(256, "shorter side before the validation crop, pixels")
-    drop_last: bool = option(True, "leave out the incomplete last batch of a training epoch")
+    tail: str = option(
+        "auto",
+        "the end of a training epoch that fills no whole batch: `even` spreads it, every image once in batches that "
+        "differ by one image (beton); `pad` makes the last batch smaller; `drop` leaves it out; `auto` is even for "
+        "beton, drop for the others and with --compile, which wants one shape",
+        choices=TAILS,
+    )
 
     def __post_init__(self) -> None:
         _check_choices(self)
@@ -97,6 +104,10 @@ class DataOptions:
             _check_range(self, name, low=1)
         _check_range(self, "val_batch_size", low=0)
         _check_range(self, "num_workers", low=-1)
+        if self.tail == "even" and self.loader != "beton":
+            raise _fail(
+                "tail", self.tail, f"--loader {self.loader} deals an epoch out as DistributedSampler does: pad or drop"
+            )
         if self.resize_size < self.image_size:
             raise _fail("resize_size", self.resize_size, f"it must not be below --image-size ({self.image_size})")
 
@@ -214,6 +225,13 @@ class TrainOptions:
     model: ModelOptions
     optim: OptimOptions
     run: RunOptions
+
+    @property
+    def tail(self) -> str:
+        """What becomes of a training epoch's end: ``even``, ``pad`` or ``drop``."""
+        if self.data.tail != "auto":
+            return self.data.tail
+        return "even" if self.data.loader == "beton" and not self.model.compile else "drop"
 
     def flat(self) -> dict[str, Any]:
         """Return every option under its own name, as the command line spells it with underscores."""

@@ -1,4 +1,7 @@
-"""The learning rate as a pure function of the step: nothing to save, nothing to get out of step."""
+"""The learning rate as a pure function of how much of the run is done: nothing to save, nothing to get out of step.
+
+It is asked in shares of the run, not in steps, so that a run that goes on with other batches stays on its curve.
+"""
 
 from __future__ import annotations
 
@@ -16,32 +19,31 @@ class Schedule:
     ----------
     peak : float
         Learning rate at the end of the warm-up.
-    warmup_steps, total_steps : int
-        Optimiser steps; the warm-up is cut to half of the total.
+    warmup : float
+        Share of the run that warms up, 0 to 0.5.
 
     Raises
     ------
     UsageError
-        There is no step to take.
+        The share is out of range.
 
     Examples
     --------
-    >>> [round(Schedule(peak=1.0, warmup_steps=2, total_steps=6)(step), 3) for step in range(6)]
+    >>> schedule = Schedule(peak=1.0, warmup=2 / 6)
+    >>> [round(schedule(step / 6, (step + 1) / 6), 3) for step in range(6)]
     [0.5, 1.0, 1.0, 0.854, 0.5, 0.146]
     """
 
     peak: float
-    warmup_steps: int
-    total_steps: int
+    warmup: float
 
     def __post_init__(self) -> None:
-        if self.total_steps < 1 or self.warmup_steps < 0:
-            raise UsageError(f"a schedule needs at least one step, got {self}")
+        if not 0 <= self.warmup <= 0.5:
+            raise UsageError(f"a warm-up takes 0 to 0.5 of the run, got {self.warmup}")
 
-    def __call__(self, step: int) -> float:
-        """Return the learning rate of optimiser step `step`, counted from 0."""
-        warmup = min(self.warmup_steps, self.total_steps // 2)
-        if step < warmup:
-            return self.peak * (step + 1) / warmup
-        progress = min(1.0, (step - warmup) / (self.total_steps - warmup))
+    def __call__(self, start: float, end: float) -> float:
+        """Return the learning rate of the step that takes the run from `start` to `end`, shares of it (0 to 1)."""
+        if start < self.warmup:
+            return self.peak * min(1.0, end / self.warmup)
+        progress = min(1.0, (start - self.warmup) / (1.0 - self.warmup))
         return self.peak * 0.5 * (1.0 + math.cos(math.pi * progress))

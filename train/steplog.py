@@ -53,8 +53,6 @@ class StepLog:
         How many ranks to add up.
     device : torch.device
         Where the losses are.
-    total_steps : int
-        For the line's "12/100".
     flops_per_image : float
         Of forward and backward; 0 leaves the utilisation out.
     peak_flops : float
@@ -69,7 +67,6 @@ class StepLog:
         *,
         world: World,
         device: torch.device,
-        total_steps: int,
         flops_per_image: float,
         peak_flops: float,
         has_loss: bool,
@@ -77,17 +74,17 @@ class StepLog:
         self._log = log
         self._world = world
         self._device = device
-        self._total_steps = total_steps
         self._flops_per_image = flops_per_image
         self._peak_flops = peak_flops
         self._has_loss = has_loss
         self._pending: list[Step] = []
         self._monitor = DeviceMonitor(device if world.is_main else torch.device("cpu"))
         self.monitor_problem = self._monitor.problem
-        self.start_epoch()
+        self.start_epoch(total_steps=0)
 
-    def start_epoch(self) -> None:
-        """Begin the sums of an epoch."""
+    def start_epoch(self, *, total_steps: int) -> None:
+        """Begin the sums of an epoch; `total_steps` of the run is for the lines' "12/100"."""
+        self._total_steps = total_steps
         self.epoch_images = 0
         self._epoch_waited = 0.0
         self._epoch_total = 0.0

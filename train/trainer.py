@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from .checkpoint import (
 from .clock import StepClock
 from .data import make_data
 from .distributed import StopVote, World, detect_world, pick_device, process_group
+from .elastic import seed_rank
 from .loaders import TrainBatch, TrainingLoader
 from .loaders.base import Normaliser
 from .metrics import RunLog
@@ -72,36 +74,30 @@ class Trainer:
         self._data = make_data(options, world, device)
         self._loader = self._data.loader
         data, optim = options.data, options.optim
-        self._micro_batches = len(self._loader)
-        if self._micro_batches == 0:
+        if len(self._loader) == 0:
             raise UsageError(
                 f"an epoch of {data.data} gives no batch of {data.batch_size} images on {world.world_size} processes; "
-                "lower --batch-size or pass --no-drop-last"
+                "lower --batch-size or pass --tail pad"
             )
-        self._steps_per_epoch = -(-self._micro_batches // optim.accum)
-        self._total_steps = optim.steps or optim.epochs * self._steps_per_epoch
+        self._steps_per_epoch = -(-len(self._loader) // optim.accum)
         scale = data.batch_size * world.world_size * optim.accum / 256 if optim.scale_lr else 1.0
-        self.schedule = Schedule(
-            peak=optim.lr * scale,
-            warmup_steps=round(optim.warmup_epochs * self._steps_per_epoch),
-            total_steps=self._total_steps,
-        )
+        run_epochs = optim.steps / self._steps_per_epoch if optim.steps else optim.epochs
+        self.schedule = Schedule(peak=optim.lr * scale, warmup=min(0.5, optim.warmup_epochs / run_epochs))
         self._output = Path(options.run.output) if options.run.output else None
         self._progress = Progress()
         self._flops_per_image = 0.0
         self._network: NetworkWork | None = None
         simulated = make_simulated(options, self.clock)
         self._work: Work = simulated if simulated is not None else self._make_network()
-        resumed = self._resume() if self._network is not None else False
+        self._resumed_from = self._resume()
         log_path = self._output / "log.jsonl" if self._output is not None else None
-        if log_path is not None and world.is_main and not resumed:
+        if log_path is not None and world.is_main and self._resumed_from is None:
             log_path.unlink(missing_ok=True)
         self.log = RunLog(log_path, active=world.is_main)
         self._steps = StepLog(
             self.log,
             world=world,
             device=device,
-            total_steps=self._total_steps,
             flops_per_image=self._flops_per_image,
             peak_flops=options.run.peak_tflops * 1e12,
             has_loss=self._network is not None,
@@ -127,13 +123,13 @@ class Trainer:
                 weight_decay=options.optim.weight_decay,
                 decay_norms=options.optim.norm_weight_decay,
             ),
-            lr=self.schedule(0),
+            lr=self.schedule.peak,  # set anew in each step
             momentum=options.optim.momentum,
             nesterov=options.optim.nesterov,
         )
         self._ema = MovingAverage(self._replica.module, options.optim.ema) if options.optim.ema else None
         # Weights were drawn alike on all ranks; dropout must not be.
-        torch.manual_seed(options.run.seed * 1_000_003 + self._world.rank + 1)
+        seed_rank(options.run.seed, 0, self._world.rank)
         self._network = NetworkWork(
             options,
             world=self._world,
@@ -165,54 +161,69 @@ class Trainer:
         self._announce()
         stopped = False
         with self._signals_noted():
-            while self._progress.step < self._total_steps and not stopped:
-                stopped = self._train_epoch()
+            while not (self._finished or stopped):
+                stopped, whole = self._train_epoch()
                 if not stopped:
-                    self._finish_epoch()
+                    self._finish_epoch(whole=whole)
             stopped = self._vote.settle() or stopped
         self._steps.flush()
-        finished = self._progress.step >= self._total_steps
+        finished = self._finished
         if self._network is not None and (stopped or options.run.checkpoint_steps):
             self._save()
         self.log.record("done", step=self._progress.step, finished=finished, seconds=time.perf_counter() - self._born)
         self.log.say("stopped by a signal" if stopped and not finished else "done")
         return STOPPED if stopped and not finished else 0
 
-    def _train_epoch(self) -> bool:
-        epoch = self._progress.epoch
+    @property
+    def _finished(self) -> bool:
+        optim, progress = self._options.optim, self._progress
+        return progress.step >= optim.steps if optim.steps else progress.epoch >= optim.epochs
+
+    def _share_done(self, progress: Progress) -> float:
+        """Return how much of the run is done: of its images, or with ``--steps`` of its steps, whatever their size."""
+        optim = self._options.optim
+        if optim.steps:
+            return progress.step / optim.steps
+        return (progress.epoch + progress.images / self._data.num_images) / optim.epochs
+
+    def _total_steps(self) -> int:
+        """Count the steps of the whole run; those of the past may have had another size."""
+        optim, progress = self._options.optim, self._progress
+        if self._finished:
+            return progress.step
+        left = -(-self._loader.batches_left // optim.accum)
+        later = max(0, optim.epochs - progress.epoch - 1)
+        return optim.steps or progress.step + left + later * self._steps_per_epoch
+
+    def _train_epoch(self) -> tuple[bool, bool]:
+        """Train what is left of an epoch; return whether a signal stopped it, and whether it was seen to its end."""
         self._epoch_start = time.perf_counter()
-        self._steps.start_epoch()
-        if self._progress.step_in_epoch == self._steps_per_epoch:
-            return False  # stopped after the last step of an epoch, before its end was dealt with
-        if self._progress.step_in_epoch == 0:
-            self._loader.set_epoch(epoch)
+        self._loader.set_epoch(self._progress.epoch)  # where a resumed loader stands already
+        left = self._loader.batches_left
+        self._steps.start_epoch(total_steps=self._total_steps())
         batches = iter(self._loader)
         try:
-            while self._progress.step_in_epoch < self._steps_per_epoch and self._progress.step < self._total_steps:
-                self._train_step(batches)
-                if self._vote.cast(self._stop_asked):
-                    return True
+            while left and not self._finished:
+                micro_batches = min(self._options.optim.accum, left)
+                self._train_step(batches, micro_batches)
+                left -= micro_batches
+                if self._vote.cast(self._stop_asked) and not self._finished:
+                    return True, False
                 every = self._options.run.checkpoint_steps
                 if every and self._progress.step % every == 0 and self._network is not None:
                     self._save()
-            if self._progress.step_in_epoch == self._steps_per_epoch and next(batches, None) is not None:
+            if not left and next(batches, None) is not None:
                 # Asking once more also tells the loader that the epoch is over: ours begins the next one meanwhile.
-                raise UsageError(
-                    f"--loader {self._options.data.loader} delivers more than the {self._micro_batches} batches of "
-                    "its length"
-                )
+                raise UsageError(f"--loader {self._options.data.loader} delivers more batches than it said")
         finally:
             # Leaving early must end the loader's work now, not when the garbage collector finds it.
             close = getattr(batches, "close", None)
             if close is not None:
                 close()
-        return False
+        return False, not left
 
-    def _train_step(self, batches: Iterator[TrainBatch]) -> None:
+    def _train_step(self, batches: Iterator[TrainBatch], micro_batches: int) -> None:
         progress = self._progress
-        accum = self._options.optim.accum
-        micro_batches = min(accum, self._micro_batches - progress.step_in_epoch * accum)
-        lr = self.schedule(progress.step)
         num_images, loss_sum = 0, None
         for micro in range(micro_batches):
             self.clock.fetching()
@@ -220,12 +231,14 @@ class Trainer:
             self.clock.fetched()
             if batch is None:
                 raise UsageError(
-                    f"--loader {self._options.data.loader} ended epoch {progress.epoch} at step "
-                    f"{progress.step_in_epoch} of {self._steps_per_epoch}: it delivers less than its length says"
+                    f"--loader {self._options.data.loader} ended epoch {progress.epoch} after {progress.images} "
+                    f"images of {self._data.num_images}: it delivers fewer batches than it said"
                 )
             num_images += batch.global_size
             loss = self._work.micro_batch(batch, step=progress.step, micro=micro, last=micro == micro_batches - 1)
             loss_sum = loss if loss_sum is None else loss_sum + loss
+        self._progress = replace(progress, step=progress.step + 1, images=progress.images + num_images)
+        lr = self.schedule(self._share_done(progress), self._share_done(self._progress))
         self._work.update(step=progress.step, lr=lr, num_images=num_images)
         assert loss_sum is not None
         times = self.clock.step_done()
@@ -239,16 +252,12 @@ class Trainer:
                 times=times,
             )
         )
-        self._progress = Progress(
-            step=progress.step + 1, epoch=progress.epoch, step_in_epoch=progress.step_in_epoch + 1
-        )
         if self._progress.step % self._options.run.log_steps == 0:
             self._steps.flush()
 
-    def _finish_epoch(self) -> None:
+    def _finish_epoch(self, *, whole: bool) -> None:
         self._steps.flush()
         progress = self._progress
-        whole = progress.step_in_epoch == self._steps_per_epoch
         seconds = time.perf_counter() - self._epoch_start
         record: dict[str, Any] = {
             "epoch": progress.epoch,
@@ -308,11 +317,17 @@ class Trainer:
             torch=torch.__version__,
             num_cores=num_cores(),
             steps_per_epoch=self._steps_per_epoch,
-            total_steps=self._total_steps,
+            total_steps=self._total_steps(),
             startup_s=time.perf_counter() - self._born,
             device_monitor=self._steps.monitor_problem or "nvml",
         )
         simulated = self._network is None
+        saved = self._resumed_from
+        if saved is not None:
+            self.log.say(
+                f"resumed {saved['path']}: epoch {saved['epoch']} after {saved['images']} of {self._data.num_images} "
+                f"images, saved by {saved['world_size']} process(es) with batch size {saved['options']['batch_size']}"
+            )
         self.log.say(
             f"{options.data.loader} loader, {self._world.world_size} process(es) on {self._device.type}, "
             + (
@@ -320,24 +335,23 @@ class Trainer:
                 if simulated
                 else f"{options.model.model} with {options.model.strategy}"
             )
-            + f", {self._steps_per_epoch} steps per epoch, steps {self._progress.step} to {self._total_steps}"
+            + f", {self._steps_per_epoch} steps per epoch, steps {self._progress.step} to {self._total_steps()}"
         )
 
     # ------------------------------------------------------------------ checkpoints and signals
 
     def _identity(self) -> dict[str, Any]:
-        """Return what must be the same for a run to continue as if it had not been interrupted."""
+        """Return what must be the same for a run to be continued: its data, its network and its length."""
         options = self._options
         return {
             "model": options.model.model,
             "classes": len(self._data.classes),
-            "batch_size": options.data.batch_size,
-            "accum": options.optim.accum,
+            "images": self._data.num_images,
             "seed": options.run.seed,
             "amp": options.model.amp,
             "ema": options.optim.ema > 0,
-            "steps_per_epoch": self._steps_per_epoch,
-            "total_steps": self._total_steps,
+            "epochs": options.optim.epochs,
+            "steps": options.optim.steps,
         }
 
     def _save(self) -> None:
@@ -363,17 +377,18 @@ class Trainer:
             optimizer=self._optimizer,
             ema=self._ema,
             rank_state=rank_state,
-            meta={**self._identity(), "options": self._options.flat()},
+            meta={"run": self._identity(), "warmup": self.schedule.warmup, "options": self._options.flat()},
             keep=self._options.run.keep,
         )
         self.log.record("checkpoint", step=self._progress.step, path=str(path))
 
-    def _resume(self) -> bool:
+    def _resume(self) -> dict[str, Any] | None:
+        """Go on from the checkpoint that ``--resume`` names; return its ``meta.json``, or None without one."""
         directory = self._output / "checkpoints" if self._output is not None else None
         path = choose_checkpoint(self._options.run.resume, directory)
         if path is None or self._network is None:
-            return False
-        self._progress, state = load_checkpoint(
+            return None
+        self._progress, state, meta = load_checkpoint(
             path,
             world=self._world,
             model=self._replica.module,
@@ -389,11 +404,18 @@ class Trainer:
                 for name, tensor in tensors.items():
                     tensor.copy_(state[kind][name])
         self._network.scaler.load_state_dict(state["scaler"])
-        self._network.tally.sums.copy_(state["tally"])
-        if 0 < self._progress.step_in_epoch < self._steps_per_epoch:
+        if self._progress.images:
             self._loader.load_state_dict(state["loader"])
-        set_random_state(state["random"], self._device)
-        return True
+        # With --steps the warm-up depends on the size of a step; the run keeps the curve it began with.
+        self.schedule = replace(self.schedule, warmup=meta["warmup"])
+        if "random" in state:
+            self._network.tally.sums.copy_(state["tally"])
+            set_random_state(state["random"], self._device)
+        else:
+            if self._world.is_main:
+                self._network.tally.sums.copy_(state["tally"])
+            seed_rank(self._options.run.seed, self._progress.step, self._world.rank)
+        return meta
 
     @contextmanager
     def _signals_noted(self) -> Iterator[None]:

@@ -4,9 +4,10 @@ Owns forward, backward, loss weighting, scaling, clipping and the optimiser; the
 know which of the two kinds runs.
 
 **Loss weighting.** The gradient of an optimiser step is that of the mean loss over all images that count, of all
-ranks and all micro-batches: a micro-batch's loss is the sum over its rows times ``world_size / nominal``, with
-``nominal = batch_size * world_size * accum`` (DDP and FSDP divide by the world size), and when an incomplete batch
-made the true number differ, gradients are scaled by ``nominal / num_images`` before clipping.
+ranks and all micro-batches, however unequal their shares: a micro-batch's loss is the sum over its rows times
+``world_size / nominal``, with ``nominal = batch_size * world_size * accum`` (DDP and FSDP divide by the world size),
+and where the sum of the micro-batches' `global_size`, which is known only after the last of them, is not ``nominal``,
+gradients are scaled by ``nominal / num_images`` before clipping.
 """
 
 from __future__ import annotations
@@ -132,10 +133,8 @@ class NetworkWork:
     def micro_batch(self, batch: TrainBatch, *, step: int, micro: int, last: bool) -> torch.Tensor:
         """Add one micro-batch's gradients to those of this step."""
         optim = self._options.optim
-        # A rank whose rows are all padding still takes part in the collectives, with weight zero.
-        num_rows = batch.num_valid or len(batch.labels)
-        images, labels = self._normaliser(batch.images[:num_rows]), batch.labels[:num_rows]
-        targets = labels
+        images, labels = computed_rows(batch)
+        images, targets = self._normaliser(images), labels
         if optim.mixup or optim.cutmix:
             key = (self._options.run.seed, step, micro, self._world.rank)
             images, targets = mix_batch(
@@ -181,10 +180,25 @@ class NetworkWork:
         tally = Tally(self._device)
         with self._replica.evaluating(self._ema) as module, torch.no_grad():
             for batch in batches:
+                images, labels = computed_rows(batch)
                 with self.precision():
-                    logits = module(normaliser(batch.images))
-                tally.add(logits, batch.labels, batch.num_valid, row_losses(logits, batch.labels, 0.0))
+                    logits = module(normaliser(images))
+                tally.add(logits, labels, batch.num_valid, row_losses(logits, labels, 0.0))
         return tally.result()
+
+
+def computed_rows(batch: TrainBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the images and labels that a rank computes: those that count, or one that does not if none do.
+
+    A rank without images of its own (fewer are left than there are ranks) must still take part in the collectives
+    of forward and backward; its single row has weight zero.
+    """
+    images, labels, num_valid, _ = batch
+    if num_valid:
+        return images[:num_valid], labels[:num_valid]
+    if len(labels):
+        return images[:1], labels[:1]
+    return images.new_zeros((1, *images.shape[1:])), labels.new_zeros(1)
 
 
 def make_simulated(options: TrainOptions, clock: StepClock) -> SimulatedWork | None:

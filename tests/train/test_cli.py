@@ -47,8 +47,8 @@ def test_the_command_line_becomes_the_options(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_training_arguments_speak_the_same_language(tmp_path: Path) -> None:
-    words = training_arguments({"data": str(tmp_path), "drop_last": False, "channels_last": True, "lr": 0.5})
-    assert words == [f"--data={tmp_path}", "--no-drop-last", "--channels-last", "--lr=0.5"]
+    words = training_arguments({"data": str(tmp_path), "scale_lr": False, "channels_last": True, "lr": 0.5})
+    assert words == [f"--data={tmp_path}", "--no-scale-lr", "--channels-last", "--lr=0.5"]
 
 
 def test_local_processes_know_their_place_and_end_when_one_fails(tmp_path: Path) -> None:

@@ -68,14 +68,15 @@ def test_raw_images_and_missing_class_names_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", STATEFUL)
-@pytest.mark.parametrize(("world_size", "drop_last"), [(1, False), (2, False), (2, True)])
+@pytest.mark.parametrize(("world_size", "tail"), [(1, "pad"), (2, "pad"), (2, "drop")])
 def test_labels_come_in_distributed_samplers_order_with_the_right_shares(
-    name: str, world_size: int, drop_last: bool, beton: Path
+    name: str, world_size: int, tail: str, beton: Path
 ) -> None:
     source = open_source(str(beton))
     every = [source[index].label for index in range(NUM_IMAGES)]
+    drop_last = tail == "drop"
     for rank in range(world_size):
-        wanted = spec(beton, rank=rank, world_size=world_size, drop_last=drop_last, num_workers=0)
+        wanted = spec(beton, rank=rank, world_size=world_size, tail=tail, num_workers=0)
         loader = make_loader(name, wanted)
         sampler = DistributedSampler(every, world_size, rank, shuffle=True, seed=5, drop_last=drop_last)
         shares = Shares(num_samples=NUM_IMAGES, rank=rank, world_size=world_size, batch_size=4, drop_last=drop_last)

@@ -30,12 +30,12 @@ UNEVEN: dict[str, Any] = {
     "epochs": 3,
     "batch_size": 4,
     "val_batch_size": 3,
-    "drop_last": False,
+    "tail": "pad",
     "clip_norm": 0.5,
     "keep": 99,
 }
 FSDP_EMA: dict[str, Any] = {"strategy": "fsdp", "ema": 0.9}
-BATCH_NORM: dict[str, Any] = {"model": "tiny-bn", "drop_last": True, "val_batch_size": 5}
+BATCH_NORM: dict[str, Any] = {"model": "tiny-bn", "tail": "drop", "val_batch_size": 5}
 # Long enough to be hit by a signal: 160 steps.
 LONG: dict[str, Any] = {"model": "tiny-bn", "epochs": 40, "val": "", "checkpoint_steps": 1000}
 # "resume": the directory of a checkpoint, under the directory of all outputs.

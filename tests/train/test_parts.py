@@ -45,14 +45,28 @@ def test_shares_count_what_distributed_sampler_deals(num: int, world: int, batch
 
 
 def test_schedule_rises_falls_and_survives_tiny_runs() -> None:
-    schedule = Schedule(peak=0.4, warmup_steps=10, total_steps=100)
-    rates = [schedule(step) for step in range(100)]
+    schedule = Schedule(peak=0.4, warmup=0.1)
+    rates = [schedule(step / 100, (step + 1) / 100) for step in range(100)]
     assert rates[0] == pytest.approx(0.04) and max(rates) == pytest.approx(0.4)
     assert all(a < b for a, b in itertools.pairwise(rates[:10]))
     assert all(a >= b for a, b in itertools.pairwise(rates[10:])) and rates[-1] < 1e-3
-    assert Schedule(peak=1.0, warmup_steps=50, total_steps=1)(0) == 1.0
-    with pytest.raises(UsageError):
-        Schedule(peak=1.0, warmup_steps=0, total_steps=0)
+    assert Schedule(peak=1.0, warmup=0.5)(0.0, 1.0) == 1.0
+    with pytest.raises(UsageError, match=r"got 0.7"):
+        Schedule(peak=1.0, warmup=0.7)
+
+
+@given(st.integers(1, 30), st.integers(1, 30))
+def test_halving_the_steps_keeps_the_learning_rate_on_its_curve(num_steps: int, warm: int) -> None:
+    """A run that goes on with batches of twice the size takes every second value, but for the warm-up's step width."""
+    warmup = min(0.5, warm / (2 * num_steps))
+    schedule = Schedule(peak=1.0, warmup=warmup)
+    small = [schedule(step / (2 * num_steps), (step + 1) / (2 * num_steps)) for step in range(2 * num_steps)]
+    large = [schedule(step / num_steps, (step + 1) / num_steps) for step in range(num_steps)]
+    for step, rate in enumerate(large):
+        warming = step / num_steps < warmup
+        assert rate == (small[2 * step + 1] if warming and (2 * step + 1) / (2 * num_steps) < warmup else rate)
+        if not warming:
+            assert rate == small[2 * step]
 
 
 @pytest.mark.parametrize("size", [1, 5])

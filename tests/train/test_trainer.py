@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from dataloading import UsageError
+from train.checkpoint import newest_checkpoint
 from train.metrics import read_log
 from train.options import make_options
 from train.trainer import STOPPED, Trainer, run_training
@@ -27,8 +28,8 @@ def interrupted(output: Path, at_step: int, monkeypatch: pytest.MonkeyPatch, **v
     """Train, and die when the given step has been taken but not saved."""
     real = Trainer._train_step
 
-    def dying(self: Trainer, batches: Any) -> None:
-        real(self, batches)
+    def dying(self: Trainer, *arguments: Any) -> None:
+        real(self, *arguments)
         if self._progress.step == at_step:
             raise KilledError
 
@@ -63,11 +64,10 @@ def test_a_killed_run_resumes_bit_for_bit(
     starts = only(resumed, "start")
     assert [start["step"] for start in starts] == [0, at_step - 1]
     assert losses(resumed) == losses(whole)
-    keys = ("train_loss", "train_top1", "train_num_images")
-    assert [[r[key] for key in keys] for r in only(resumed, "epoch")] == [
-        [r[key] for key in keys] for r in only(whole, "epoch")
-    ]
-    assert [r["loss"] for r in only(resumed, "eval")] == [r["loss"] for r in only(whole, "eval")]
+    for event, keys in (("epoch", ("train_loss", "train_top1", "train_num_images")), ("eval", ("loss", "top1"))):
+        # The end of an epoch that was saved with its last step is dealt with, and logged, again.
+        ends = [{r["epoch"]: [r[key] for key in keys] for r in only(log, event)} for log in (resumed, whole)]
+        assert ends[0] == ends[1] and len(ends[0]) == values["epochs"]
 
 
 def test_dropout_resumes_bit_for_bit(beton: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def test_dropout_resumes_bit_for_bit(beton: Path, tmp_path: Path, monkeypatch: p
 
 def test_accumulated_micro_batches_equal_one_big_batch(beton: Path, tmp_path: Path) -> None:
     """Same order, same images: 3 x 3 images a step train like 9, the incomplete last step (27 = 2 x 12 + 3) too."""
-    common = {"data": str(beton), "epochs": 2, "drop_last": False, "clip_norm": 0.5, "nesterov": False}
+    common = {"data": str(beton), "epochs": 2, "tail": "pad", "clip_norm": 0.5, "nesterov": False}
     big = train_here(tmp_path / "big", batch_size=12, **common)
     small = train_here(tmp_path / "small", batch_size=3, accum=4, **common)
     assert [record["images"] for record in only(small, "step")] == [12, 12, 3, 12, 12, 3]
@@ -96,11 +96,10 @@ def test_accumulated_micro_batches_equal_one_big_batch(beton: Path, tmp_path: Pa
 
 
 def test_each_epoch_counts_each_image_once(beton: Path, folder: Path, tmp_path: Path) -> None:
-    """No image is lost with --no-drop-last, and validation counts every image of --val."""
-    for loader, data in (("torch", folder), ("beton", beton)):
-        records = train_here(
-            tmp_path / loader, loader=loader, data=str(data), val=str(data), val_batch_size=5, epochs=1, drop_last=False
-        )
+    """No image is lost unless --tail drop says so, and validation counts every image of --val."""
+    for loader, data, tail in (("torch", folder, "pad"), ("beton", beton, "pad"), ("beton", beton, "auto")):
+        values = {"loader": loader, "data": str(data), "val": str(data), "tail": tail}
+        records = train_here(tmp_path / f"{loader}-{tail}", val_batch_size=5, epochs=1, **values)
         assert only(records, "epoch")[0]["train_num_images"] == NUM_IMAGES
         evaluation = only(records, "eval")[0]
         assert evaluation["num_images"] == NUM_IMAGES and evaluation["top5"] == 100.0
@@ -128,10 +127,11 @@ def test_validating_does_not_change_the_training(beton: Path, tmp_path: Path) ->
 def test_records_say_where_the_time_went(beton: Path, tmp_path: Path) -> None:
     records = train_here(tmp_path, data=str(beton), loader="beton", epochs=1, peak_tflops=1.0, log_steps=4)
     steps = only(records, "step")
-    assert [step["step"] for step in steps] == list(range(6))
+    assert [step["step"] for step in steps] == list(range(7))
+    assert [step["images"] for step in steps] == [4, 4, 4, 4, 4, 4, 3]
     for step in steps:
-        assert 0 <= step["wait_s"] <= step["step_s"] and step["images"] == 4
-        assert step["images_per_s"] == pytest.approx(4 / step["step_s"])
+        assert 0 <= step["wait_s"] <= step["step_s"]
+        assert step["images_per_s"] == pytest.approx(step["images"] / step["step_s"])
         assert step["wait_pct"] == pytest.approx(100 * step["wait_s"] / step["step_s"])
         assert 0 < step["mfu_pct"] < 100
 
@@ -144,17 +144,17 @@ def test_a_simulated_device_sleeps_and_trains_nothing(beton: Path, tmp_path: Pat
     assert only(records, "start")[0]["options"]["accelerator"] == "sim:200"
 
 
-@pytest.mark.parametrize("at_step", [4, 6])
+@pytest.mark.parametrize("at_step", [4, 7, 14])
 def test_sigterm_saves_and_leaves_with_143(
     at_step: int, beton: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The signal is honoured after the step, be it an epoch's last; the resumed run ends like an uninterrupted one."""
-    values = {**SMALL, "data": str(beton), "loader": "beton", "epochs": 2}
+    """Honoured after the step, be it an epoch's or the run's last; the resumed run ends like an uninterrupted one."""
+    values = {**SMALL, "data": str(beton), "loader": "beton", "epochs": 2, "val": str(beton)}
     whole = train_here(tmp_path / "whole", **values)
     real = Trainer._train_step
 
-    def signalled(self: Trainer, batches: Any) -> None:
-        real(self, batches)
+    def signalled(self: Trainer, *arguments: Any) -> None:
+        real(self, *arguments)
         if self._progress.step == at_step:
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -163,10 +163,12 @@ def test_sigterm_saves_and_leaves_with_143(
     assert run_training(make_options(**values, output=str(tmp_path / "cut")), {}) == STOPPED == 143
     assert signal.getsignal(signal.SIGTERM) is before
     monkeypatch.undo()
-    assert [path.name for path in (tmp_path / "cut" / "checkpoints").iterdir()] == [f"step-{at_step:08d}"]
+    newest = newest_checkpoint(tmp_path / "cut" / "checkpoints")
+    assert newest is not None and newest.name == f"step-{at_step:08d}"
     resumed = train_here(tmp_path / "cut", resume="auto", **values)
     assert losses(resumed) == losses(whole)
     assert [r["train_loss"] for r in only(resumed, "epoch")] == [r["train_loss"] for r in only(whole, "epoch")]
+    assert [r["loss"] for r in only(resumed, "eval")] == [r["loss"] for r in only(whole, "eval")]
 
 
 def test_a_checkpoint_that_was_not_finished_is_not_taken(
@@ -204,12 +206,12 @@ def test_a_checkpoint_of_another_run_is_refused(beton: Path, tmp_path: Path) -> 
     train_here(tmp_path, data=str(beton), steps=2)
     saved = next((tmp_path / "checkpoints").iterdir())
     for name, value, words in (
-        ("batch_size", 3, "batch_size = 4"),
+        ("steps", 3, "steps = 2"),
         ("seed", 1, "seed = 0"),
         ("ema", 0.5, "ema = False"),
     ):
         with pytest.raises(UsageError, match=words):
-            train_here(tmp_path / "other", data=str(beton), steps=2, resume=str(saved), **{name: value})
+            train_here(tmp_path / "other", **{"data": str(beton), "steps": 2, "resume": str(saved), name: value})
     with pytest.raises(UsageError, match="not a complete checkpoint"):
         train_here(tmp_path / "other", data=str(beton), steps=2, resume=str(tmp_path))
 
@@ -221,7 +223,7 @@ def test_a_new_run_in_the_same_place_starts_a_new_log(beton: Path, tmp_path: Pat
 
 
 def test_data_that_gives_no_step_is_refused_with_the_way_out(beton: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="lower --batch-size or pass --no-drop-last"):
+    with pytest.raises(UsageError, match="lower --batch-size or pass --tail pad"):
         train_here(tmp_path, data=str(beton), batch_size=100)
     with pytest.raises(UsageError, match="--num-classes 2 is less than the 3 classes"):
         train_here(tmp_path, data=str(beton), num_classes=2)

@@ -25,7 +25,7 @@ class TrainBatch(NamedTuple):
     labels : torch.Tensor
         Shape (B,), int64.
     num_valid : int
-        The first so many rows count; the rest is padding that evens out the ranks.
+        The first so many rows count; the rest is padding that evens out the ranks. May be 0.
     global_size : int
         Sum of `num_valid` over all ranks: the divisor that makes a mean loss exact.
     """
@@ -58,8 +58,9 @@ class LoaderSpec:
         Where batches must arrive.
     image_size, resize_size : int
         Side of the crop; shorter side before the validation crop (pixels).
-    drop_last : bool
-        Leave out the incomplete last batch.
+    tail : {"even", "pad", "drop"}
+        What becomes of an epoch's incomplete end: spread over all batches, a last batch with padding that is not
+        counted, or left out.
     """
 
     path: str
@@ -74,7 +75,7 @@ class LoaderSpec:
     prefetch: int = 2
     image_size: int = 224
     resize_size: int = 256
-    drop_last: bool = False
+    tail: str = "pad"
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
 
@@ -91,6 +92,10 @@ class TrainingLoader(Protocol):
     normalised: bool
 
     def __len__(self) -> int: ...
+
+    @property
+    def batches_left(self) -> int:
+        """How many batches the next iteration gives, equal on all ranks."""
 
     def __iter__(self) -> Iterator[TrainBatch]: ...
 
@@ -148,6 +153,7 @@ def check_position(state: Mapping[str, Any], expected: Mapping[str, Any]) -> tup
         if state.get(key) != value:
             raise UsageError(
                 f"the saved loader state has {key} = {state.get(key)!r}, this run has {value!r}; "
-                "resume with the options of the interrupted run"
+                "inside an epoch only --loader beton resumes with others; use those of the interrupted run, or a "
+                "checkpoint from the end of an epoch"
             )
     return int(state["epoch"]), int(state["batches"])

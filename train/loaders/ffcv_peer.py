@@ -59,10 +59,10 @@ class FfcvLoader:
             drop_last=False,
         )
         whole = self._shares.per_rank // spec.batch_size
-        self._length = whole if spec.drop_last else len(self._shares)
+        self._length = whole if spec.tail == "drop" else len(self._shares)
         self._fields = source.image_field, source.label_field
         self._epoch = 0
-        self._position = 0
+        self._start = self._position = 0
         self._spec = spec
         with _thread_count_kept():
             self._loader = self._build(spec)
@@ -98,16 +98,24 @@ class FfcvLoader:
             seed=spec.seed,
             indices=spec.indices,
             pipelines={self._fields[0]: image, self._fields[1]: label},
-            drop_last=spec.drop_last,
+            drop_last=spec.tail == "drop",
             batches_ahead=spec.prefetch * max(1, spec.num_workers),
         )
 
     def __len__(self) -> int:
         return self._length
 
+    @property
+    def batches_left(self) -> int:
+        """How many batches the next iteration gives: all, or none after the last."""
+        return self._length - self._start
+
     def __iter__(self) -> Iterator[TrainBatch]:
-        self._loader.next_epoch = self._epoch
+        if self._start:  # resumed after the last batch of an epoch, whose end is still to come
+            self._start = 0
+            return
         self._position = 0
+        self._loader.next_epoch = self._epoch
         with _thread_count_kept():
             batches = iter(self._loader)
         names = list(self._loader.pipeline_specs)
@@ -123,7 +131,7 @@ class FfcvLoader:
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration."""
         if epoch != self._epoch:
-            self._epoch, self._position = epoch, 0
+            self._epoch, self._start, self._position = epoch, 0, 0
 
     def _identity(self) -> dict[str, Any]:
         return {"loader": self.name, "num_samples": self._shares.num_samples, "world_size": self._spec.world_size}
@@ -133,7 +141,7 @@ class FfcvLoader:
         return {**self._identity(), "epoch": self._epoch, "batches": self._position}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue at the start of an epoch.
+        """Continue at the start or the end of an epoch.
 
         Raises
         ------
@@ -146,7 +154,7 @@ class FfcvLoader:
                 f"--loader ffcv cannot resume inside an epoch (saved at batch {batches} of {self._length}); "
                 "resume from a checkpoint at the end of an epoch, or use --loader beton"
             )
-        self._epoch = epoch
+        self._epoch, self._start, self._position = epoch, batches, batches
 
     def close(self) -> None:
         """Drop the loader; FFCV has no way to end its threads."""

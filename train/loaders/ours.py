@@ -26,6 +26,8 @@ class BetonLoader:
 
         source = FileSource(spec.path)
         self._fields = source.image_field, source.label_field
+        num_samples = len(source) if spec.indices is None else len(spec.indices)
+        self._num_samples, self._spec = num_samples, spec
         # A GPU normalises for nothing and bytes are a quarter of the copy; on the CPU it is fused into the loader.
         self.normalised = spec.device.type != "cuda"
         steps: list[Any] = (
@@ -43,8 +45,8 @@ class BetonLoader:
             transforms={source.image_field: steps},
             fields=list(self._fields),
             num_workers=max(1, spec.num_workers),
-            tail="drop" if spec.drop_last else "pad",
-            drop_last=spec.drop_last,
+            tail=spec.tail,
+            drop_last=spec.tail == "drop",
             rank=spec.rank,
             world_size=spec.world_size,
             device=spec.device,
@@ -55,6 +57,13 @@ class BetonLoader:
 
     def __len__(self) -> int:
         return len(self._loader)
+
+    @property
+    def batches_left(self) -> int:
+        """How many batches the next iteration gives."""
+        left = self._num_samples - self._loader.state_dict()["consumed"]
+        per_step = self._spec.batch_size * self._spec.world_size
+        return int(left // per_step if self._spec.tail == "drop" else -(-left // per_step))
 
     def __iter__(self) -> Iterator[TrainBatch]:
         image, label = self._fields
@@ -70,7 +79,7 @@ class BetonLoader:
         return dict(self._loader.state_dict())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue in mid-epoch."""
+        """Continue in mid-epoch, on any world size and batch size."""
         self._loader.load_state_dict(state)
 
     def close(self) -> None:

@@ -126,7 +126,7 @@ class KeyedBatches(Sampler[list[tuple[int, int]]]):
             rank=spec.rank,
             world_size=spec.world_size,
             batch_size=spec.batch_size,
-            drop_last=spec.drop_last,
+            drop_last=spec.tail == "drop",
         )
         self._order: DistributedSampler[int] = DistributedSampler(
             indices,  # type: ignore[arg-type]  # only its length is used
@@ -134,7 +134,7 @@ class KeyedBatches(Sampler[list[tuple[int, int]]]):
             rank=spec.rank,
             shuffle=spec.training,
             seed=spec.seed,
-            drop_last=spec.drop_last,
+            drop_last=spec.tail == "drop",
         )
 
     def __len__(self) -> int:
@@ -197,6 +197,11 @@ class StockLoader:
 
     def __len__(self) -> int:
         return len(self._batches.shares)
+
+    @property
+    def batches_left(self) -> int:
+        """How many batches the next iteration gives."""
+        return len(self._batches)
 
     def __iter__(self) -> Iterator[TrainBatch]:
         start = self._batches.start
