@@ -32,8 +32,9 @@ from dataloading.batch import Batch
 from dataloading.checks import one_of
 from dataloading.dataset import DatasetInfo
 from dataloading.errors import SampleError, UsageError
-from dataloading.files import Paths, open_files
 from dataloading.iteration import Engines, EpochIterator
+from dataloading.mixture import Mixture
+from dataloading.opening import Paths, open_groups
 from dataloading.pagefile import ReadAhead, page_layout
 from dataloading.quality import ShuffleQuality
 from dataloading.ranks import find_ranks
@@ -58,7 +59,7 @@ class Loader:
     path : str, path-like or sequence of such
         The file, also one that FFCV wrote; or several, as one dataset: a list, a pattern (``"train-*.beton"``), or the
         manifest of a set of shards (``train.beton.json``). Their samples follow one another, so that an index counts
-        over all of them; fields and class names must be equal.
+        over all of them; fields and class names must be equal. Or a `Mixture` of such, in fixed proportions.
     batch_size : int
         Rows a batch and rank, at least 1.
     shuffle : {"none", "global", "pages"}
@@ -140,7 +141,7 @@ class Loader:
 
     def __init__(
         self,
-        path: Paths,
+        path: Paths | Mixture,
         *,
         batch_size: int,
         shuffle: Shuffle = "none",
@@ -183,12 +184,15 @@ class Loader:
             by_node=shuffle == "pages",
         )
         self.num_workers = _count("num_workers", num_workers, default=self._ranks.num_local_cores)
-        self._files = open_files(path)
+        mixture = path if isinstance(path, Mixture) else None
+        self._files, sizes = open_groups([path] if mixture is None else mixture.sources)
         self.dataset = DatasetInfo(self._files)
         self._cursor: ShardSampler | ForeignSampler
         if sampler is not None:
-            if indices is not None or shuffle != "none" or weights is not None:
-                raise UsageError("sampler= decides the order by itself: leave out shuffle=, indices= and weights=")
+            if indices is not None or shuffle != "none" or weights is not None or mixture is not None:
+                raise UsageError(
+                    "sampler= decides the order by itself: leave out shuffle=, indices=, weights= and Mixture"
+                )
             self._cursor = ForeignSampler(
                 sampler, self._files.num_samples, batch_size=batch_size, drop_last=drop_last, seed=seed
             )
@@ -210,6 +214,7 @@ class Loader:
                 num_draws=num_draws,
                 num_repeats=num_repeats,
                 labels=selection.field_values(self._files) if isinstance(weights, str) else None,
+                mixture=None if mixture is None else mixture.of_sizes(sizes),
                 layout=functools.cache(functools.partial(page_layout, self._files)),
                 window_pages=window_pages,
                 num_nodes=self._ranks.num_nodes,
@@ -222,7 +227,7 @@ class Loader:
         self._on_error: OnError = on_error
         self._transfer = Transfer(device, memory_format)
         # Small enough that several workers share a small batch, large enough to spread the cost of a call.
-        self._group_size = max(1, min(16, batch_size // (4 * self.num_workers)))
+        self._group_size = max(1, min(32, batch_size // (2 * self.num_workers)))
         groups = -(-batch_size // self._group_size)
         self.prefetch_batches = _count("prefetch_batches", prefetch_batches, default=2 + -(-self.num_workers // groups))
         self._persistent_workers = persistent_workers
