@@ -123,7 +123,6 @@ _HOME = {
 _MODULES = frozenset({"errors", "transforms"})
 
 __all__ = [
-    "Mixture",
     "Batch",
     "BetonError",
     "BytesField",
@@ -143,6 +142,7 @@ __all__ = [
     "Loader",
     "Manifest",
     "MaskField",
+    "Mixture",
     "NDArrayField",
     "RasterField",
     "Reader",

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from dataloading.decode import ImageDecoder
 from dataloading.errors import UsageError
-from dataloading.files import Paths, open_files
 from dataloading.format import ImageField
+from dataloading.opening import Paths, open_files
 from dataloading.pipeline import Pipeline
 from dataloading.transforms.rng import sample_keys
 

@@ -1,29 +1,24 @@
 """Several ``.beton`` files, one after another, as one dataset; a single file is the simplest case.
 
-Owns opening (paths, patterns, a set's manifest), the check that files fit together, and the arithmetic between an
-index in the dataset and a sample of a file. Whoever decodes asks here where stored bytes lie: `FileSet.locate` says
+Owns the check that files fit together, and the arithmetic between an index in the dataset and a sample of a file.
+Whoever decodes asks here where stored bytes lie: `FileSet.locate` says
 file, position and size, and `FileSet.memory` is what is read there, so that bytes may also come from elsewhere than
 the file's own map. Knows no pixels, orders or batches.
 """
 
 from __future__ import annotations
 
-import glob
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dataloading.errors import FormatError, UsageError
-from dataloading.format import Field, Manifest, Reader, Shard, TableSet, is_manifest
+from dataloading.errors import UsageError
+from dataloading.format import Field, Reader, TableSet
 
-__all__ = ["FileSet", "Paths", "listed_files", "open_files"]
+__all__ = ["FileSet"]
 
-Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
-"""A file, a pattern as of `glob`, a set's manifest (``train.beton.json``), or a list of such."""
 Indices = npt.NDArray[np.int64]
 Integers = npt.NDArray[np.uint64]
 
@@ -179,88 +174,6 @@ class FileSet:
         kind = self.readers[file].fields[field]
         payload = self.view(field, index) if kind.has_data else None
         return kind.decode(self.readers[file].column(field)[sample], payload)
-
-
-def open_files(paths: Paths) -> FileSet:
-    """Open all files that `paths` stand for.
-
-    Raises
-    ------
-    UsageError
-        A pattern matches nothing, a file is named twice, or files do not fit together.
-    FormatError
-        A file is not a complete ``.beton`` file, or not the one that its manifest lists.
-    OSError
-        A file cannot be opened.
-    """
-    return FileSet([_open(path, shard, manifest) for path, shard, manifest in _expanded(paths)])
-
-
-def listed_files(paths: Paths) -> list[str]:
-    """List the files that `paths` stand for, in order: those of a pattern by name, those of a manifest as it has them.
-
-    Raises
-    ------
-    UsageError
-        A pattern matches nothing, a file is named twice, or there is none.
-    FormatError
-        A manifest is damaged.
-    """
-    return [path for path, _, _ in _expanded(paths)]
-
-
-def _expanded(paths: Paths) -> list[tuple[str, Shard | None, str]]:
-    """List files, with what a manifest says of each, and the manifest."""
-    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    if not given:
-        raise UsageError("no file was given: pass the path of a .beton file, a pattern, or a list of them")
-    found: list[tuple[str, Shard | None, str]] = []
-    for each in given:
-        for path in _matches(os.fspath(each)):
-            if is_manifest(path):
-                folder = Path(path).parent
-                found += [(str(folder / shard.name), shard, path) for shard in Manifest.load(path).shards]
-            else:
-                found.append((path, None, ""))
-    seen: dict[str, str] = {}
-    for path, _, _ in found:
-        target = os.path.realpath(path)
-        if target in seen:
-            other = "" if seen[target] == path else f" (the first time as {seen[target]})"
-            raise UsageError(
-                f"{path} is there twice{other}: every file of a dataset counts once; to repeat samples pass indices= "
-                f"or weights="
-            )
-        seen[target] = path
-    return found
-
-
-def _matches(path: str) -> list[str]:
-    """Expand a pattern; a path that exists stands for itself, whatever its name."""
-    if not glob.has_magic(path) or Path(path).exists():
-        return [path]
-    found = sorted(glob.glob(path, recursive=True))  # noqa: PTH207  # Path.glob wants the folder apart
-    if not found:
-        raise UsageError(f"no file matches the pattern {path!r} (from {Path.cwd()})")
-    return found
-
-
-def _open(path: str, shard: Shard | None, manifest: str) -> Reader:
-    try:
-        reader = Reader(path)
-    except FileNotFoundError as error:
-        if shard is None:
-            raise
-        raise FileNotFoundError(f"{path} is missing, which {manifest} lists as one of its shards") from error
-    if shard is not None:
-        for what in ("num_samples", "num_bytes", "fingerprint"):
-            expected, got = getattr(shard, what), getattr(reader, what)
-            if expected != got:
-                raise FormatError(
-                    f"{path} is not the shard that {manifest} lists: expected {what} {expected}, got {got}; restore "
-                    f"the file or convert again"
-                )
-    return reader
 
 
 def _check_fields(first: Reader, other: Reader) -> None:

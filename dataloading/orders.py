@@ -6,18 +6,36 @@ which view of its sample an element is. Knows no ranks, steps or files.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 import numpy.typing as npt
 
 from dataloading.permutation import Cipher, exponential, uniform
 
-__all__ = ["CipherOrder", "DrawnOrder", "FileOrder", "ListedOrder", "RepeatedOrder", "draw_without_replacement"]
+__all__ = [
+    "CipherOrder",
+    "DrawnOrder",
+    "FileOrder",
+    "ListedOrder",
+    "RepeatedOrder",
+    "Unpaged",
+    "draw_without_replacement",
+]
 
 Indices = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
-class _Unpaged:
+class Elements(Protocol):
+    """What can be repeated: elements and their views, looked up by position."""
+
+    def at(self, positions: Indices) -> tuple[Indices, Indices | None]:
+        """Look up elements and views."""
+        ...
+
+
+class Unpaged:
     """What orders that do not go by pages have in common: padding repeats the start, nothing is read ahead."""
 
     origin = 0
@@ -34,7 +52,7 @@ class _Unpaged:
         return []
 
 
-class FileOrder(_Unpaged):
+class FileOrder(Unpaged):
     """Elements as they come.
 
     Parameters
@@ -48,7 +66,7 @@ class FileOrder(_Unpaged):
         return positions % self.size, None
 
 
-class ListedOrder(_Unpaged):
+class ListedOrder(Unpaged):
     """An order given as a list.
 
     Parameters
@@ -65,7 +83,7 @@ class ListedOrder(_Unpaged):
         return self._elements[positions % self.size], None
 
 
-class CipherOrder(_Unpaged):
+class CipherOrder(Unpaged):
     """A permutation that is computed where it is looked at.
 
     Parameters
@@ -87,7 +105,7 @@ class CipherOrder(_Unpaged):
         return self._cipher(positions % self.size), None
 
 
-class DrawnOrder(_Unpaged):
+class DrawnOrder(Unpaged):
     """Independent draws with probabilities in proportion to weights (with replacement).
 
     Position p holds the element whose interval of the summed weights contains uniform number p of `key`, so
@@ -117,7 +135,7 @@ class DrawnOrder(_Unpaged):
         return np.searchsorted(self._cumulative, targets, side="right").astype(np.int64), positions
 
 
-class RepeatedOrder(_Unpaged):
+class RepeatedOrder(Unpaged):
     """Each position of another order several times in a row: consecutive, so that ranks share the copies.
 
     Repeated augmentation: Hoffer et al., "Augment your batch", CVPR 2020; Touvron et al. (DeiT), ICML 2021, whose
@@ -125,7 +143,7 @@ class RepeatedOrder(_Unpaged):
 
     Parameters
     ----------
-    order : CipherOrder, DrawnOrder, FileOrder or ListedOrder
+    order : Elements
         What is repeated.
     num_repeats : int
         How often.
@@ -133,7 +151,7 @@ class RepeatedOrder(_Unpaged):
         Positions of the epoch; cuts the last ones off if below ``order.size * num_repeats``.
     """
 
-    def __init__(self, order: CipherOrder | DrawnOrder | FileOrder | ListedOrder, num_repeats: int, size: int) -> None:
+    def __init__(self, order: Elements, num_repeats: int, size: int) -> None:
         super().__init__(size)
         self._order = order
         self._num_repeats = num_repeats

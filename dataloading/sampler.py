@@ -20,6 +20,7 @@ import numpy.typing as npt
 from dataloading.checks import at_least, one_of
 from dataloading.cursor import Cursor, ForeignSampler
 from dataloading.errors import StateError, UsageError
+from dataloading.mixture import MixtureOrder, Parts
 from dataloading.orders import CipherOrder, DrawnOrder, FileOrder, ListedOrder, RepeatedOrder, draw_without_replacement
 from dataloading.pages import PageLayout, PageOrder
 from dataloading.permutation import child
@@ -88,6 +89,9 @@ class ShardSampler(Cursor):
         How often each sample follows itself, with another view each time.
     labels : ndarray of int, shape (num_samples,), optional
         Classes, for "balanced".
+    mixture : Parts, optional
+        Datasets that the samples belong to and their proportions; with ``shuffle="none"`` each gives its samples in
+        their order. An epoch is then as long as `Parts` says.
     layout : callable, optional
         Gives the `PageLayout` of the dataset; for "pages". Called once, when first needed.
     window_pages : int
@@ -120,6 +124,7 @@ class ShardSampler(Cursor):
         num_draws: int | None = None,
         num_repeats: int = 1,
         labels: npt.NDArray[np.integer[Any]] | None = None,
+        mixture: Parts | None = None,
         layout: Callable[[], PageLayout] | None = None,
         window_pages: int = DEFAULT_WINDOW_PAGES,
         num_nodes: int = 1,
@@ -145,6 +150,9 @@ class ShardSampler(Cursor):
         if shuffle == "pages" and (weights is not None or num_repeats > 1):
             option = "weights=" if weights is not None else "num_repeats="
             raise UsageError(f'{option} draws from the whole file: use shuffle="global" with it, not "pages"')
+        if mixture is not None and (shuffle == "pages" or weights is not None):
+            option = 'shuffle="pages"' if shuffle == "pages" else "weights="
+            raise UsageError(f'a Mixture decides what is drawn from where: use shuffle="global" with it, not {option}')
         super().__init__(int(seed))
         self.num_samples = num_samples
         self.shuffle: Shuffle = shuffle
@@ -161,6 +169,7 @@ class ShardSampler(Cursor):
         self._permutation = permutation
         self._weights = checked_weights(weights, num_samples, labels)
         self._labels = labels
+        self._mixture = mixture
         self._file_layout = layout
         self._seat = _seat(self.rank, self.world_size, self.num_nodes, node, local_rank)
         self._legs: Legs = ()
@@ -187,7 +196,7 @@ class ShardSampler(Cursor):
     @property
     def is_weighted(self) -> bool:
         """Whether samples are drawn with unequal probabilities."""
-        return self._weights is not None
+        return self._weights is not None or self._mixture is not None
 
     @cached_property
     def size(self) -> int:
@@ -201,6 +210,8 @@ class ShardSampler(Cursor):
     @property
     def _num_available(self) -> int:
         num = self._num_elements
+        if self._mixture is not None and num:
+            num = self._mixture.epoch_size([len(each) for each in self._members])
         if self._weights is not None and not self.replacement:
             num = int(np.count_nonzero(self._drawn_from))
         return num * self.num_repeats
@@ -208,7 +219,8 @@ class ShardSampler(Cursor):
     def _check_size(self) -> None:
         if self._weights is not None and self._num_elements and not self._drawn_from.any():
             raise UsageError("weights= are zero for all samples in use: nothing can be drawn")
-        endless = self._weights is not None and self.replacement and self._num_elements > 0
+        endless = self._mixture is not None or (self._weights is not None and self.replacement)
+        endless = endless and self._num_elements > 0
         if self._num_draws is not None and not endless and self._num_draws > self._num_available:
             raise UsageError(
                 f"num_draws={self._num_draws} is more than the {self._num_available} samples an epoch can give: "
@@ -230,15 +242,25 @@ class ShardSampler(Cursor):
         """Compute this rank's view of `epoch`, from `consumed` positions of the global order on."""
         order = self._paged_order(epoch, consumed) if self.shuffle == "pages" else self._global_order(epoch)
         # Draws number their own views; otherwise an index that is listed twice is two views.
-        views = None if self._weights is not None or self.num_repeats > 1 else self._views
+        views = None if self.is_weighted or self.num_repeats > 1 else self._views
         return EpochOrder(order, self.slicing(consumed), self._seat, self.subset, views)
 
     def _global_order(self, epoch: int) -> Order:
         num, key = self._num_elements, child(_ROOT, self.seed, epoch)
         draws = -(-self.size // self.num_repeats)
-        order: CipherOrder | DrawnOrder | FileOrder | ListedOrder
-        if num == 0 or (self._weights is None and self.shuffle == "none"):
+        order: CipherOrder | DrawnOrder | FileOrder | ListedOrder | MixtureOrder
+        if num == 0 or (not self.is_weighted and self.shuffle == "none"):
             order = FileOrder(draws)
+        elif self._mixture is not None:
+            order = MixtureOrder(
+                self._members,
+                self._mixture.shares,
+                key=child(_ROOT, self.seed),
+                epoch=epoch,
+                size=draws,
+                shuffle=self.shuffle == "global",
+                copies=self._views,
+            )
         elif self._weights is not None and self.replacement:
             order = DrawnOrder(np.cumsum(self._drawn_from), key, draws)
         elif self._weights is not None:
@@ -273,6 +295,12 @@ class ShardSampler(Cursor):
         return layout if self.subset is None else layout.select(self.subset)
 
     @cached_property
+    def _members(self) -> list[range | Indices]:
+        """Elements of each dataset of the mixture."""
+        assert self._mixture is not None
+        return self._mixture.members(self.subset)
+
+    @cached_property
     def _drawn_from(self) -> npt.NDArray[np.float64]:
         """Weights of the elements."""
         assert self._weights is not None
@@ -299,6 +327,8 @@ class ShardSampler(Cursor):
         if self._weights is not None:
             weights = self._weights if isinstance(self._weights, str) else digest(self._weights)
             parts.append(f"weights={weights} replacement={self.replacement}")
+        if self._mixture is not None:
+            parts.append(f"mixture={self._mixture.identity}")
         if self.num_repeats > 1:
             parts.append(f"num_repeats={self.num_repeats}")
         if self.subset is not None:

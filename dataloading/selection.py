@@ -14,7 +14,8 @@ import numpy.typing as npt
 from dataloading.checks import at_least
 from dataloading.dataset import label_field
 from dataloading.errors import UsageError
-from dataloading.files import FileSet, Paths, open_files
+from dataloading.files import FileSet
+from dataloading.opening import Paths, open_files
 from dataloading.pagefile import page_layout
 from dataloading.quality import ShuffleQuality, WindowQuality, measure_shuffle, measure_windows, spread_out
 from dataloading.sampler import ForeignSampler, ShardSampler

@@ -23,7 +23,7 @@ LEVELS = [
     ["pipeline"],
     ["decode_images"],
     ["decode", "transforms", "dataset", "pagefile"],
-    ["gather"],
+    ["gather", "opening"],
     ["files", "stored"],
     ["sampler", "quality", "format", "_native", "stats", "batch", "ranks"],
     ["cursor", "mixture"],

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from dataloading import DecodeError, FormatError, KernelCeiling, Loader, UsageError, compare_windows
 from dataloading import transforms as T
-from dataloading.files import listed_files, open_files
 from dataloading.format import (
     MODE_JPEG,
     MODE_RAW,
@@ -30,6 +29,7 @@ from dataloading.format import (
     manifest_path,
     shard_path,
 )
+from dataloading.opening import listed_files, open_files
 from dataloading.pagefile import ReadAhead, page_layout
 from tests.support.files import photo_like, raw, write_images, write_labels
 from tests.support.foreign import image_file, patch

@@ -1,0 +1,130 @@
+"""From what a user names to open files: paths, patterns, manifests of sets of shards, and lists of them.
+
+Owns which files are meant and in which order, and the check that they are those a manifest lists. Knows nothing of
+what is in them beyond that.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from dataloading.errors import FormatError, UsageError
+from dataloading.files import FileSet
+from dataloading.format import Manifest, Reader, Shard, is_manifest
+
+__all__ = ["Paths", "listed_files", "open_files", "open_groups"]
+
+Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
+"""A file, a pattern as of `glob`, a set's manifest (``train.beton.json``), or a list of such."""
+
+
+def open_files(paths: Paths) -> FileSet:
+    """Open all files that `paths` stand for.
+
+    Raises
+    ------
+    UsageError
+        A pattern matches nothing, a file is named twice, or files do not fit together.
+    FormatError
+        A file is not a complete ``.beton`` file, or not the one that its manifest lists.
+    OSError
+        A file cannot be opened.
+    """
+    return open_groups([paths])[0]
+
+
+def open_groups(groups: Sequence[Paths]) -> tuple[FileSet, tuple[int, ...]]:
+    """Open the files of several datasets as one, as `open_files` does, and count the samples of each."""
+    expanded = [_expanded(paths) for paths in groups]
+    _check_distinct(file.path for files in expanded for file in files)
+    files = FileSet([_open(file) for files in expanded for file in files])
+    ends = np.cumsum([0, *map(len, expanded)])
+    return files, tuple(np.diff(files.starts[ends]).tolist())
+
+
+def listed_files(paths: Paths) -> list[str]:
+    """List the files that `paths` stand for, in order: those of a pattern by name, those of a manifest as it has them.
+
+    Raises
+    ------
+    UsageError
+        A pattern matches nothing, a file is named twice, or there is none.
+    FormatError
+        A manifest is damaged.
+    """
+    found = [file.path for file in _expanded(paths)]
+    _check_distinct(found)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class _File:
+    """A file to be opened, and what a manifest says it must be."""
+
+    path: str
+    shard: Shard | None = None
+    manifest: str = ""
+
+
+def _expanded(paths: Paths) -> list[_File]:
+    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    if not given:
+        raise UsageError("no file was given: pass the path of a .beton file, a pattern, or a list of them")
+    found: list[_File] = []
+    for each in given:
+        for path in _matches(os.fspath(each)):
+            if is_manifest(path):
+                folder = Path(path).parent
+                shards = Manifest.load(path).shards
+                found += [_File(path=str(folder / shard.name), shard=shard, manifest=path) for shard in shards]
+            else:
+                found.append(_File(path=path))
+    return found
+
+
+def _check_distinct(paths: Iterable[str]) -> None:
+    seen: dict[str, str] = {}
+    for path in paths:
+        target = os.path.realpath(path)
+        if target in seen:
+            other = "" if seen[target] == path else f" (the first time as {seen[target]})"
+            raise UsageError(
+                f"{path} is there twice{other}: every file of a dataset counts once; to repeat samples pass indices= "
+                f"or weights="
+            )
+        seen[target] = path
+
+
+def _matches(path: str) -> list[str]:
+    """Expand a pattern; a path that exists stands for itself, whatever its name."""
+    if not glob.has_magic(path) or Path(path).exists():
+        return [path]
+    found = sorted(glob.glob(path, recursive=True))  # noqa: PTH207  # Path.glob wants the folder apart
+    if not found:
+        raise UsageError(f"no file matches the pattern {path!r} (from {Path.cwd()})")
+    return found
+
+
+def _open(file: _File) -> Reader:
+    try:
+        reader = Reader(file.path)
+    except FileNotFoundError as error:
+        if file.shard is None:
+            raise
+        raise FileNotFoundError(f"{file.path} is missing, which {file.manifest} lists as one of its shards") from error
+    if file.shard is not None:
+        for what in ("num_samples", "num_bytes", "fingerprint"):
+            expected, got = getattr(file.shard, what), getattr(reader, what)
+            if expected != got:
+                raise FormatError(
+                    f"{file.path} is not the shard that {file.manifest} lists: expected {what} {expected}, got {got}; "
+                    f"restore the file or convert again"
+                )
+    return reader
