@@ -10,6 +10,7 @@ Each one is also the builtin a caller would expect, so ``except ValueError`` kee
     |-- SampleError (RuntimeError)     one sample failed; knows which one
     |   |-- DecodeError                its stored bytes do not decode
     |   `-- TransformError             a transform raised on it
+    |-- StorageError (OSError)         a store could not be reached, or its answer was not what was asked for
     |-- ConvertError (RuntimeError)    a conversion could not finish
     `-- WorkerError (RuntimeError)     a worker thread or process died
 
@@ -27,6 +28,7 @@ __all__ = [
     "FormatError",
     "SampleError",
     "StateError",
+    "StorageError",
     "TransformError",
     "UsageError",
     "WorkerError",
@@ -127,6 +129,10 @@ class DecodeError(SampleError):
 
 class TransformError(SampleError):
     """A transform raised on one sample; the original is ``__cause__``."""
+
+
+class StorageError(BetonError, OSError):
+    """Bytes could not be brought from where they are kept: the store, the tries and its last answer are named."""
 
 
 class ConvertError(BetonError, RuntimeError):
