@@ -1,8 +1,10 @@
-"""``beton info FILE``: what a file holds, in words, as JSON, or as pictures."""
+"""``beton info FILES``: what a file holds, in words, as JSON, or as pictures."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -28,72 +30,99 @@ class Grid(click.ParamType[tuple[int, int]]):
 
 
 @click.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@click.argument("files", type=click.Path(exists=True, dir_okay=False), nargs=-1, required=True)
 @click.option("--sample", type=int, default=None, metavar="N", help="Show sample N; --out gets its image.")
 @click.option(
     "--grid", type=Grid(), default=None, metavar="RxC", help="Write a contact sheet of R x C samples to --out."
 )
 @click.option("--out", type=click.Path(dir_okay=False), default=None, help="Picture to write, such as x.png.")
+@click.option(
+    "--histogram",
+    type=click.Path(dir_okay=False),
+    default=None,
+    metavar="PICTURE",
+    help="Draw resolutions, stored bytes and class counts.",
+)
 @click.option("--field", default=None, help="Image field to show. Default: the first.")
 @option_json
 def info(
-    file: str, *, sample: int | None, grid: tuple[int, int] | None, out: str | None, field: str | None, as_json: bool
+    files: Sequence[str],
+    *,
+    sample: int | None,
+    grid: tuple[int, int] | None,
+    out: str | None,
+    histogram: str | None,
+    field: str | None,
+    as_json: bool,
 ) -> None:
-    """Show what FILE holds: fields, sizes, resolutions, classes, where it came from.
+    """Show what FILES hold: fields, sizes, resolutions, classes, where they came from.
 
-    With --sample or --grid show samples instead. Files written by FFCV are understood too.
+    Several files, or the shards of a manifest (SET.beton.json), are shown as one dataset. With --sample, --grid or
+    --histogram show pictures instead. Files written by FFCV are understood too.
     """
-    from dataloading import Reader
-
-    if sample is not None and grid is not None:
-        raise click.UsageError("give either --sample or --grid, not both")
+    if sum(each is not None for each in (sample, grid, histogram)) > 1:
+        raise click.UsageError("give one of --sample, --grid and --histogram, not both or all")
     if out is not None and sample is None and grid is None:
         raise click.UsageError("--out needs --sample N or --grid RxC: what should be drawn?")
     if grid is not None and out is None:
         raise click.UsageError("--grid needs --out PICTURE.png")
-    with Reader(file) as reader:
+    from dataloading import Reader
+
+    from .care.listing import list_files
+    from .inspect_file import as_text, check_alike, first_image_field, summary
+
+    with contextlib.ExitStack() as stack:
+        readers = [stack.enter_context(Reader(file)) for file in list_files(files)]
+        check_alike(readers)
         if grid is not None and out is not None:
-            from .inspect_file import first_image_field
             from .pictures import contact_sheet
 
-            _save(contact_sheet(reader, first_image_field(reader, field), *grid), out)
+            _save(contact_sheet(readers, first_image_field(readers[0], field), *grid), out)
             click.echo(json.dumps({"written": out}) if as_json else f"wrote {out}")
-        elif sample is not None:
-            _show_sample(reader, sample, out, field, as_json)
-        else:
-            from .inspect_file import as_text, summary
+        elif histogram is not None:
+            from .histograms import draw
 
-            facts = summary(reader)
+            draw(readers, histogram, field=field)
+            click.echo(json.dumps({"written": histogram}) if as_json else f"wrote {histogram}")
+        elif sample is not None:
+            _show_sample(readers, sample, out, field, as_json)
+        else:
+            facts = summary(*readers)
             click.echo(json.dumps(facts, indent=2) if as_json else as_text(facts))
 
 
-def _show_sample(reader: Any, index: int, out: str | None, field: str | None, as_json: bool) -> None:
-    if not 0 <= index < reader.num_samples:
-        raise click.BadParameter(
-            f"there is no sample {index}: {reader.path} has samples 0 to {reader.num_samples - 1}",
-            param_hint="--sample",
-        )
+def _show_sample(readers: Sequence[Any], index: int, out: str | None, field: str | None, as_json: bool) -> None:
+    from dataloading import MaskField, UsageError
+
+    from .inspect_file import find_sample, first_image_field
+    from .pictures import decode_sample, viewable
+
+    try:
+        reader, local = find_sample(readers, index)
+    except UsageError as error:
+        raise click.BadParameter(str(error), param_hint="--sample") from error
     values: dict[str, Any] = {"sample": index}
+    if len(readers) > 1:
+        values |= {"file": reader.path, "sample_in_file": local}
     for name in reader.fields:
-        values[name] = _plain(reader.value(name, index))
+        values[name] = _plain(reader.value(name, local))
     names = None if reader.extension is None else reader.extension.class_names
     if names is not None and isinstance(values.get("label"), int) and 0 <= values["label"] < len(names):
         values["class"] = names[values["label"]]
     if out is not None:
         from PIL import Image
 
-        from .inspect_file import first_image_field
-        from .pictures import decode_sample
-
-        _save(Image.fromarray(decode_sample(reader, first_image_field(reader, field), index)), out)
+        shown = first_image_field(reader, field)
+        pixels = viewable(decode_sample(reader, shown, local), is_mask=isinstance(reader.fields[shown], MaskField))
+        _save(Image.fromarray(pixels), out)
         values["written"] = out
     if as_json:
         click.echo(json.dumps(values, indent=2))
         return
     width = max(map(len, values))
     for name, value in values.items():
-        shown = ", ".join(f"{key} {item}" for key, item in value.items()) if isinstance(value, dict) else value
-        click.echo(f"{name:<{width}}  {shown}")
+        text = ", ".join(f"{key} {item}" for key, item in value.items()) if isinstance(value, dict) else value
+        click.echo(f"{name:<{width}}  {text}")
 
 
 def _plain(value: Any) -> Any:
@@ -101,7 +130,7 @@ def _plain(value: Any) -> Any:
     from dataloading import EncodedImage
 
     if isinstance(value, EncodedImage):
-        kind = "raw" if value.mode else "JPEG"
+        kind = ("JPEG", "raw", "PNG")[value.mode]
         return {"kind": kind, "width": value.width, "height": value.height, "bytes": len(value.data)}
     if isinstance(value, bytes):
         return {"bytes": len(value), "starts_with": value[:16].hex(" ")}

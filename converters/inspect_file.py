@@ -6,7 +6,7 @@ memory; no image is decoded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -15,14 +15,26 @@ import numpy.typing as npt
 
 from dataloading import ImageField, Reader, UsageError, label_field
 
+from .care.copying import class_names_of, field_differences
 from .report import human_bytes
 
-__all__ = ["as_text", "first_image_field", "summary"]
+__all__ = [
+    "as_text",
+    "check_alike",
+    "class_counts",
+    "column_blocks",
+    "find_sample",
+    "first_image_field",
+    "longest_sides",
+    "size_blocks",
+    "summary",
+]
 
 _BLOCK = 1 << 20
 _NUM_BARS = 12
 _BAR_WIDTH = 40
 _CLASSES_SHOWN = 8
+_MOST_CLASSES = 1_000_000
 
 
 def first_image_field(reader: Reader, name: str | None = None) -> str:
@@ -41,77 +53,140 @@ def first_image_field(reader: Reader, name: str | None = None) -> str:
     return name or images[0]
 
 
-def summary(reader: Reader) -> dict[str, Any]:
-    """Return what is worth knowing about a file, as JSON-able values.
+def check_alike(readers: Sequence[Reader]) -> None:
+    """Refuse files that are not parts of one dataset: other fields, or other class names.
+
+    Raises
+    ------
+    UsageError
+        Naming the first two files that differ, and how.
+    """
+    first = readers[0]
+    for other in readers[1:]:
+        differing = field_differences(first.fields, other.fields)
+        if differing:
+            listed = "\n".join(f"  {line}" for line in differing)
+            raise UsageError(f"{first.path} and {other.path} have different fields:\n{listed}")
+    named = [reader for reader in readers if class_names_of(reader) is not None]
+    for other in named[1:]:
+        if class_names_of(other) != class_names_of(named[0]):
+            raise UsageError(f"{named[0].path} and {other.path} name different classes; look at them one by one")
+
+
+def find_sample(readers: Sequence[Reader], index: int) -> tuple[Reader, int]:
+    """Return the file that holds sample ``index`` of them all, and the sample's index in it.
+
+    Raises
+    ------
+    UsageError
+        If there are not so many samples.
+    """
+    rest = index
+    for reader in readers:
+        if 0 <= rest < reader.num_samples:
+            return reader, rest
+        rest -= reader.num_samples
+    total = sum(reader.num_samples for reader in readers)
+    where = readers[0].path if len(readers) == 1 else f"{len(readers)} files"
+    raise UsageError(f"there is no sample {index}: {where} has samples 0 to {total - 1}")
+
+
+def summary(*readers: Reader) -> dict[str, Any]:
+    """Return what is worth knowing about a file, or about several as one, as JSON-able values.
 
     Parameters
     ----------
-    reader : Reader
-        The file.
+    *readers : Reader
+        The files; see `check_alike`.
 
     Returns
     -------
     dict
-        ``path``, ``num_bytes``, ``num_samples``, ``page_size``, ``writer``, ``fields`` (by name), ``classes`` (name,
-        label and count of each, or None) and ``provenance``.
+        ``path`` (of a single file), ``paths``, ``num_bytes``, ``num_samples``, ``page_size`` (the largest), ``writer``
+        (None if FFCV wrote one of them), ``fields`` (by name), ``classes`` (name, label and count of each, or None)
+        and ``provenance`` (what all files say alike).
     """
-    extension = reader.extension
+    extensions = [reader.extension for reader in readers]
+    writers = [None if extension is None else extension.writer for extension in extensions]
+    said = [{} if extension is None else dict(extension.provenance) for extension in extensions]
+    shared = {key: value for key, value in said[0].items() if all(each.get(key) == value for each in said[1:])}
     return {
-        "path": reader.path,
-        "num_bytes": reader.num_bytes,
-        "num_samples": reader.num_samples,
-        "page_size": reader.page_size,
-        "writer": None if extension is None else extension.writer,
-        "fields": {name: _field_summary(reader, name) for name in reader.fields},
-        "classes": _classes(reader),
-        "provenance": None if extension is None else dict(extension.provenance),
+        **({"path": readers[0].path} if len(readers) == 1 else {}),
+        "paths": [reader.path for reader in readers],
+        "num_bytes": sum(reader.num_bytes for reader in readers),
+        "num_samples": sum(reader.num_samples for reader in readers),
+        "page_size": max(reader.page_size for reader in readers),
+        "writer": None if None in writers else ", ".join(sorted({str(writer) for writer in writers})),
+        "fields": {name: _field_summary(readers, name) for name in readers[0].fields},
+        "classes": _classes(readers),
+        "provenance": None if None in extensions else shared,
     }
 
 
-def _blocks(num_samples: int) -> Iterator[slice]:
-    for start in range(0, num_samples, _BLOCK):
-        yield slice(start, min(start + _BLOCK, num_samples))
-
-
-def _field_summary(reader: Reader, name: str) -> dict[str, Any]:
-    field = reader.fields[name]
+def _field_summary(readers: Sequence[Reader], name: str) -> dict[str, Any]:
+    field = readers[0].fields[name]
     facts: dict[str, Any] = {"kind": type(field).__name__}
     if hasattr(field, "shape"):
         facts |= {"dtype": str(getattr(field, "dtype", "")), "shape": list(field.shape)}
+    elif isinstance(field, ImageField) and type(field) is not ImageField:
+        facts |= {"dtype": str(field.dtype), "channels": field.channels}
     if field.has_data:
         total = largest = 0
-        for block in _blocks(reader.num_samples):
-            sizes = reader.locate(name, np.arange(block.start, block.stop))[1]
+        for sizes in size_blocks(readers, name):
             total += int(sizes.sum())
             largest = max(largest, int(sizes.max(initial=0)))
         facts |= {"stored_bytes": total, "largest_bytes": largest}
-    elif reader.num_samples:
-        column = reader.column(name)
-        facts |= {"min": column.min().item(), "max": column.max().item()}
+    else:
+        columns = [reader.column(name) for reader in readers]
+        facts |= {
+            "min": min(column.min().item() for column in columns),
+            "max": max(column.max().item() for column in columns),
+        }
     if isinstance(field, ImageField):
-        facts |= _image_facts(reader.column(name))
+        facts |= _image_facts(readers, name)
     return facts
 
 
-def _image_facts(column: npt.NDArray[Any]) -> dict[str, Any]:
+def column_blocks(readers: Sequence[Reader], name: str) -> Iterator[npt.NDArray[Any]]:
+    """Yield a field's records of all files, a bounded number at a time."""
+    for reader in readers:
+        column = reader.column(name)
+        for start in range(0, len(column), _BLOCK):
+            yield column[start : start + _BLOCK]
+
+
+def size_blocks(readers: Sequence[Reader], name: str) -> Iterator[npt.NDArray[np.uint64]]:
+    """Yield the number of stored bytes of each value of a field, a bounded number of values at a time."""
+    for reader in readers:
+        for start in range(0, reader.num_samples, _BLOCK):
+            yield reader.locate(name, np.arange(start, min(start + _BLOCK, reader.num_samples)))[1]
+
+
+def longest_sides(readers: Sequence[Reader], name: str) -> npt.NDArray[np.int64]:
+    """Return how many images have a longest side of so many pixels, for each number of pixels up to 65,535."""
     sides = np.zeros(1 << 16, np.int64)
-    num_raw = 0
+    for part in column_blocks(readers, name):
+        sides += np.bincount(np.maximum(part["width"], part["height"]), minlength=1 << 16)
+    return sides
+
+
+def _image_facts(readers: Sequence[Reader], name: str) -> dict[str, Any]:
+    modes = np.zeros(256, np.int64)
     low, high = np.full(2, 1 << 16), np.zeros(2, np.int64)
     pixels = 0
-    for block in _blocks(len(column)):
-        part = column[block]
+    for part in column_blocks(readers, name):
         size = np.stack([part["width"], part["height"]]).astype(np.int64)
-        sides += np.bincount(size.max(axis=0), minlength=1 << 16)
-        num_raw += int(np.count_nonzero(part["mode"]))
+        modes += np.bincount(part["mode"], minlength=256)
         pixels += int((size[0] * size[1]).sum())
         low, high = np.minimum(low, size.min(axis=1)), np.maximum(high, size.max(axis=1))
-    edges, counts = _histogram(sides)
+    edges, counts = _histogram(longest_sides(readers, name))
     return {
-        "num_jpeg": len(column) - num_raw,
-        "num_raw": num_raw,
+        "num_jpeg": int(modes[0]),
+        "num_raw": int(modes[1]),
+        **({"num_png": int(modes[2])} if modes[2] else {}),
         "min_size": low.tolist(),
         "max_size": high.tolist(),
-        "mean_pixels": pixels / max(1, len(column)),
+        "mean_pixels": pixels / max(1, int(modes.sum())),
         "longest_side": {"edges": edges, "counts": counts},
     }
 
@@ -136,17 +211,34 @@ def _round_numbers() -> Iterator[int]:
         power *= 10
 
 
-def _classes(reader: Reader) -> list[dict[str, Any]] | None:
-    names = None if reader.extension is None else reader.extension.class_names
-    field = label_field(reader)
-    if names is None or field is None:
+def class_counts(readers: Sequence[Reader]) -> list[tuple[str | None, int, int]] | None:
+    """Return (name or None, label, number of samples) of each class, or None where there are no labels.
+
+    With class names there is an entry for each name; without, for each label from 0 to the largest, if it is one that
+    stands for a class (at most a million of them).
+    """
+    field = label_field(readers[0])
+    if field is None:
         return None
-    column = reader.column(field)
-    counts = np.zeros(len(names), np.int64)
-    for block in _blocks(len(column)):
-        labels = np.asarray(column[block])
-        counts += np.bincount(labels[(labels >= 0) & (labels < len(names))], minlength=len(names))
-    return [{"name": name, "label": label, "count": int(counts[label])} for label, name in enumerate(names)]
+    names = next((found for reader in readers if (found := class_names_of(reader)) is not None), None)
+    count = len(names or ())
+    if names is None:
+        low = min(int(reader.column(field).min()) for reader in readers)
+        count = max(int(reader.column(field).max()) for reader in readers) + 1
+        if low < 0 or count > _MOST_CLASSES:
+            return None
+    counts = np.zeros(count, np.int64)
+    for part in column_blocks(readers, field):
+        labels = np.asarray(part)
+        counts += np.bincount(labels[(labels >= 0) & (labels < count)], minlength=count)
+    return [(None if names is None else names[label], label, int(number)) for label, number in enumerate(counts)]
+
+
+def _classes(readers: Sequence[Reader]) -> list[dict[str, Any]] | None:
+    counts = class_counts(readers)
+    if not counts or counts[0][0] is None:
+        return None
+    return [{"name": name, "label": label, "count": count} for name, label, count in counts]
 
 
 def as_text(facts: dict[str, Any]) -> str:
@@ -158,8 +250,11 @@ def as_text(facts: dict[str, Any]) -> str:
         As `summary` returns them.
     """
     writer = facts["writer"]
+    files = facts["paths"]
+    what = files[0] if len(files) == 1 else f"{len(files):,}: {files[0]} to {files[-1]}"
+    size = f"{human_bytes(facts['num_bytes'])}, pages of {human_bytes(facts['page_size'])}"
     rows = [
-        ("file", f"{facts['path']}, {human_bytes(facts['num_bytes'])}, pages of {human_bytes(facts['page_size'])}"),
+        ("file" if len(files) == 1 else "files", f"{what}, {size}"),
         ("written by", f"{writer}: complete, with checksums" if writer else "FFCV: no checksums, no class names"),
         ("samples", f"{facts['num_samples']:,}"),
     ]
@@ -167,7 +262,8 @@ def as_text(facts: dict[str, Any]) -> str:
     if facts["classes"] is not None:
         rows.append(("classes", _classes_line(facts["classes"])))
     if facts["provenance"]:
-        rows += [(key.replace("_", " "), _plain(value)) for key, value in facts["provenance"].items()]
+        for key, value in facts["provenance"].items():
+            rows += _history(value) if key == "history" else [(key.replace("_", " "), _plain(value))]
     width = max(len(name) for name, _ in rows)
     lines = [f"{name:<{width}}  {value}" for name, value in rows]
     for name, each in facts["fields"].items():
@@ -179,10 +275,14 @@ def as_text(facts: dict[str, Any]) -> str:
 def _field_line(facts: dict[str, Any]) -> str:
     parts = [facts["kind"]]
     if "shape" in facts:
-        parts.append(f"{facts['dtype']} {tuple(facts['shape'])}")
+        lengths = ", ".join("any" if length is None else str(length) for length in facts["shape"])
+        parts.append(f"{facts['dtype']} ({lengths})")
+    if "channels" in facts:
+        parts.append(f"{facts['channels']} {facts['dtype']} channel{'' if facts['channels'] == 1 else 's'}")
     if "num_jpeg" in facts:
         low, high = facts["min_size"], facts["max_size"]
-        parts.append(f"{facts['num_jpeg']:,} JPEG, {facts['num_raw']:,} raw")
+        png = f", {facts['num_png']:,} PNG" if "num_png" in facts else ""
+        parts.append(f"{facts['num_jpeg']:,} JPEG, {facts['num_raw']:,} raw{png}")
         parts.append(
             f"{low[0]}x{low[1]} pixels" if low == high else f"{low[0]}..{high[0]} x {low[1]}..{high[1]} pixels"
         )
@@ -198,6 +298,22 @@ def _classes_line(classes: list[dict[str, Any]]) -> str:
     shown = ", ".join(f"{each['name']} ({each['count']:,})" for each in classes[:_CLASSES_SHOWN])
     more = f", and {len(classes) - _CLASSES_SHOWN:,} more" if len(classes) > _CLASSES_SHOWN else ""
     return f"{len(classes):,}, with {min(counts):,} to {max(counts):,} samples: {shown}{more}"
+
+
+def _history(steps: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Return a line for each thing that was done to the file, with its short options; --json has everything."""
+    rows = []
+    for step in steps:
+        options = [
+            f"{key} {_plain(value)}"
+            for key, value in step.items()
+            if key not in ("command", "from") and isinstance(value, (str, int, float, bool))
+        ]
+        options += [f"{len(step[key]):,} {key}" for key in ("dropped", "blanked") if step.get(key)]
+        sources = [f"{each['file']} ({each['num_samples']:,})" for each in step.get("from", [])]
+        more = f" and {len(sources) - 3:,} more" if len(sources) > 3 else ""
+        rows.append((step.get("command", "?"), ", ".join([f"of {', '.join(sources[:3])}{more}", *options])))
+    return rows
 
 
 def _plain(value: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
 from dataloading import DecodeError, EncodedImage, MaskField, Reader, decode_jpeg, label_field
+
+from .inspect_file import find_sample
 
 __all__ = ["contact_sheet", "decode_sample", "decode_stored", "viewable"]
 
@@ -127,27 +130,29 @@ def _class_colours() -> npt.NDArray[np.uint8]:
     return colours
 
 
-def contact_sheet(reader: Reader, field: str, rows: int, columns: int) -> Image.Image:
-    """Return a sheet of images spread evenly over the file, each with its index and class.
+def contact_sheet(readers: Sequence[Reader], field: str, rows: int, columns: int) -> Image.Image:
+    """Return a sheet of images spread evenly over the files, each with its index and class.
 
     Parameters
     ----------
-    reader : Reader
-        The file.
+    readers : sequence of Reader
+        The files; their samples are counted through.
     field : str
         An image field.
     rows, columns : int
         Size of the sheet in images; a damaged image leaves a note in its place.
     """
-    chosen = np.unique(np.linspace(0, reader.num_samples - 1, min(rows * columns, reader.num_samples)).astype(int))
+    total = sum(reader.num_samples for reader in readers)
+    chosen = np.unique(np.linspace(0, total - 1, min(rows * columns, total)).astype(int))
     step, line = _CELL + _GAP, _CELL + _CAPTION + _GAP
     sheet = Image.new("RGB", (columns * step + _GAP, -(-len(chosen) // columns) * line + _GAP), _PAPER)
     draw = ImageDraw.Draw(sheet)
     font = ImageFont.load_default()
     for place, index in enumerate(map(int, chosen)):
         left, top = _GAP + place % columns * step, _GAP + place // columns * line
+        reader, local = find_sample(readers, index)
         try:
-            pixels = decode_sample(reader, field, index)
+            pixels = decode_sample(reader, field, local)
             picture = Image.fromarray(viewable(pixels, is_mask=isinstance(reader.fields[field], MaskField)))
         except DecodeError as error:
             draw.rectangle((left, top, left + _CELL - 1, top + _CELL - 1), outline=_BAD)
@@ -155,7 +160,7 @@ def contact_sheet(reader: Reader, field: str, rows: int, columns: int) -> Image.
         else:
             picture.thumbnail((_CELL, _CELL), Image.Resampling.LANCZOS)
             sheet.paste(picture, (left + (_CELL - picture.width) // 2, top + (_CELL - picture.height) // 2))
-        caption = _fitting(draw, f"{index}  {_class_of(reader, index)}", font)
+        caption = _fitting(draw, f"{index}  {_class_of(reader, local)}", font)
         draw.text((left + 2, top + _CELL + 2), caption, fill=_INK, font=font)
     return sheet
 

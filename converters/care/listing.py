@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dataloading import FormatError, Manifest, UsageError, is_manifest
 
-__all__ = ["list_files", "shards_of"]
+__all__ = ["fingerprints_of", "list_files", "shards_of"]
 
 
 def list_files(paths: Iterable[str]) -> list[str]:
@@ -61,3 +61,13 @@ def shards_of(path: str) -> list[str]:
             )
         files.append(str(file))
     return files
+
+
+def fingerprints_of(paths: Iterable[str]) -> dict[str, str]:
+    """Return by path, as `list_files` gives it, the fingerprint that a manifest among ``paths`` lists for a shard."""
+    return {
+        str(Path(path).parent / shard.name): shard.fingerprint
+        for path in paths
+        if is_manifest(path)
+        for shard in Manifest.load(path).shards
+    }
