@@ -1,4 +1,4 @@
-"""``beton convert SOURCE SRC OUT.beton``: the options of conversion, and one command a kind of source.
+"""``beton convert SOURCE SRC OUT.beton``: the options of conversion, and the table of sources (``commands``).
 
 Parses words into options and prints the result; the work is in ``encode.py``. Nothing heavy is imported before a
 command runs, so that ``--help`` answers at once.
@@ -30,14 +30,21 @@ from dataloading.cli import (
 if TYPE_CHECKING:
     from .sources.base import Source
 
-__all__ = ["convert", "imagefolder", "run_conversion"]
+__all__ = ["conversion_options", "convert", "run_conversion"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _SHOWN_AT_MOST = 20
 
-# A new kind of source is a new line here and a new module.
+# A new kind of source is a new line here, a command in `commands` and a class in `sources`.
 _SOURCES = {
-    "imagefolder": Verb("converters.cli:imagefolder", "Folders of images, one a class (ImageFolder)."),
+    "imagefolder": Verb("converters.commands.imagefolder:imagefolder", "Folders of images, one a class (ImageFolder)."),
+    "imagenet": Verb("converters.commands.imagenet:imagenet", "ImageNet's tars, train and val, without unpacking."),
+    "webdataset": Verb("converters.commands.webdataset:webdataset", "WebDataset's tar shards."),
+    "huggingface": Verb("converters.commands.huggingface:huggingface", "Parquet, Arrow, datasets of save_to_disk."),
+    "manifest": Verb("converters.commands.manifest:manifest", "A table of paths: CSV, TSV, JSON lines, parquet."),
+    "torchvision": Verb("converters.commands.torchvision:torchvision", "torchvision.datasets: CIFAR10, MNIST, ..."),
+    "arrays": Verb("converters.commands.arrays:arrays", "NumPy arrays: .npz and .npy."),
+    "beton": Verb("converters.commands.beton:beton", "Existing .beton files, ours or FFCV's."),
 }
 
 
@@ -99,34 +106,6 @@ def _colour(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[i
     if len(levels) != 3 or not all(0 <= level <= 255 for level in levels):
         raise click.BadParameter(f"{value!r} is not a colour; write white, #808080 or 128,128,128")
     return levels[0], levels[1], levels[2]
-
-
-@click.command()
-@click.argument("src", type=click.Path(exists=True, file_okay=False))
-@click.argument("out", type=click.Path(dir_okay=False))
-@click.option("--extensions", default=None, metavar="LIST",
-              help="Endings of image files, such as .jpg,.png,.gif. Default: those torchvision takes.")  # fmt: skip
-@click.option("--allow-empty", is_flag=True, help="Accept classes without images.")
-@conversion_options
-def imagefolder(src: str, out: str, *, extensions: str | None, allow_empty: bool, **options: Any) -> None:
-    """Convert SRC/CLASS/.../IMAGE into the file OUT.
-
-    Classes and images are found and ordered exactly as torchvision.datasets.ImageFolder does, so labels are the
-    same. The file's bytes depend on the images, the options and the seed, not on the number of workers.
-    """
-    from .sources.imagefolder import IMAGE_EXTENSIONS, ImageFolder
-
-    endings: tuple[str, ...] = IMAGE_EXTENSIONS
-    if extensions is not None:
-        endings = tuple("." + word.strip().lower().lstrip(".") for word in extensions.split(",") if word.strip(" ."))
-        if not endings:
-            raise click.BadParameter(f"{extensions!r} names no ending", param_hint="--extensions")
-    source = ImageFolder(src, extensions=endings, allow_empty=allow_empty)
-    if source.num_ignored:
-        shown = ", ".join(source.ignored[:3]) + (", ..." if source.num_ignored > 3 else "")
-        note(f"not taken, by their ending or because they lie in no class folder: {source.num_ignored:,} ({shown})")
-    extra = {"num_classes": len(source.class_names), "num_ignored": source.num_ignored, "ignored": source.ignored}
-    run_conversion(source, out, extra=extra, **options)
 
 
 def run_conversion(

@@ -1,7 +1,7 @@
 """Any Python dataset that can be indexed -> ``.beton``: `write`, the counterpart of FFCV's ``DatasetWriter``.
 
 Accepts samples that are tuples (in the order of the fields), dicts (by name) or, for a single field, bare values, and
-says clearly what it got when they fit none of these.
+says clearly what it got when they fit none of these. Hugging Face datasets hand over encoded images as they are.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from dataloading import Field, UsageError
+from dataloading import Field, ImageField, IntField, UsageError
 from dataloading.cli import default_num_workers
 
 from .encode import OnError, Options, convert
 from .policy import ImagePolicy
 from .report import Report
 from .sources.base import SampleFault
+from .sources.values import file_bytes
 
-__all__ = ["DatasetSource", "Indexable", "write"]
+__all__ = ["DatasetSource", "Indexable", "by_name", "class_names_of", "write"]
 
 
 class Indexable(Protocol):
@@ -44,9 +45,10 @@ class DatasetSource:
     def __init__(
         self, dataset: Indexable, fields: Mapping[str, Field], *, class_names: Sequence[str] | None = None
     ) -> None:
-        if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+        _check_indexable(dataset)
+        if not isinstance(fields, Mapping):
             raise UsageError(
-                f"a dataset needs len() and [index], got {type(dataset).__name__}; put an iterable's samples in a list"
+                f"fields must be a dict such as {{'image': ImageField(), 'label': IntField()}}, got {fields!r}"
             )
         if not fields:
             raise UsageError("fields is empty; name at least one, such as {'image': ImageField(), 'label': IntField()}")
@@ -54,8 +56,8 @@ class DatasetSource:
             if not isinstance(field, Field):
                 raise UsageError(f"fields['{name}'] must be a field such as IntField(), got {field!r}")
         self.fields = dict(fields)
-        self._dataset = dataset
-        self.class_names = list(class_names) if class_names is not None else _classes_of(dataset)
+        self.class_names = list(class_names) if class_names is not None else class_names_of(dataset, self.fields)
+        self._dataset = _with_encoded_images(dataset, self.fields)
 
     @property
     def provenance(self) -> Mapping[str, object]:
@@ -65,7 +67,7 @@ class DatasetSource:
     @property
     def load(self) -> Callable[[int], Mapping[str, Any]]:
         """See `converters.sources.base.Source`."""
-        return _Load(self._dataset, tuple(self.fields))
+        return _Load(self._dataset, self.fields)
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -82,12 +84,20 @@ class DatasetSource:
 class _Load:
     """``dataset[i]`` by field name; what travels to the workers."""
 
-    def __init__(self, dataset: Indexable, names: tuple[str, ...]) -> None:
+    def __init__(self, dataset: Indexable, fields: Mapping[str, Field]) -> None:
         self._dataset = dataset
-        self._names = names
+        self._names = tuple(fields)
+        self._images = frozenset(name for name, field in fields.items() if isinstance(field, ImageField))
 
     def __call__(self, index: int) -> Mapping[str, Any]:
-        return by_name(self._dataset[index], self._names)
+        values = by_name(self._dataset[index], self._names)
+        return {name: self._image(value) if name in self._images else value for name, value in values.items()}
+
+    def _image(self, value: Any) -> Any:
+        # Hugging Face's encoded image; a dict is never an image otherwise.
+        if not isinstance(value, Mapping) or set(value) != {"bytes", "path"}:
+            return value
+        return value["bytes"] if value["bytes"] is not None else file_bytes(value["path"] or "", os.curdir)
 
 
 def by_name(sample: Any, names: tuple[str, ...]) -> Mapping[str, Any]:
@@ -130,13 +140,67 @@ def by_name(sample: Any, names: tuple[str, ...]) -> Mapping[str, Any]:
     raise SampleFault(f"expected a tuple or dict with {list(names)}, got {type(sample).__name__}")
 
 
-def _classes_of(dataset: object) -> list[str] | None:
+def _check_indexable(dataset: Any) -> None:
+    """Refuse what is no list of samples, each kind with its way out."""
+    got = type(dataset).__name__
+    if isinstance(dataset, (str, bytes, os.PathLike)):
+        raise UsageError(f"a dataset is an object with samples, got {got} {dataset!r}; `beton convert` reads files")
+    if isinstance(dataset, Mapping):
+        raise UsageError(
+            f"a dataset needs samples by index, got a {got} with the keys {list(dataset)[:5]}; put the samples in a "
+            "list, or wrap the columns: torch.utils.data.StackDataset(**columns)"
+        )
+    if type(dataset).__module__.partition(".")[0] in {"pandas", "polars"}:
+        raise UsageError(f"a {got} gives columns by [..], not samples; pass its records as a list of dicts")
+    iterable_only = any(kind.__name__ == "IterableDataset" for kind in type(dataset).__mro__)
+    if iterable_only or not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+        raise UsageError(f"a dataset needs len() and [index], got {got}; put an iterable's samples in a list")
+    try:
+        len(dataset)
+    except Exception as error:  # an array without axes, or whatever a class of the user's raises
+        raise UsageError(f"a dataset needs len(), which {got} refuses: {error}") from error
+
+
+def class_names_of(dataset: object, fields: Mapping[str, Field] | None = None) -> list[str] | None:
+    """Return the names of a dataset's classes by label, where it has them.
+
+    Parameters
+    ----------
+    dataset : object
+        torchvision's have a list ``classes``, Hugging Face's a feature with names.
+    fields : mapping of str to Field, optional
+        Where features have names, those of the field ``label`` count, else those of the only integers.
+    """
     names = getattr(dataset, "classes", None)
+    features = getattr(dataset, "features", None)
+    if names is None and fields is not None and isinstance(features, Mapping):
+        integers = [name for name, field in fields.items() if isinstance(field, IntField)]
+        chosen = "label" if "label" in integers else integers[0] if len(integers) == 1 else None
+        names = getattr(features.get(chosen), "names", None)
     if isinstance(names, Iterable) and not isinstance(names, (str, bytes)):
         listed = list(names)
         if listed and all(isinstance(name, str) for name in listed):
             return listed
     return None
+
+
+def _with_encoded_images(dataset: Any, fields: Mapping[str, Field]) -> Any:
+    """Return a Hugging Face dataset that gives the wanted columns, images as stored bytes; any other as it is."""
+    features = getattr(dataset, "features", None)
+    if type(dataset).__module__.partition(".")[0] != "datasets" or not isinstance(features, Mapping):
+        return dataset
+    if dataset.format["type"] is not None:
+        return dataset  # the user has set a transform or a format, and means what it gives
+    missing = [name for name in fields if name not in features]
+    if missing:
+        raise UsageError(f"the dataset has no column '{missing[0]}'; it has {', '.join(features)}")
+    import datasets
+
+    chosen = dataset.select_columns(list(fields))
+    for name, feature in features.items():
+        if name in fields and isinstance(feature, datasets.Image):
+            chosen = chosen.cast_column(name, datasets.Image(decode=False))
+    return chosen
 
 
 def write(

@@ -1,0 +1,1 @@
+"""The commands ``beton convert SOURCE``, one a file: words into a source, which ``converters.cli`` then converts."""

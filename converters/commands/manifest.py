@@ -1,0 +1,57 @@
+"""``beton convert manifest``: a table of paths and labels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dataloading.cli import note
+
+from ..cli import conversion_options, run_conversion
+from .shared import SourcePath, WordsCommand, argument_out, option_classes, option_field
+
+if TYPE_CHECKING:
+    from ..field_grammar import FieldSpec
+
+__all__ = ["manifest"]
+
+
+@click.command(cls=WordsCommand)
+@click.argument("src", type=SourcePath())
+@argument_out
+@click.option("--image-column", default=None, metavar="NAME",
+              help="Column with the images' paths or URLs. Default: image, path, file, filename, ...")  # fmt: skip
+@click.option("--label-column", default=None, metavar="NAME",
+              help="Column with the labels. Default: label, class, category or target, if there is one.")  # fmt: skip
+@click.option("--root", type=SourcePath(folder=True), default=None, metavar="FOLDER",
+              help="Where relative paths begin. Default: the manifest's folder.")  # fmt: skip
+@option_field
+@option_classes
+@conversion_options
+def manifest(
+    src: str,
+    out: str,
+    *,
+    image_column: str | None,
+    label_column: str | None,
+    root: str | None,
+    fields: dict[str, FieldSpec],
+    classes: list[str] | None,
+    **options: Any,
+) -> None:
+    """Convert the images that the table SRC lists into the file OUT.
+
+    SRC is a .csv, .tsv, .jsonl or .parquet file, or its URL. Labels that are words are numbered in sorted order,
+    or as --classes says; whole numbers stay as they are. The order of the rows is kept.
+    """
+    from ..sources.manifest import Manifest
+
+    source = Manifest(
+        src, image_column=image_column, label_column=label_column, specs=fields, class_names=classes, root=root,
+        random_access=bool(options.get("shuffle")),
+    )  # fmt: skip
+    label = "none" if source.label_column is None else f"'{source.label_column}'"
+    if not options["quiet"]:
+        note(f"{len(source):,} rows; images from the column '{source.image_column}', labels from {label}")
+    run_conversion(source, out, extra={"num_classes": len(source.class_names or ())}, **options)

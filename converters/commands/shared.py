@@ -1,0 +1,144 @@
+"""What the commands of several sources share: paths that may be URLs, lists of words, ``--field`` and class files."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from ..field_grammar import FieldSpec
+
+__all__ = [
+    "SourcePath", "WordsCommand", "argument_out", "comma_list", "option_classes", "option_columns", "option_field",
+    "read_class_names", "split_words",
+]  # fmt: skip
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_WORD = re.compile(r"[^\s=/-][^\s=/]*=\S+")
+
+
+class SourcePath(click.ParamType[str]):
+    """A file or folder of this machine, which must be there, or a URL, of which that is seen when it is read.
+
+    Parameters
+    ----------
+    folder : bool
+        A folder is meant.
+    pattern : bool
+        May hold ``* ? [`` or ``{a,b}``, which stand for several files.
+    """
+
+    name = "path"
+
+    def __init__(self, *, folder: bool = False, pattern: bool = False) -> None:
+        self._folder = folder
+        self._pattern = pattern
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the path, or fail because it is not there."""
+        text = str(value)
+        if "://" in text or (self._pattern and re.search(r"[*?\[{]", text)):
+            return text
+        if not os.path.exists(text):  # noqa: PTH110
+            self.fail(f"{'Folder' if self._folder else 'Path'} {text!r} does not exist.", param, ctx)
+        if self._folder and not os.path.isdir(text):  # noqa: PTH112
+            self.fail(f"{text!r} is a file; expected a folder.", param, ctx)
+        return text
+
+
+class WordsCommand(click.Command):
+    """A command whose options of words (``--map a=b c=d``) take all that follow, not only the first."""
+
+    words_options = ("--map", "--field")
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Spread ``--map a=b c=d`` to ``--map a=b --map c=d``, then parse."""
+        spread: list[str] = []
+        current: str | None = None
+        for position, word in enumerate(args):
+            if word == "--":
+                spread += args[position:]
+                break
+            follows = current is not None and spread[-1] != current
+            if follows and _WORD.fullmatch(word):
+                spread += [str(current), word]
+                continue
+            if word in self.words_options:
+                current = word
+            elif follows:
+                current = None
+            spread.append(word)
+        return super().parse_args(ctx, spread)
+
+
+def split_words(texts: Sequence[str]) -> list[str]:
+    """Return the words of several values; one value may hold several, separated by spaces."""
+    return [word for text in texts for word in text.split()]
+
+
+def argument_out(command: _Command) -> _Command:
+    """``OUT``: the file to make."""
+    return click.argument("out", type=click.Path(dir_okay=False))(command)
+
+
+def option_field(command: _Command) -> _Command:
+    """``--field NAME=KIND[:...][@COLUMN]``, any number of times."""
+    return click.option(
+        "--field", "fields", multiple=True, metavar="NAME=KIND[@COLUMN] ...", callback=_fields,
+        help="Further fields: weight=float caption=text meta=json raw=bytes emb=array:float32:512; "
+             "@COLUMN where the name differs.",
+    )(command)  # fmt: skip
+
+
+def _fields(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> dict[str, FieldSpec]:
+    from ..field_grammar import parse_fields
+
+    return parse_fields(texts)
+
+
+def option_classes(command: _Command) -> _Command:
+    """``--classes FILE``: names of the labels."""
+    return click.option(
+        "--classes", type=SourcePath(), metavar="FILE", callback=_class_names,
+        help="Text file with the classes' names, one a line, in the order of their labels.",
+    )(command)  # fmt: skip
+
+
+def _class_names(_ctx: click.Context, _param: click.Parameter, path: str | None) -> list[str] | None:
+    return None if path is None else read_class_names(path)
+
+
+def read_class_names(path: str) -> list[str]:
+    """Return the lines of a text file.
+
+    Raises
+    ------
+    click.BadParameter
+        If there are none, or one occurs twice.
+    """
+    from ..sources.opening import open_stream
+
+    with open_stream(path) as file:
+        names = [line.strip() for line in file.read().decode("utf-8-sig", "surrogateescape").splitlines()]
+    names = names[: -1 if names and not names[-1] else None]
+    twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
+    if not names or twice is not None:
+        raise click.BadParameter(f"{path} has {'no lines' if not names else f'the class {twice!r} twice'}")
+    return names
+
+
+def option_columns(command: _Command) -> _Command:
+    """``--columns A,B``: take only these."""
+    return click.option(
+        "--columns", metavar="A,B,...", default=None, callback=lambda _ctx, _param, text: comma_list(text),
+        help="Take only these columns.",
+    )(command)  # fmt: skip
+
+
+def comma_list(text: str | None) -> list[str] | None:
+    """Return the words between commas; None for None."""
+    return None if text is None else [word.strip() for word in text.split(",") if word.strip()]

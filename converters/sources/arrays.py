@@ -1,0 +1,242 @@
+"""NumPy arrays on disk: ``.npz`` archives and ``.npy`` files whose first axis counts the samples.
+
+Arrays are mapped into memory by every worker and never loaded whole; what an archive holds compressed is unpacked into
+a nameless temporary file first.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import struct
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from dataloading import ConvertError, Field, FloatField, ImageField, IntField, NDArrayField, UsageError
+
+from .base import printable
+from .listing import expand
+from .opening import is_url, name_of
+from .spool import Spool
+
+__all__ = ["Arrays"]
+
+_IMAGES, _LABELS = ("image", "images", "x", "data"), ("label", "labels", "y", "target", "targets")
+_LOCAL_HEADER = struct.Struct("<26xHH")  # of a zip member: lengths of its name and extra field end the fixed part
+
+
+class _Stored:
+    """Where an array lies: enough to map it in any process."""
+
+    def __init__(self, path: str, start: int, dtype: np.dtype[Any], shape: tuple[int, ...], fortran: bool) -> None:
+        self.path = path
+        self.start = start
+        self.dtype = dtype
+        self.shape = shape
+        self.fortran = fortran
+
+    def open(self) -> npt.NDArray[Any]:
+        if 0 in self.shape:
+            return np.empty(self.shape, self.dtype)
+        return np.memmap(
+            self.path, self.dtype, "r", self.start, self.shape, "F" if self.fortran else "C"
+        )  # fmt: skip
+
+
+class Arrays:
+    """Samples along the first axis of arrays.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        One ``.npz``, or ``.npy`` files, or a folder of the latter. An array's name is that in the archive, or the
+        file's.
+    image : str, optional
+        Name of the array of images, uint8 of shape (N, H, W) or (N, H, W, C). By default one of the usual names, or
+        the only array of that dtype and number of axes.
+    label : str, optional
+        Name of the array of labels, integers of shape (N,) or (N, 1). By default one of the usual names.
+    names : sequence of str, optional
+        Further arrays to take; by default all.
+    class_names : sequence of str, optional
+        Names of the labels.
+
+    Raises
+    ------
+    ConvertError
+        If an array cannot be read, or their lengths differ.
+    UsageError
+        If an array is not there or its dtype has no field.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        *,
+        image: str | None = None,
+        label: str | None = None,
+        names: Sequence[str] | None = None,
+        class_names: Sequence[str] | None = None,
+    ) -> None:
+        self._spools: list[Spool] = []
+        self._name = name_of(paths[0])
+        stored: dict[str, _Stored] = {}
+        if any(map(is_url, paths)):
+            raise UsageError(f"{paths[0]}: arrays are mapped into memory, which a URL cannot be; download it first")
+        for path in expand(paths, (".npy",)):
+            for name, array in self._found(path).items():
+                if name in stored:
+                    raise UsageError(f"{printable(path)}: there is an array '{name}' already")
+                stored[name] = array
+        self.class_names = None if class_names is None else list(class_names)
+        image = _pick(stored, image, _IMAGES, "--image")
+        if image is None:
+            alike = [name for name, array in stored.items() if array.dtype == np.uint8 and len(array.shape) in {3, 4}]
+            image = alike[0] if len(alike) == 1 else None
+        label = _pick(stored, label, _LABELS, "--label")
+        for name in names or ():
+            _pick(stored, name, (), "--array")
+        taken = [name for name in stored if names is None or name in names or name in {image, label}]
+        self._arrays: dict[str, _Stored] = {}
+        self._fields: dict[str, Field] = {}
+        for name in sorted(taken, key=lambda name: (name != image, name != label)):
+            role = "image" if name == image else "label" if name == label else name
+            self._arrays[role] = stored[name]
+            self._fields[role] = _field(name, stored[name], role)
+        if not self._arrays:
+            raise UsageError(f"{printable(self._name)} holds no arrays")
+        lengths = {name: array.shape[0] for name, array in self._arrays.items()}
+        if len(set(lengths.values())) > 1:
+            shown = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
+            raise ConvertError(f"{printable(self._name)}: the arrays have different numbers of samples: {shown}")
+        self._length = next(iter(lengths.values()))
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """``image``, ``label`` and the others by their names."""
+        return dict(self._fields)
+
+    @property
+    def provenance(self) -> Mapping[str, object]:
+        """Kind and name of the source and how many samples it has."""
+        return {"source": "arrays", "source_name": printable(self._name), "source_samples": len(self)}
+
+    @property
+    def load(self) -> Callable[[int], Mapping[str, Any]]:
+        """See `converters.sources.base.Source`."""
+        return _Load(self._arrays, self._fields)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def task(self, index: int) -> int:
+        """Return the index itself."""
+        return index
+
+    def name(self, index: int) -> str:
+        """Return the file and the index."""
+        return f"{printable(self._name)}[{index}]"
+
+    def _found(self, path: str) -> dict[str, _Stored]:
+        try:
+            if path.lower().endswith(".npz"):
+                with zipfile.ZipFile(path) as archive:
+                    return {
+                        entry.filename.removesuffix(".npy"): self._member(path, archive, entry)
+                        for entry in archive.infolist()
+                    }
+            with open(path, "rb") as file:
+                return {Path(path).stem: _header(file, path, 0)}
+        except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ConvertError(f"{printable(path)} cannot be read as NumPy arrays: {reason}") from error
+
+    def _member(self, path: str, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> _Stored:
+        if entry.compress_type == zipfile.ZIP_STORED:
+            with open(path, "rb") as file:
+                file.seek(entry.header_offset)
+                lengths = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
+                start = entry.header_offset + _LOCAL_HEADER.size + sum(lengths)
+                file.seek(start)
+                return _header(file, path, start)
+        spool = Spool()
+        self._spools.append(spool)
+        with archive.open(entry) as packed:
+            shutil.copyfileobj(packed, spool.file, 1 << 20)
+        spool.file.flush()
+        spool.file.seek(0)
+        return _header(spool.file, spool.path, 0)
+
+
+def _header(file: BinaryIO, path: str, start: int) -> _Stored:
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = read(file)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, which only their program can read; store numbers or texts")
+    stored = _Stored(path, file.tell(), dtype, tuple(shape), bool(fortran))
+    end = file.seek(0, 2)
+    if stored.start + math.prod(shape) * dtype.itemsize > end:
+        raise ValueError(f"it ends early, at byte {end - start}")
+    return stored
+
+
+def _pick(stored: Mapping[str, _Stored], name: str | None, usual: Sequence[str], option: str) -> str | None:
+    if name is None:
+        return next((each for each in usual if each in stored), None)
+    if name not in stored:
+        raise UsageError(f"{option} {name}: the arrays are {', '.join(map(printable, stored))}")
+    return name
+
+
+def _field(name: str, array: _Stored, role: str) -> Field:
+    described = f"'{printable(name)}' is {array.dtype} of shape {array.shape}"
+    if not array.shape:
+        raise UsageError(f"the array {described}; expected samples along its first axis")
+    if role == "image":
+        if array.dtype not in (np.uint8, np.uint16) or len(array.shape) not in {3, 4}:
+            raise UsageError(f"the images {described}; expected uint8 of shape (N, H, W) or (N, H, W, channels)")
+        return ImageField()
+    inner = tuple(length for length in array.shape[1:])
+    single = inner in {(), (1,)}
+    if role == "label":
+        if array.dtype.kind not in "iub" or not single:
+            raise UsageError(f"the labels {described}; expected whole numbers, one a sample")
+        return IntField()
+    if array.dtype.kind in "iub" and inner == ():
+        return IntField()
+    if array.dtype.kind == "f" and inner == ():
+        return FloatField()
+    return NDArrayField(array.dtype, inner or (1,))
+
+
+class _Load:
+    """Maps the arrays on first use and takes one sample of each; what travels to the workers."""
+
+    def __init__(self, arrays: Mapping[str, _Stored], fields: Mapping[str, Field]) -> None:
+        self._arrays = dict(arrays)
+        self._fields = dict(fields)
+        self._open: dict[str, npt.NDArray[Any]] = {}
+
+    def __call__(self, index: int) -> dict[str, object]:
+        if not self._open:
+            self._open = {name: array.open() for name, array in self._arrays.items()}
+        values: dict[str, object] = {}
+        for name, array in self._open.items():
+            field = self._fields[name]
+            value = array[index]
+            if isinstance(field, (IntField, FloatField)):
+                values[name] = np.asarray(value).reshape(-1)[0].item()
+            elif isinstance(field, NDArrayField):
+                values[name] = np.asarray(value).reshape(field.shape)
+            else:
+                values[name] = np.array(value)  # a copy: the map is read-only, which not every decoder likes
+        return values
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": {}}

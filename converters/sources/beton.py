@@ -1,0 +1,211 @@
+"""Existing ``.beton`` files, ours or FFCV's, as a source: to store them anew with other options, or a part of them.
+
+A stored JPEG goes through the image policy as any JPEG file does, so files of FFCV gain restart markers and checksums
+while their pixels stay. Pixels are taken as the loader shows them: what EXIF says about turning is ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dataloading import ConvertError, EncodedImage, Field, FormatError, ImageField, Reader, UsageError, label_field
+
+from .base import SampleFault, printable
+from .listing import expand
+from .opening import is_url, name_of, open_stream
+
+__all__ = ["BetonFiles", "read_indices"]
+
+_JPEG = 0
+
+
+class BetonFiles:
+    """The samples of ``.beton`` files, one file after the other, or some of them.
+
+    Parameters
+    ----------
+    patterns : sequence of str
+        Files, folders, globs.
+    indices : int array, shape (n,), optional
+        Samples to take, in this order, counted over all files; one may occur several times.
+    classes : sequence of str, optional
+        Take only the samples of these classes; they are numbered anew, in this order.
+
+    Raises
+    ------
+    UsageError
+        If the files differ in their fields or classes, or an index or class is not there.
+    ConvertError
+        If nothing is left.
+    """
+
+    def __init__(
+        self,
+        patterns: Sequence[str],
+        *,
+        indices: npt.NDArray[np.int64] | None = None,
+        classes: Sequence[str] | None = None,
+    ) -> None:
+        if any(map(is_url, patterns)):
+            raise UsageError(f"{patterns[0]}: a .beton file is mapped into memory; download it first")
+        self.paths = expand(patterns, (".beton",))
+        readers = [Reader(path) for path in self.paths]
+        first = readers[0]
+        self._fields = dict(first.fields)
+        self.class_names = _class_names(first)
+        for reader in readers[1:]:
+            _check_alike(first, reader)
+        self._ends = np.cumsum([len(reader) for reader in readers])
+        total = int(self._ends[-1])
+        chosen = np.arange(total, dtype=np.int64) if indices is None else indices
+        if len(chosen) and not 0 <= int(chosen.min()) <= int(chosen.max()) < total:
+            wrong = chosen[(chosen < 0) | (chosen >= total)][0]
+            raise UsageError(f"index {wrong} is out of range: there are {total:,} samples")
+        self._relabelled: tuple[str, dict[int, int]] | None = None
+        if classes is not None:
+            chosen = self._of_classes(readers, chosen, classes)
+        if not len(chosen):
+            raise ConvertError(f"{printable(self.paths[0])}: no samples are left")
+        self._chosen = chosen
+        for reader in readers:
+            reader.close()
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """The files' own."""
+        return dict(self._fields)
+
+    @property
+    def provenance(self) -> Mapping[str, object]:
+        """Kind of the source, its first file, and how many samples are taken."""
+        return {"source": "beton", "source_name": printable(name_of(self.paths[0])), "source_samples": len(self)}
+
+    @property
+    def load(self) -> Callable[[Any], Mapping[str, Any]]:
+        """See `converters.sources.base.Source`."""
+        return _Load(tuple(self.paths), self._relabelled)
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    def task(self, index: int) -> tuple[int, int]:
+        """Return file and sample in it."""
+        sample = int(self._chosen[index])
+        file = int(np.searchsorted(self._ends, sample, side="right"))
+        return file, sample - (int(self._ends[file - 1]) if file else 0)
+
+    def name(self, index: int) -> str:
+        """Return the file and the sample's number in it."""
+        file, sample = self.task(index)
+        return f"{printable(name_of(self.paths[file]))}[{sample}]"
+
+    def _of_classes(
+        self, readers: Sequence[Reader], chosen: npt.NDArray[np.int64], classes: Sequence[str]
+    ) -> npt.NDArray[np.int64]:
+        field = label_field(readers[0])
+        if self.class_names is None or field is None:
+            raise UsageError(f"{self.paths[0]} records no class names, so --classes has nothing to choose by")
+        missing = [name for name in classes if name not in self.class_names]
+        if missing or len(set(classes)) < len(classes):
+            what = f"no class {missing[0]!r}" if missing else "a class twice"
+            shown = ", ".join(self.class_names[:10]) + (", ..." if len(self.class_names) > 10 else "")
+            raise UsageError(f"--classes names {what}; the classes are {shown}")
+        new_labels = {self.class_names.index(name): label for label, name in enumerate(classes)}
+        labels = np.concatenate([np.asarray(reader.column(field)) for reader in readers])
+        self._relabelled = (field, new_labels)
+        self.class_names = list(classes)
+        kept: npt.NDArray[np.int64] = chosen[np.isin(labels[chosen], list(new_labels))]
+        return kept
+
+
+def _class_names(reader: Reader) -> list[str] | None:
+    names = None if reader.extension is None else reader.extension.class_names
+    return None if names is None else list(names)
+
+
+def _check_alike(first: Reader, reader: Reader) -> None:
+    def described(each: Reader) -> dict[str, tuple[str, bytes]]:
+        return {name: (type(field).__name__, field.arguments()) for name, field in each.fields.items()}
+
+    ours, theirs = described(first), described(reader)
+    if list(ours.items()) != list(theirs.items()):
+        raise UsageError(
+            f"{reader.path} has the fields {_shown(reader)}, {first.path} has {_shown(first)}; they cannot become one"
+        )
+    if _class_names(reader) != _class_names(first):
+        raise UsageError(f"{reader.path} and {first.path} have different classes; `beton merge` can unite them")
+
+
+def _shown(reader: Reader) -> str:
+    return ", ".join(f"{name} ({type(field).__name__})" for name, field in reader.fields.items())
+
+
+def read_indices(text: str) -> npt.NDArray[np.int64]:
+    """Return sample indices from ``START:STOP``, or from a file: ``.npy``, or text with one number a line.
+
+    Raises
+    ------
+    UsageError
+        If it is neither.
+
+    Examples
+    --------
+    >>> read_indices("3:6").tolist()
+    [3, 4, 5]
+    """
+    start, colon, stop = text.partition(":")
+    if colon and start.strip().isdecimal() and stop.strip().isdecimal():
+        return np.arange(int(start), int(stop), dtype=np.int64)
+    try:
+        if text.endswith(".npy"):
+            loaded = np.load(text, allow_pickle=False)
+        else:
+            with open_stream(text) as file:
+                loaded = np.array([int(line) for line in file.read().split()], dtype=np.int64)
+    except (ConvertError, OSError, ValueError, OverflowError) as error:
+        raise UsageError(
+            f"{printable(text)!r} holds no indices ({error}); expected START:STOP, a .npy file, or a text file with "
+            "one number a line"
+        ) from error
+    if loaded.ndim != 1 or loaded.dtype.kind not in "iu":
+        raise UsageError(f"{printable(text)}: expected whole numbers in one row, got {loaded.dtype} of {loaded.shape}")
+    return loaded.astype(np.int64)
+
+
+class _Load:
+    """Reads stored values; what travels to the workers."""
+
+    def __init__(self, paths: tuple[str, ...], relabelled: tuple[str, dict[int, int]] | None) -> None:
+        self._paths = paths
+        self._relabelled = relabelled
+        self._open: dict[int, Reader] = {}
+
+    def __call__(self, task: tuple[int, int]) -> dict[str, object]:
+        file, sample = task
+        try:
+            reader = self._open.get(file)
+            if reader is None:
+                reader = self._open[file] = Reader(self._paths[file])
+            values = {name: _plain(field, reader.value(name, sample)) for name, field in reader.fields.items()}
+        except (FormatError, OSError) as error:
+            raise SampleFault(str(error)) from error
+        if self._relabelled is not None:
+            name, new_labels = self._relabelled
+            values[name] = new_labels[int(values[name])]  # type: ignore[call-overload]
+        return values
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": {}}
+
+
+def _plain(field: Field, value: object) -> object:
+    """Return a stored image as the policy takes images: a file's bytes, or pixels."""
+    if not isinstance(field, ImageField) or not isinstance(value, EncodedImage):
+        return value
+    if value.mode == _JPEG:
+        return bytes(value.data)
+    return np.frombuffer(value.data, np.uint8).reshape(value.height, value.width, 3)

@@ -1,0 +1,272 @@
+"""Rows of parquet and Arrow files: schema and counts in the parent, values row by row in the workers.
+
+Only the columns that are asked for are read. Parquet is read forwards in small batches, so a worker holds a few
+megabytes whatever the size of its row groups; where rows are wanted in random order it is first copied into an
+uncompressed Arrow file (see ``spool.py``), for parquet cannot be entered at a row. Needs pyarrow, imported on first
+use. Knows nothing of images or labels.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dataloading import ConvertError, UsageError
+
+from .base import SampleFault, printable
+from .opening import is_url, open_stream
+from .spool import Spool
+
+__all__ = ["ARROW_ENDINGS", "Rows", "Tables", "import_pyarrow"]
+
+ARROW_ENDINGS = (".arrow", ".feather", ".ipc")
+_BATCH_BYTES, _BATCH_ROWS = 1 << 20, 4096
+_FILE_MAGIC, _PARQUET_MAGIC = b"ARROW1", b"PAR1"
+_OPEN_AT_MOST = 16
+
+
+def import_pyarrow() -> Any:
+    """Return pyarrow with its parts for parquet and Arrow files.
+
+    Raises
+    ------
+    UsageError
+        If it is not installed.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.ipc
+        import pyarrow.parquet
+    except ImportError as error:
+        raise UsageError('parquet and Arrow files need pyarrow: pip install "beton[hf]"') from error
+    return pa
+
+
+class Tables:
+    """Several files of the same columns, as one list of rows.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        Parquet files (paths or URLs) or Arrow files (paths).
+
+    Raises
+    ------
+    ConvertError
+        If a file cannot be read or has other columns than the first.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.paths = list(paths)
+        self.schema: Any = None
+        self._ends: list[int] = []
+        self._spool: Spool | None = None
+        total = 0
+        for path in self.paths:
+            try:
+                table = _open(path)
+            except SampleFault as error:
+                raise ConvertError(str(error)) from error
+            if self.schema is None:
+                self.schema = table.schema
+            elif not table.schema.equals(self.schema, check_metadata=False):
+                raise ConvertError(f"{printable(path)} has other columns than {printable(paths[0])}: "
+                                   f"{_difference(table.schema, self.schema)}")  # fmt: skip
+            total += table.num_rows
+            self._ends.append(total)
+            table.close()
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def task(self, index: int) -> tuple[int, int]:
+        """Return the number of the file and the row in it."""
+        file = bisect.bisect_right(self._ends, index)
+        return file, index - (self._ends[file - 1] if file else 0)
+
+    def values(self, column: str) -> Iterator[Any]:
+        """Yield a column's values as pyarrow arrays, in the order of the rows; in bounded memory."""
+        for path in self.paths:
+            table = _open(path)
+            for batch in table.batches([column]):
+                yield batch.column(0)
+            table.close()
+
+    def make_random(self, columns: Sequence[str]) -> None:
+        """Copy parquet's ``columns`` to where any row can be read directly, as a random order needs.
+
+        Arrow files can be read so already.
+        """
+        if all(isinstance(table, _Arrow) for table in map(_open, self.paths)):
+            return
+        pa = import_pyarrow()
+        spool = Spool()
+        wanted = list(dict.fromkeys(columns))
+        schema = pa.schema([_without_dictionary(pa, self.schema.field(name)) for name in wanted])
+        with pa.ipc.new_file(spool.file, schema) as writer:
+            for path in self.paths:
+                table = _open(path)
+                for batch in table.batches(wanted):
+                    writer.write_table(pa.Table.from_batches([batch]).select(wanted).cast(schema))
+                table.close()
+        spool.file.flush()
+        self._spool = spool
+        self.paths = [spool.path]
+        self._ends = self._ends[-1:]
+
+    def rows(self, columns: Sequence[str]) -> Rows:
+        """Return what reads rows of these columns in a worker."""
+        return Rows(tuple(self.paths), tuple(dict.fromkeys(columns)))
+
+
+class Rows:
+    """Reads single rows; travels between processes without its open files."""
+
+    def __init__(self, paths: tuple[str, ...], columns: tuple[str, ...]) -> None:
+        self._paths = paths
+        self._columns = columns
+        self._open: dict[int, Any] = {}
+
+    def row(self, file: int, row: int) -> dict[str, Any]:
+        """Return a row's values by column as Python objects.
+
+        Raises
+        ------
+        SampleFault
+            If the file cannot be read.
+        """
+        table = self._open.get(file)
+        try:
+            if table is None:
+                while len(self._open) >= _OPEN_AT_MOST:
+                    self._open.pop(next(iter(self._open))).close()
+                table = self._open[file] = _open(self._paths[file])
+            batch, place = table.find(row, self._columns)
+            return {name: batch.column(name)[place].as_py() for name in self._columns}
+        except (OSError, ConvertError) as error:
+            raise SampleFault(f"{printable(self._paths[file])}, row {row} cannot be read: {error}") from error
+        except import_pyarrow().ArrowException as error:
+            raise SampleFault(f"{printable(self._paths[file])}, row {row} cannot be read: {error}") from error
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": {}}
+
+
+class _Parquet:
+    """One parquet file, read forwards."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._table = import_pyarrow().parquet.ParquetFile(file, pre_buffer=False)
+        self.schema = self._table.schema_arrow
+        self.num_rows: int = self._table.metadata.num_rows
+        metadata = self._table.metadata
+        self._ends: list[int] = []
+        self._row_bytes: list[int] = []
+        for group in range(metadata.num_row_groups):
+            facts = metadata.row_group(group)
+            self._ends.append((self._ends[-1] if self._ends else 0) + facts.num_rows)
+            self._row_bytes.append(facts.total_byte_size // max(1, facts.num_rows) + 1)
+        self._group = -1
+        self._start = 0
+        self._batch: Any = None
+        self._rest: Iterator[Any] = iter(())
+
+    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
+        for group in range(len(self._ends)):
+            yield from self._in_group(group, columns)
+
+    def _in_group(self, group: int, columns: Sequence[str]) -> Iterator[Any]:
+        size = max(1, min(_BATCH_ROWS, _BATCH_BYTES // self._row_bytes[group]))
+        batches: Iterator[Any] = self._table.iter_batches(
+            batch_size=size, row_groups=[group], columns=list(columns), use_threads=False
+        )
+        return batches
+
+    def find(self, row: int, columns: Sequence[str]) -> tuple[Any, int]:
+        """Return the batch that holds a row, and the row's place in it."""
+        group = bisect.bisect_right(self._ends, row)
+        if group != self._group or self._batch is None or row < self._start:
+            self._group = group
+            self._start = self._ends[group - 1] if group else 0
+            self._rest = self._in_group(group, columns)
+            self._batch = next(self._rest)
+        while row >= self._start + len(self._batch):
+            self._start += len(self._batch)
+            self._batch = next(self._rest)
+        return self._batch, row - self._start
+
+    def close(self) -> None:
+        self._rest = iter(())
+        self._batch = None
+        self._table.close()
+        self._file.close()
+
+
+class _Arrow:
+    """One Arrow file in either of its two formats, mapped into memory; nothing is copied."""
+
+    def __init__(self, path: str, *, is_stream: bool) -> None:
+        pa = import_pyarrow()
+        self._map = pa.memory_map(path)
+        if is_stream:
+            reader = pa.ipc.open_stream(self._map)
+            batches = list(reader)  # views of the map; this format has no table of them
+            self._num_batches, self._get = len(batches), batches.__getitem__
+        else:
+            reader = pa.ipc.open_file(self._map)
+            self._num_batches, self._get = reader.num_record_batches, reader.get_batch
+        self.schema = reader.schema
+        self._ends: list[int] = []
+        for number in range(self._num_batches):
+            self._ends.append((self._ends[-1] if self._ends else 0) + self._get(number).num_rows)
+        self.num_rows: int = self._ends[-1] if self._ends else 0
+
+    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
+        for number in range(self._num_batches):
+            yield self._get(number).select(list(columns))
+
+    def find(self, row: int, columns: Sequence[str]) -> tuple[Any, int]:
+        number = bisect.bisect_right(self._ends, row)
+        return self._get(number), row - (self._ends[number - 1] if number else 0)
+
+    def close(self) -> None:
+        del self._get
+        self._map.close()
+
+
+def _open(path: str) -> Any:
+    """Open a table by its content; raises SampleFault."""
+    pa = import_pyarrow()
+    file: Any = None
+    try:
+        file = open_stream(path)
+        head = file.read(6)
+        if head[:4] == _PARQUET_MAGIC:
+            return _Parquet(file)
+        file.close()
+        if is_url(path):
+            raise SampleFault(f"{path} is not parquet; of Arrow's own formats only files of this machine are read")
+        return _Arrow(path, is_stream=head != _FILE_MAGIC)
+    except ConvertError as error:
+        raise SampleFault(str(error)) from error
+    except (pa.ArrowException, OSError) as error:
+        if file is not None:
+            file.close()
+        raise SampleFault(f"{printable(path)} cannot be read as a parquet or Arrow file: {error}") from error
+
+
+def _without_dictionary(pa: Any, field: Any) -> Any:
+    # An Arrow file holds one dictionary a column, parquet one a row group.
+    return field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
+
+
+def _difference(got: Any, expected: Any) -> str:
+    for field in expected:
+        if field.name not in got.names:
+            return f"there is no column '{field.name}'"
+        if got.field(field.name).type != field.type:
+            return f"column '{field.name}' is {got.field(field.name).type}, expected {field.type}"
+    extra = [name for name in got.names if name not in expected.names]
+    return f"there is a column '{extra[0]}' more" if extra else "their order differs"

@@ -1,0 +1,195 @@
+"""Any dataset of ``torchvision.datasets`` that is on this machine already; nothing is downloaded.
+
+The dataset is made anew in every worker and asked by index there. What a target becomes is seen from the first sample:
+a whole number is the label, other numbers, arrays and texts keep their kind. Datasets of image files that let their
+loader be chosen hand over the files' bytes, so that JPEGs need not be encoded again.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from dataloading import BytesField, ConvertError, Field, FloatField, ImageField, IntField, NDArrayField, UsageError
+
+from ..dataset import class_names_of
+from .base import SampleFault
+from .opening import read_file
+
+__all__ = ["TorchvisionDataset"]
+
+# What names the part of a dataset, among the ways torchvision's classes have for it.
+_PARTS = ("split", "image_set", "train")
+
+
+class TorchvisionDataset:
+    """A dataset that torchvision knows by name.
+
+    Parameters
+    ----------
+    name : str
+        Such as ``CIFAR10``.
+    root : str
+        Folder where torchvision expects the dataset.
+    split : str, optional
+        ``train``, ``test`` and so on, as the dataset calls it; by default the dataset's own choice.
+    options : mapping, optional
+        Further arguments of the dataset's class.
+
+    Raises
+    ------
+    UsageError
+        If torchvision is not installed, has no such dataset, or the arguments do not fit it.
+    ConvertError
+        If the dataset is not there, or its samples are not images with a target.
+    """
+
+    def __init__(
+        self, name: str, root: str, *, split: str | None = None, options: Mapping[str, Any] | None = None
+    ) -> None:
+        kind = _class_of(name)
+        known = inspect.signature(kind).parameters
+        arguments: dict[str, Any] = dict(options or {})
+        is_open = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
+        unknown = [option for option in arguments if option not in known and not is_open]
+        if unknown:
+            raise UsageError(f"torchvision's {name} has no argument '{unknown[0]}'; it has {', '.join(known)}")
+        if split is not None:
+            arguments |= _part(name, known, split)
+        if "download" in known:
+            arguments["download"] = False
+        if "loader" in known:
+            arguments.setdefault("loader", read_file)
+        self._name = name
+        self._load = _Load(name, root, arguments)
+        try:
+            self._dataset = self._load.dataset()
+            self._length = len(self._dataset)
+        except Exception as error:  # each dataset fails in its own way
+            reason = str(error).replace("You can use download=True to download it", "").strip(" .\n")
+            raise ConvertError(
+                f"torchvision's {name} cannot be opened in {root}: {reason or type(error).__name__}. Nothing is "
+                "downloaded here: put the dataset there first, as its documentation says"
+            ) from error
+        self.class_names = class_names_of(self._dataset)
+        self._split = split
+        self.fields: Mapping[str, Field] = self._find_fields() if self._length else {"image": ImageField()}
+
+    @property
+    def provenance(self) -> Mapping[str, object]:
+        """The dataset's name, its part, and how many samples it has."""
+        return {
+            "source": "torchvision", "source_name": self._name, "source_split": self._split, "source_samples": len(self)
+        }  # fmt: skip
+
+    @property
+    def load(self) -> Callable[[int], Mapping[str, Any]]:
+        """See `converters.sources.base.Source`."""
+        return self._load
+
+    def __len__(self) -> int:
+        return self._length
+
+    def task(self, index: int) -> int:
+        """Return the index itself."""
+        return index
+
+    def name(self, index: int) -> str:
+        """Return the dataset's name and the index."""
+        return f"{self._name}[{index}]"
+
+    def _find_fields(self) -> dict[str, Field]:
+        sample = self._dataset[0]
+        if not isinstance(sample, (tuple, list)) or len(sample) != 2:
+            got = f"{len(sample)} values" if isinstance(sample, (tuple, list)) else type(sample).__name__
+            raise ConvertError(
+                f"a sample of torchvision's {self._name} is {got}, expected an image and a target; converters.write "
+                "takes any dataset with fields that you name"
+            )
+        target = _as_numpy(sample[1])
+        name, field = _field_of(target)
+        if field is None:
+            raise UsageError(
+                f"a target of torchvision's {self._name} is a {type(sample[1]).__name__}, which makes no field; choose "
+                "another by --option (such as target_types=category), or use converters.write"
+            )
+        self._load.target = name
+        return {"image": ImageField(), name: field}
+
+
+class _Load:
+    """Makes the dataset on first use; what travels to the workers."""
+
+    def __init__(self, name: str, root: str, arguments: Mapping[str, Any]) -> None:
+        self._name = name
+        self._root = root
+        self._arguments = dict(arguments)
+        self._dataset: Any = None
+        self.target = "label"
+
+    def dataset(self) -> Any:
+        """Return the dataset, made if need be."""
+        if self._dataset is None:
+            self._dataset = _class_of(self._name)(self._root, **self._arguments)
+        return self._dataset
+
+    def __call__(self, index: int) -> dict[str, object]:
+        sample = self.dataset()[index]
+        if len(sample) != 2:
+            raise SampleFault(f"expected an image and a target, got {len(sample)} values")
+        target = _as_numpy(sample[1])
+        return {"image": sample[0], self.target: target.encode("utf-8") if isinstance(target, str) else target}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_dataset": None}
+
+
+def _class_of(name: str) -> Any:
+    try:
+        from torchvision import datasets
+    except ImportError as error:
+        raise UsageError(f"{name} needs torchvision: pip install torchvision") from error
+    kinds = {
+        each: kind
+        for each in datasets.__all__
+        if inspect.isclass(kind := getattr(datasets, each)) and "root" in inspect.signature(kind).parameters
+    }
+    if name in kinds:
+        return kinds[name]
+    exact = {each.lower(): each for each in kinds}.get(name.lower())
+    near = [exact] if exact else difflib.get_close_matches(name, kinds, n=2, cutoff=0.5)
+    guess = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(kinds)}"
+    raise UsageError(f"torchvision has no dataset {name!r}; {guess}")
+
+
+def _part(name: str, known: Mapping[str, Any], split: str) -> dict[str, Any]:
+    argument = next((each for each in _PARTS if each in known), None)
+    if argument is None:
+        raise UsageError(f"torchvision's {name} has no parts; leave --split out")
+    if argument != "train":
+        return {argument: split}
+    if split not in {"train", "test", "val"}:
+        raise UsageError(f"torchvision's {name} has the parts train and test, got {split!r}")
+    return {"train": split == "train"}
+
+
+def _as_numpy(target: Any) -> Any:
+    if hasattr(target, "detach"):
+        target = target.detach().cpu().numpy()
+    return target.item() if isinstance(target, (np.ndarray, np.generic)) and np.ndim(target) == 0 else target
+
+
+def _field_of(target: Any) -> tuple[str, Field | None]:
+    if isinstance(target, int):
+        return "label", IntField()
+    if isinstance(target, float):
+        return "target", FloatField()
+    if isinstance(target, str):
+        return "target", BytesField()
+    if isinstance(target, np.ndarray):
+        return "target", NDArrayField(target.dtype, target.shape)
+    return "target", None

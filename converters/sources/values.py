@@ -1,0 +1,65 @@
+"""Values of table rows -> what fields take: paths are read, pairs of bytes and path resolved. Runs in the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..field_grammar import FieldSpec
+from .base import SampleFault, printable
+from .opening import child, is_url, normalised, read_file
+
+__all__ = ["file_bytes", "resolved", "typed_value"]
+
+
+def resolved(path: str, root: str) -> str:
+    """Return a path as a table gives it: URLs and absolute paths as they are, others below ``root``."""
+    if is_url(path) or path.startswith("file://"):
+        return normalised(path)
+    return child(root, path)
+
+
+def file_bytes(path: str, root: str) -> bytes:
+    """Return the bytes of a file that a table names.
+
+    Raises
+    ------
+    SampleFault
+        If it cannot be read; names it.
+    """
+    if not path:
+        raise SampleFault("the path is empty")
+    place = resolved(path, root)
+    try:
+        return read_file(place)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise SampleFault(f"{printable(place)} cannot be read: {reason}") from error
+
+
+def typed_value(spec: FieldSpec, value: Any, root: str) -> object:
+    """Return what a field takes for a typed value of a row.
+
+    Parameters
+    ----------
+    spec : FieldSpec
+        The field.
+    value : object
+        A Python value; for a file's field its bytes, its path, or Hugging Face's pair of both.
+    root : str
+        Where relative paths begin.
+
+    Raises
+    ------
+    SampleFault
+        If the value does not fit or its file cannot be read.
+    """
+    if spec.is_file and value is not None:
+        if isinstance(value, Mapping):
+            data, path = value.get("bytes"), value.get("path")
+            value = data if data is not None else path
+        if isinstance(value, str):
+            return spec.from_bytes(file_bytes(value, root))
+        if isinstance(value, bytes):
+            return spec.from_bytes(value)
+    return spec.from_value(value)
