@@ -1,11 +1,12 @@
-"""Converting class folders: ours with kept pixels, kept bytes and re-encoding, against FFCV's writer.
+"""Converting class folders: ours with kept pixels, kept bytes and re-encoding, against FFCV's and other writers.
 
     python benchmarks/converting.py --photos DIR
 
 The input is the 500-px tree (JPEG, quality 90), so that nobody has to resize. FFCV's writer encodes every image anew;
 ours recodes it losslessly (``--keep pixels``, the default), copies it (``--keep bytes``) or encodes it anew (``--keep
-never``). With 1 worker the figures are per core. Each run is a fresh process and times the conversion without the
-imports. About 10 s a case and round.
+never``). With 1 worker the figures are per core. The writers of WebDataset, LitData and MosaicML Streaming copy bytes
+without looking at them; the first and the last have no workers. Each run is a fresh process and times the conversion
+without the imports. About 10 s a case and round.
 """
 
 from __future__ import annotations
@@ -21,13 +22,25 @@ from inputs import photo_tree
 
 from train.benchmarking.numbers import compare, interleave, summarise
 from train.benchmarking.report import markdown_table, write_report
+from train.benchmarking.rounds import find_peers_python
 
+PEERS = {"webdataset": "WebDataset's ShardWriter", "litdata": "LitData's optimize", "mds": "Streaming's MDSWriter"}
 OURS = {"pixels": "beton, pixels kept", "bytes": "beton, bytes kept", "never": "beton, encoded anew"}
 
 
-def command_of(case: str, tree: Path, out: Path, num_workers: int) -> list[str]:
+def command_of(case: str, tree: Path, out: Path, num_workers: int, peers_python: str | None) -> list[str]:
     """Return the command of a case."""
     workers = ["--num-workers", str(num_workers)]
+    if case in PEERS:
+        folder = str(out.with_suffix(""))
+        return [
+            peers_python or "no-peers",
+            str(ROOT / "benchmarks" / "peer_write.py"),
+            case,
+            str(tree),
+            folder,
+            *workers,
+        ]
     if case == "ffcv":
         return [sys.executable, str(ROOT / "benchmarks" / "ffcv_write.py"), str(tree), str(out), *workers]
     words = ["convert", "imagefolder", str(tree), str(out), "--overwrite", "--quiet", "--json", "--keep", case]
@@ -41,19 +54,28 @@ def main(argv: list[str] | None = None) -> None:
     out = options.work_dir / "converted.beton"
     runs: dict[str, list[dict[str, Any]]] = {}
     failures: dict[str, str] = {}
-    cases = [f"{case} {workers}" for workers in (1, 2) for case in ("ffcv", *OURS)]
+    peers_python = find_peers_python(options.peers_python)
+    if peers_python is None:
+        say("no .venv-peers (benchmarks/peers.sh makes it): the other systems' writers are left out")
+    others = PEERS if peers_python else {}
+    cases = [f"{case} {workers}" for workers in (1, 2) for case in ("ffcv", *OURS, *others)]
+    cases = [case for case in cases if case not in ("webdataset 2", "mds 2")]  # they have no workers
     for number, name in interleave(cases, options.rounds):
         case, workers = name.split()
         if name in failures:
             continue
         done = subprocess.run(
-            command_of(case, tree, out, int(workers)), cwd=ROOT, capture_output=True, text=True, check=False
+            command_of(case, tree, out, int(workers), peers_python),
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode:
             failures[name] = (done.stderr.strip().splitlines() or ["it left no message"])[-1]
             say(f"{name}: failed: {failures[name]}")
             continue
-        facts = json.loads(done.stdout[done.stdout.index("{") :])
+        facts = json.loads(done.stdout[done.stdout.rindex("\n{") if "\n{" in done.stdout else 0 :])
         facts["images_per_second"] = facts["num_samples"] / facts["seconds"]
         runs.setdefault(name, []).append(facts)
         say(f"round {number + 1}  {name}: {facts['images_per_second']:,.0f} images/s")
@@ -61,7 +83,7 @@ def main(argv: list[str] | None = None) -> None:
     rows = []
     for name in cases:
         case, workers = name.split()
-        label = OURS.get(case, "FFCV's writer")
+        label = {**OURS, **PEERS}.get(case, "FFCV's writer")
         if name not in runs:
             rows.append([label, workers, "-", "", "", "", f"failed: {failures.get(name, '')}"])
             continue
