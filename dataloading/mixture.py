@@ -72,6 +72,13 @@ class Mixture:
         runs out; or as all of them need to be used up. The Loader's `num_draws` sets any other length. Whatever it is,
         an epoch goes on where the one before left each dataset: none repeats a sample before it has given all.
 
+    Notes
+    -----
+    With the Loader's ``shuffle="global"`` every pass over a dataset is a new permutation; with ``"none"`` every dataset
+    gives its samples in their order. Which dataset is next is shuffled either way. ``shuffle="pages"``, ``weights=``
+    and ``sampler=`` contradict a mixture. A subset (``indices=``, `Loader.filter`) keeps the proportions, and must
+    leave something of each dataset. A sample that comes again within an epoch is augmented anew.
+
     Raises
     ------
     UsageError

@@ -15,12 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataloading.errors import StateError, UsageError
+from dataloading.mixture import Parts
 from dataloading.pages import PageLayout
 from dataloading.permutation import Cipher, bits, exponential, uniform
 from dataloading.sampler import ShardSampler
 from dataloading.transforms.rng import child
 
-KINDS = ("none", "global", "cipher", "pages", "drawn", "chosen", "repeated", "subset")
+KINDS = ("none", "global", "cipher", "pages", "drawn", "chosen", "repeated", "subset", "mixed", "mixed-subset")
 
 
 def torch_permutation(num: int, seed: int) -> np.ndarray:
@@ -56,6 +57,16 @@ class Run:
             options["num_repeats"] = 3
         if self.kind == "subset":
             options["indices"] = rng.integers(0, self.num, self.num)
+        if self.kind.startswith("mixed"):
+            cuts = np.unique(rng.integers(1, self.num, 3)) if self.num > 1 else np.empty(0, int)
+            sizes = tuple(np.diff([0, *cuts, self.num]).tolist())
+            shares = tuple(rng.integers(1, 9, len(sizes)).tolist())
+            stop = ("sum", "first_exhausted", "all_exhausted")[self.num % 3]
+            parts = Parts(names=tuple(map(str, range(len(sizes)))), shares=shares, sizes=sizes, stop=stop)
+            options |= {"mixture": parts, "shuffle": "global", "num_repeats": 1 + self.num % 2}
+            if self.kind == "mixed-subset":  # some of each part, some of them twice
+                first = np.cumsum([0, *sizes[:-1]])
+                options["indices"] = np.concatenate([rng.integers(0, self.num, self.num // 2), first])
         permutation = "cipher" if self.kind == "cipher" else torch_permutation
         return ShardSampler(
             self.num, permutation=permutation, seed=self.seed, tail=self.tail, world_size=world, rank=rank,
@@ -143,6 +154,25 @@ def test_resuming_at_every_step_on_another_world_gives_the_remaining_multiset(
         done = rows(steps[: k + 1])
         rest = run.steps(epoch, other, other_batch, nodes, (steps[k][0].consumed, str(nodes)))
         assert rows(rest) == whole - done
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_step_of_every_world_is_gone_on_from_in_every_other_world(kind):
+    run, epoch = Run(kind, 27, 11, "even", per_page=2), 1
+    whole = run.whole(epoch)
+    order = [pair for step in run.steps(epoch, 1, 1) for part in step for pair in rows([[part]])]
+    assert Counter(order) == whole
+    rest: dict[tuple[int, int], Counter] = {}
+    for world in range(1, 17):
+        done: Counter = Counter()
+        for step in run.steps(epoch, world, 2):
+            done += rows([step])
+            consumed = step[0].consumed
+            assert done == Counter(order[:consumed]), "steps take the order as it comes, whatever the world"
+            for other in range(1, 17):
+                if (consumed, other) not in rest:
+                    rest[consumed, other] = rows(run.steps(epoch, other, 3, place=(consumed, "1")))
+                assert rest[consumed, other] == whole - done
 
 
 @settings(max_examples=60, deadline=None)
