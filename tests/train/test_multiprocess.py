@@ -45,11 +45,14 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "ddp-accum": {"batch_size": 2, "accum": 2},
     "fsdp-accum": {"strategy": "fsdp", "batch_size": 2, "accum": 2},
     "ddp-beton": {"loader": "beton", "num_workers": 1},
+    "ddp-beton-even": {"loader": "beton", "num_workers": 1, "tail": "even"},
+    "fsdp-beton-even": {"loader": "beton", "num_workers": 1, "tail": "even", "strategy": "fsdp"},
     "fsdp-ema": {**FSDP_EMA, "checkpoint_steps": 6},
     "fsdp-ema-resumed": {**FSDP_EMA, "resume": "fsdp-ema/checkpoints/step-00000006"},
     "batchnorm": {**BATCH_NORM, "checkpoint_steps": 4},
     "batchnorm-resumed": {**BATCH_NORM, "resume": "batchnorm/checkpoints/step-00000004"},
     "fewer-than-ranks": {"val_fraction": 1 / NUM_IMAGES, "val": "", "epochs": 1},
+    "fewer-than-ranks-even": {"val_fraction": 1 / NUM_IMAGES, "val": "", "epochs": 1, "loader": "beton"},
     "long": LONG,
     "long-resumed": {**LONG, "resume": "launched/checkpoints/newest"},
 }
@@ -127,21 +130,28 @@ def test_two_processes_train_like_one(name: str, logs: dict[str, Any], alone: li
     assert losses(logs[name]) == pytest.approx(losses(alone), rel=1e-4)
 
 
-@pytest.mark.parametrize("name", ["ddp", "fsdp", "ddp-beton"])
+@pytest.mark.parametrize("name", ["ddp", "fsdp", "ddp-beton", "ddp-beton-even", "fsdp-beton-even"])
 def test_padding_biases_neither_training_sums_nor_validation(
     name: str, logs: dict[str, Any], alone: list[dict[str, Any]]
 ) -> None:
     """27 images on 2 processes with validation batches of 3: each counts once."""
     assert [record["train_num_images"] for record in only(logs[name], "epoch")] == [NUM_IMAGES] * 3
     assert [record["num_images"] for record in only(logs[name], "eval")] == [NUM_IMAGES] * 3
-    if name != "ddp-beton":  # its augmentation draws differ from torchvision's
+    if "beton" not in name:  # its augmentation draws differ from torchvision's
         for record, expected in zip(only(logs[name], "eval"), only(alone, "eval"), strict=True):
             assert record["loss"] == pytest.approx(expected["loss"], rel=1e-4)
             assert record["top1"] == pytest.approx(expected["top1"])
 
 
-def test_a_rank_without_validation_images_takes_part(logs: dict[str, Any]) -> None:
-    assert only(logs["fewer-than-ranks"], "eval")[0]["num_images"] == 1
+def test_even_batches_differ_by_one_image_a_rank(logs: dict[str, Any]) -> None:
+    for name in ("ddp-beton-even", "fsdp-beton-even"):
+        assert [record["images"] for record in only(logs[name], "step")] == [8, 7, 6, 6] * 3
+    assert losses(logs["fsdp-beton-even"]) == pytest.approx(losses(logs["ddp-beton-even"]), rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["fewer-than-ranks", "fewer-than-ranks-even"])
+def test_a_rank_without_validation_images_takes_part(name: str, logs: dict[str, Any]) -> None:
+    assert only(logs[name], "eval")[0]["num_images"] == 1
 
 
 @pytest.mark.parametrize(("name", "start"), [("fsdp-ema", 6), ("batchnorm", 4)])
