@@ -29,6 +29,7 @@ from dataloading.format import (
     JSONField,
     NDArrayField,
     Reader,
+    TextField,
     TorchTensorField,
 )
 
@@ -97,7 +98,7 @@ class ArrayDecoder:
 
 
 class ObjectDecoder:
-    """Bytes and JSON: a list with one Python value a sample."""
+    """Bytes, text and JSON: a list with one Python value a sample."""
 
     def __init__(self, files: FileSet, name: str) -> None:
         self.name = name
@@ -206,6 +207,7 @@ _MAKERS: dict[type, Callable[[FileSet, str, Any], Decoder]] = {
     TorchTensorField: lambda files, name, field: ArrayDecoder(files, name, field.shape, field.dtype),
     BytesField: lambda files, name, field: ObjectDecoder(files, name),
     JSONField: lambda files, name, field: ObjectDecoder(files, name),
+    TextField: lambda files, name, field: ObjectDecoder(files, name),
 }
 
 

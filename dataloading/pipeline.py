@@ -120,6 +120,7 @@ class Pipeline:
             raise UsageError(f"channels must be 1 to {MAX_CHANNELS}, got {channels}")
         self.transforms = tuple(transforms)
         ours = self._split()
+        self._decode_dtype = np.dtype(STORAGE_DTYPES[dtype])
         state = ImageState(channels, dtype=dtype)
         for position, transform in ours:
             self._check_images(position, transform, state)
@@ -331,7 +332,7 @@ class Pipeline:
     def _check_arrays(self, decoded: npt.NDArray[Any], keys: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
         n = len(decoded)
         for what, array, shape, dtype in (
-            ("decoded_NCHW", decoded, (n, *self.decode_shape), np.dtype(np.uint8)),
+            ("decoded_NCHW", decoded, (n, *self.decode_shape), self._decode_dtype),
             ("keys", keys, (n,), np.dtype(np.uint64)),
             ("out_NCHW", out, (n, *self.out_shape), self.storage_dtype),
         ):
