@@ -81,6 +81,24 @@ class Batch(tuple[Any, ...]):
             return super().__getitem__(self.names.index(key))
         return super().__getitem__(key)
 
+    def to(self, device: Any, *, non_blocking: bool = False) -> Batch:
+        """Move the tensors, as `torch.Tensor.to` does; names, indices and sizes stay.
+
+        Frameworks that move batches by themselves (Lightning, Accelerate) call it instead of taking the batch apart.
+
+        Parameters
+        ----------
+        device : str or torch.device
+            Where to; tensors that are there already are not copied.
+        non_blocking : bool
+            Do not wait for copies from pinned memory.
+        """
+        moved = (
+            value.to(device, non_blocking=non_blocking) if callable(getattr(value, "to", None)) else value
+            for value in self
+        )
+        return self.replace(moved)
+
     def replace(self, values: Iterable[Any]) -> Batch:
         """Make a batch of the same samples with other values."""
         return Batch(

@@ -20,7 +20,8 @@ __all__ = ["Cursor", "ForeignSampler"]
 class Cursor:
     """Where iteration stands: the epoch, and how much of it has been received.
 
-    An iteration *begins* an epoch: the one set by `set_epoch`, otherwise the one after the last that began.
+    An iteration *begins* an epoch: the one set by `set_epoch`, otherwise the one after the last of which a batch was
+    received. An iterator that gave nothing has begun nothing: frameworks make one only to see whether they can.
 
     Parameters
     ----------
@@ -33,17 +34,18 @@ class Cursor:
         self.epoch = 0
         self.consumed = 0
         self._begun = False
+        self._chosen: int | None = None  # by set_epoch, while the next iteration has not begun
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch the next iteration gives, as `DistributedSampler.set_epoch` does.
 
-        Naming the epoch that a resumed state points into keeps the position in it.
+        Naming the epoch that a resumed state points into keeps the position in it. An iteration that is under way
+        goes on as it is.
         """
         at_least("epoch", epoch, 0)
         if epoch != self.epoch or self._begun:
-            self.consumed = 0
-        self.epoch = int(epoch)
-        self._begun = False
+            self.epoch, self.consumed, self._begun = int(epoch), 0, False
+            self._chosen = self.epoch
 
     def resume(self, epoch: int, consumed: int, history: str = "1") -> None:
         """Make the next iteration begin `epoch` at `consumed` positions of the global order.
@@ -51,6 +53,7 @@ class Cursor:
         `history` is what :meth:`history` gave when the place was saved.
         """
         self.epoch, self.consumed, self._begun = epoch, consumed, False
+        self._chosen = None
 
     def history(self) -> str:
         """Write down what the epoch's order depends on besides options: the nodes so far, for orders that care."""
@@ -59,13 +62,17 @@ class Cursor:
     def begin(self) -> tuple[int, int]:
         """Begin an epoch: its number and the positions of it that are consumed."""
         if self._begun:
-            self.set_epoch(self.epoch + 1)
-        self._begun = True
+            self.set_epoch(self.epoch + 1 if self._chosen is None else self._chosen)
+        self._chosen = None
         return self.epoch, self.consumed
 
-    def finish(self) -> None:
-        """Note that the epoch has been received to its end."""
-        self.resume(self.epoch + 1, 0)
+    def receive(self, epoch: int, consumed: int) -> None:
+        """Note that a batch of `epoch` has been received, with which so many of its positions are consumed."""
+        self.epoch, self.consumed, self._begun = epoch, consumed, True
+
+    def finish(self, epoch: int) -> None:
+        """Note that `epoch` has been received to its end."""
+        self.resume(epoch + 1 if self._chosen is None else self._chosen, 0)
 
 
 class ForeignSampler(Cursor):

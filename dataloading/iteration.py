@@ -145,7 +145,7 @@ class EpochIterator(Iterator[Batch]):
             self._handed_at = None
         if self._step == self._num_steps:
             engine, self._engine = self._engine, None
-            self._engines.cursor.finish()
+            self._engines.cursor.finish(self._epoch)
             self._engines.hand_on(engine, self._epoch + 1)
             raise StopIteration
         try:
@@ -155,7 +155,7 @@ class EpochIterator(Iterator[Batch]):
         except BaseException:
             self.close()
             raise
-        self._engines.cursor.consumed = job.step.consumed
+        self._engines.cursor.receive(self._epoch, job.step.consumed)
         self._step += 1
         self._handed_at = time.perf_counter()
         self._clock.add("wait", self._handed_at - asked_at)

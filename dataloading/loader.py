@@ -281,6 +281,11 @@ class Loader:
         return self._cursor.sampler if isinstance(self._cursor, ForeignSampler) else self._cursor
 
     @property
+    def batch_sampler(self) -> None:
+        """None, as for a DataLoader whose batches come ready-made: frameworks look for it."""
+        return None
+
+    @property
     def rank(self) -> int:
         """Number of the rank whose samples this loader gives."""
         return self._ranks.rank

@@ -111,11 +111,37 @@ def test_a_subset_is_permuted_like_a_dataset_of_its_size_and_may_repeat():
 def test_epochs_follow_one_another_unless_set():
     sampler = make(8, shuffle="global")
     assert sampler.begin() == (0, 0)
+    sampler.receive(0, 3)
     assert sampler.begin() == (1, 0)
     sampler.set_epoch(7)
     assert sampler.begin() == (7, 0)
-    sampler.finish()
+    sampler.finish(7)
     assert sampler.begin() == (8, 0)
+
+
+def test_an_iterator_that_gave_nothing_has_begun_nothing():
+    sampler = make(8)
+    sampler.resume(3, 5)
+    assert sampler.begin() == sampler.begin() == (3, 5)
+    sampler.set_epoch(3)  # of which an iterator is open
+    sampler.receive(3, 6)
+    assert (sampler.epoch, sampler.consumed) == (3, 6)
+    assert sampler.begin() == (4, 0)
+
+
+@pytest.mark.parametrize("to_the_end", [False, True])
+def test_an_epoch_named_while_another_goes_on_is_the_next_and_the_place_is_that_of_the_batches(to_the_end):
+    sampler = make(8)
+    assert sampler.begin() == (0, 0)
+    sampler.receive(0, 2)
+    sampler.set_epoch(9)
+    sampler.receive(0, 4)
+    assert (sampler.epoch, sampler.consumed) == (0, 4)
+    if to_the_end:
+        sampler.finish(0)
+    assert sampler.begin() == (9, 0)
+    sampler.finish(9)
+    assert sampler.begin() == (10, 0)
 
 
 def test_naming_the_epoch_of_a_resumed_state_keeps_its_position_and_another_drops_it():
