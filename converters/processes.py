@@ -1,7 +1,8 @@
 """Worker processes that apply a function to a stream of tasks, results in the order of the tasks.
 
 Owns processes, pipes and back-pressure; knows nothing of images. One pipe a worker and no shared queue or lock, so a
-worker killed at any instant can leave nothing locked, and the end of its pipe tells the parent at once. Memory is
+worker killed at any instant can leave nothing locked, and the end of its pipe tells the parent at once. Several tasks
+go out in one message; each result comes back by itself, so the parent knows which task a dead worker was on. Memory is
 bounded: a fixed number of tasks is in flight, and no new ones are handed out while finished results wait in excess.
 If the parent dies, each worker ends by itself. Workers are started fresh (spawn): nothing of the parent's threads,
 CUDA contexts or locks is inherited.
@@ -10,11 +11,14 @@ CUDA contexts or locks is inherited.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import multiprocessing as mp
 import os
 import pickle
+import selectors
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from multiprocessing import connection, resource_tracker
@@ -23,10 +27,13 @@ from typing import Any
 
 from dataloading import UsageError, WorkerError
 
-__all__ = ["DeadWorkerError", "run_ordered"]
+__all__ = ["DeadWorkerError", "Pool", "run_ordered"]
 
-# Tasks a worker holds beside the one it works on, so that it never waits for the parent.
-_AHEAD = 3
+# A worker that holds fewer tasks than this is given more, up to twice as many in one message: it never waits for the
+# parent, and the parent sends a message for several tasks.
+_AHEAD = 4
+# Tasks a worker finishes per second from which on they are quick.
+_QUICK_PER_SECOND = 50
 # Results that wait for an earlier one, in tasks per worker and in bytes; beyond either, no new tasks go out.
 _WINDOW_PER_WORKER = 16
 _HELD_BYTES = 256 << 20
@@ -74,23 +81,75 @@ def run_ordered(work: Callable[[Any], Any], tasks: Iterable[Any], *, num_workers
     DeadWorkerError
         If a worker ends early.
     """
-    if num_workers == 0:
-        yield from map(work, tasks)
-        return
+    with Pool(work, num_workers=num_workers) as pool:
+        yield from pool.run(tasks)
+
+
+class Pool:
+    """Worker processes for one function and several streams of tasks, one stream after another.
+
+    Parameters
+    ----------
+    work : callable
+        See `run_ordered`.
+    num_workers : int
+        Processes, started when there are tasks for them; 0 works in the calling process.
+
+    Raises
+    ------
+    UsageError
+        If ``work`` cannot be sent to another process.
+    """
+
+    def __init__(self, work: Callable[[Any], Any], *, num_workers: int) -> None:
+        self._work = work
+        self.num_workers = num_workers
+        self._workers = None if num_workers == 0 else _Workers(_sendable(work), num_workers)
+
+    def run(self, tasks: Iterable[Any]) -> Generator[Any, None, None]:
+        """Yield ``work(task)`` for each task, in order; a stream left early ends the workers.
+
+        Raises
+        ------
+        DeadWorkerError
+            If a worker ends early.
+        """
+        if self._workers is None:
+            yield from map(self._work, tasks)
+            return
+        whole = False
+        try:
+            yield from self._workers.run(iter(tasks))
+            whole = True
+        finally:
+            if not whole:
+                self.close()
+
+    def close(self) -> None:
+        """End the workers; another stream would start new ones."""
+        if self._workers is not None:
+            self._workers.close()
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _sendable(work: Callable[[Any], Any]) -> bytes:
     if mp.parent_process() is not None and getattr(mp.current_process(), "_inheriting", False):
         raise UsageError(
             "a conversion was started while a worker process was importing your script; "
             "put the call under `if __name__ == '__main__':`"
         )
     try:
-        code = bytes(ForkingPickler.dumps(work))
+        return bytes(ForkingPickler.dumps(work))
     except Exception as error:  # pickling runs the user's code, which may raise anything
         raise UsageError(
             f"the dataset cannot be sent to worker processes: {error}. Define its class at the top level of a module "
             "and open files when a sample is asked for, or pass num_workers=0"
         ) from error
-    with contextlib.closing(_Workers(code, num_workers)) as workers:
-        yield from workers.run(iter(tasks))
 
 
 class _Worker:
@@ -107,10 +166,10 @@ class _Worker:
         with contextlib.suppress(OSError):  # a worker that is dead already is noticed where it is waited for
             self.pipe.send_bytes(code)
 
-    def give(self, position: int, task: object) -> None:
-        self.positions.append(position)
+    def give(self, first: int, tasks: list[Any]) -> None:
+        self.positions.extend(range(first, first + len(tasks)))
         with contextlib.suppress(OSError):
-            self.pipe.send(task)
+            self.pipe.send(tasks)
 
     def death(self) -> DeadWorkerError:
         self.process.join(timeout=1)
@@ -136,19 +195,22 @@ class _Workers:
         self._workers: list[_Worker] = []
         self._ready: dict[int, tuple[Any, int]] = {}
         self._held_bytes = 0
+        self._selector: selectors.BaseSelector | None = None
 
     def run(self, tasks: Iterator[Any]) -> Iterator[Any]:
         given = wanted = 0
-        more = True
+        start = time.monotonic()
+        # One task is looked at ahead, so that no worker is started for a task that never comes.
+        following = list(itertools.islice(tasks, 1))
         while True:
-            while more and self._may_give(given - wanted):
-                try:
-                    task = next(tasks)
-                except StopIteration:
-                    more = False
-                    break
-                self._idlest().give(given, task)
-                given += 1
+            while following and (worker := self._hungry(given - wanted)) is not None:
+                # Groups save messages where tasks are quick; slow ones are better spread evenly.
+                quick = wanted > _QUICK_PER_SECOND * self._limit * (time.monotonic() - start)
+                count = 2 * _AHEAD - len(worker.positions) if quick else 1
+                group = following + list(itertools.islice(tasks, count - 1))
+                following = list(itertools.islice(tasks, 1))
+                worker.give(given, group)
+                given += len(group)
             if wanted == given:
                 return
             while wanted not in self._ready:
@@ -158,30 +220,33 @@ class _Workers:
             wanted += 1
             yield result
 
-    def _may_give(self, unfinished: int) -> bool:
+    def _hungry(self, unfinished: int) -> _Worker | None:
+        """Return a worker that is to be given tasks, a new one where all are busy and more are allowed, or None."""
         if unfinished >= self._limit * _WINDOW_PER_WORKER or self._held_bytes > _HELD_BYTES:
-            return False
-        return len(self._workers) < self._limit or any(len(worker.positions) <= _AHEAD for worker in self._workers)
-
-    def _idlest(self) -> _Worker:
+            return None
         best = min(self._workers, key=lambda worker: len(worker.positions), default=None)
-        if best is None or (best.positions and len(self._workers) < self._limit):
-            with _undisturbed_start():
-                best = _Worker(len(self._workers), self._code)
-                self._workers.append(best)
-        return best
+        if (best is None or best.positions) and len(self._workers) < self._limit:
+            return self._start()
+        return best if best is not None and len(best.positions) < _AHEAD else None
+
+    def _start(self) -> _Worker:
+        if self._selector is None:
+            self._selector = selectors.DefaultSelector()
+        with _undisturbed_start():
+            worker = _Worker(len(self._workers), self._code)
+            self._workers.append(worker)
+        self._selector.register(worker.pipe, selectors.EVENT_READ, worker)
+        # A grandchild could keep a dead worker's pipe open; the process itself tells as well.
+        self._selector.register(worker.process.sentinel, selectors.EVENT_READ, worker)
+        return worker
 
     def _receive(self) -> None:
         """Wait until something happens and take in what has arrived."""
-        by_handle: dict[Any, _Worker] = {}
-        for worker in self._workers:
-            by_handle[worker.pipe] = worker
-            # A grandchild could keep a dead worker's pipe open; the process itself tells as well.
-            by_handle[worker.process.sentinel] = worker
-        fired = connection.wait(list(by_handle))
-        pipes = [handle for handle in fired if isinstance(handle, connection.Connection)]
-        for pipe in pipes:
-            worker = by_handle[pipe]
+        assert self._selector is not None
+        fired = self._selector.select()
+        pipes = [key for key, _ in fired if isinstance(key.fileobj, connection.Connection)]
+        for key in pipes:
+            worker: _Worker = key.data
             try:
                 message = worker.pipe.recv_bytes()
             except (EOFError, OSError) as error:
@@ -198,7 +263,7 @@ class _Workers:
             self._ready[position] = (result, len(message))
             self._held_bytes += len(message)
         if not pipes:
-            raise by_handle[fired[0]].death()
+            raise fired[0][0].data.death()
 
     def close(self) -> None:
         # Workers hold nothing worth finishing: they only read, and the parent alone writes.
@@ -210,6 +275,10 @@ class _Workers:
             worker.pipe.close()
         self._workers.clear()
         self._ready.clear()
+        self._held_bytes = 0
+        if self._selector is not None:
+            self._selector.close()
+            self._selector = None
 
 
 @contextlib.contextmanager
@@ -252,12 +321,12 @@ def _serve(pipe: connection.Connection) -> None:
         # The parent then knows that later ends are a task's fault and not the start's.
         pipe.send_bytes(ForkingPickler.dumps((None, None)))
         while True:
-            task = pipe.recv()
-            try:
-                answer = ForkingPickler.dumps((None, work(task)))
-            except Exception as error:  # a bug, or a result that cannot be pickled; the parent must hear of it
-                answer = ForkingPickler.dumps((f"{type(error).__name__}: {error}", None))
-            pipe.send_bytes(answer)
+            for task in pipe.recv():
+                try:
+                    answer = ForkingPickler.dumps((None, work(task)))
+                except Exception as error:  # a bug, or a result that cannot be pickled; the parent must hear of it
+                    answer = ForkingPickler.dumps((f"{type(error).__name__}: {error}", None))
+                pipe.send_bytes(answer)
 
 
 def _end_with_parent() -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, TextIO
+
+from dataloading import ConvertError
 
 __all__ = ["Progress", "Report", "Skipped", "human_bytes"]
 
@@ -29,7 +33,7 @@ def human_bytes(count: float) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Skipped:
-    """A sample that was left out.
+    """A sample that was left out, or whose image was replaced.
 
     Parameters
     ----------
@@ -38,7 +42,7 @@ class Skipped:
     name : str
         Its file, where it has one.
     reason : str
-        Why it was left out.
+        Why.
     """
 
     index: int
@@ -53,9 +57,11 @@ class Report:
     Parameters
     ----------
     path : str
-        The file that was written.
+        The file that was written; of several, the manifest.
     num_samples : int
         Samples in it.
+    num_resumed : int
+        Those of them that an earlier run had written already.
     num_bytes : int
         Its size.
     source_bytes : int
@@ -65,27 +71,48 @@ class Report:
     kinds : Counter
         How many images were "transcoded" (pixels kept), "kept" (bytes kept), "encoded" anew, or stored "raw".
     skipped : list of Skipped
-        What was left out, in the source's order of conversion.
+        What was left out, in the order of conversion.
+    replaced : list of Skipped
+        What got a gray image in the place of its own.
+    shards : list of str
+        The files, if there are several or one of several.
+    is_whole : bool
+        Whether everything is there; False after one shard of several, while others are missing.
     """
 
     path: str
     num_samples: int = 0
+    num_resumed: int = 0
     num_bytes: int = 0
     source_bytes: int = 0
     seconds: float = 0.0
     kinds: Counter[str] = dataclasses.field(default_factory=Counter)
     skipped: list[Skipped] = dataclasses.field(default_factory=list)
+    replaced: list[Skipped] = dataclasses.field(default_factory=list)
+    shards: list[str] = dataclasses.field(default_factory=list)
+    is_whole: bool = True
 
     @property
     def samples_per_second(self) -> float:
-        """Samples written per second of wall-clock time, start-up of workers included."""
-        return self.num_samples / self.seconds if self.seconds else 0.0
+        """Samples this run has written per second of wall-clock time, start-up of workers included."""
+        return (self.num_samples - self.num_resumed) / self.seconds if self.seconds else 0.0
+
+    def add(self, other: Report) -> None:
+        """Count in what another report, of one of the files, says."""
+        self.num_samples += other.num_samples
+        self.num_resumed += other.num_resumed
+        self.num_bytes += other.num_bytes
+        self.source_bytes += other.source_bytes
+        self.kinds.update(other.kinds)
+        self.skipped.extend(other.skipped)
+        self.replaced.extend(other.replaced)
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able values."""
         return {
             "path": self.path,
             "num_samples": self.num_samples,
+            "num_resumed": self.num_resumed,
             "num_bytes": self.num_bytes,
             "source_bytes": self.source_bytes,
             "seconds": round(self.seconds, 3),
@@ -93,7 +120,30 @@ class Report:
             "images": dict(sorted(self.kinds.items())),
             "num_skipped": len(self.skipped),
             "skipped": [dataclasses.asdict(item) for item in self.skipped],
+            "num_replaced": len(self.replaced),
+            "replaced": [dataclasses.asdict(item) for item in self.replaced],
+            "shards": self.shards,
+            "is_whole": self.is_whole,
         }
+
+    def save_faults(self, path: str) -> None:
+        """Write what was left out or replaced to ``path``, as JSON.
+
+        Raises
+        ------
+        ConvertError
+            If it cannot be written.
+        """
+        names = ("path", "num_samples", "num_skipped", "skipped", "num_replaced", "replaced")
+        facts = self.as_dict()
+        part = f"{path}.part"
+        try:
+            with open(part, "w", encoding="utf-8") as file:
+                json.dump({name: facts[name] for name in names}, file, indent=1)
+                file.write("\n")
+            os.replace(part, path)  # noqa: PTH105
+        except OSError as error:
+            raise ConvertError(f"the list of errors {path} cannot be written: {error.strerror or error}") from error
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.kinds.items()))
@@ -102,6 +152,10 @@ class Report:
             f" from {human_bytes(self.source_bytes)} of source files",
             f"images: {kinds}" if kinds else "",
             f"skipped: {len(self.skipped):,}" if self.skipped else "",
+            f"replaced by gray images: {len(self.replaced):,}" if self.replaced else "",
+            f"already there: {self.num_resumed:,} samples" if self.num_resumed else "",
+            f"shards: {len(self.shards):,}" if self.shards else "",
+            "" if self.is_whole else "the other shards are not complete yet; the last to finish writes the manifest",
             f"time: {self.seconds:.1f} s, {self.samples_per_second:,.0f} samples/s",
         ]
         return "\n".join(line for line in lines if line)
@@ -142,6 +196,7 @@ class Progress:
         self._every = every_seconds
         self._clock = clock
         self._done = 0
+        self._before = 0
         self._bytes = 0
         self._start = self._last = clock()
         self._bar: Any = None
@@ -153,20 +208,31 @@ class Progress:
                 total=total, desc=what, unit="img", file=self._stream, dynamic_ncols=True, mininterval=0.2, leave=False
             )
 
-    def advance(self, num_bytes: int = 0) -> None:
-        """Count one more sample, of ``num_bytes`` stored bytes."""
-        self._done += 1
+    def advance(self, num_bytes: int = 0, *, count: int = 1) -> None:
+        """Count one more sample, or ``count``, of ``num_bytes`` stored bytes."""
+        self._done += count
         self._bytes += num_bytes
         if self._bar is not None:
-            self._bar.update()
+            if self._bar.update(count):  # it was drawn anew
+                self._bar.set_postfix_str(
+                    f"{self._bytes / max(self._clock() - self._start, 1e-9) / 1e6:,.1f} MB/s", False
+                )
             return
         if self._lines and (now := self._clock()) - self._last >= self._every:
             self._last = now
             self._stream.write(self._line(now) + "\n")
             self._stream.flush()
 
+    def skip(self, count: int) -> None:
+        """Count samples that were done before; they say nothing about the speed."""
+        self._done += count
+        self._before += count
+        if self._bar is not None:
+            self._bar.initial += count
+            self._bar.update(count)
+
     def _line(self, now: float) -> str:
-        rate = self._done / max(now - self._start, 1e-9)
+        rate = max(self._done - self._before, 1) / max(now - self._start, 1e-9)
         left = (self._total - self._done) / rate
         return (
             f"{self._what}: {self._done:,} of {self._total:,} ({self._done / self._total:.0%}), {rate:,.0f} images/s, "

@@ -9,12 +9,17 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from dataloading import EncodedImage, Field, ImageField, UsageError
 
 from .policy import ImagePolicy
 from .sources.base import SampleFault, Source
 
 __all__ = ["Outcome", "Work"]
+
+PLACEHOLDER_SIDE = 256
+_GRAY = 128
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,7 +35,7 @@ class Outcome:
     source_bytes : int
         Bytes of image files read.
     fault : str
-        Why there are no values.
+        Why there are no values, or why a placeholder is among them.
     """
 
     values: Mapping[str, Any] | None = None
@@ -54,24 +59,57 @@ class Work:
         Where the samples come from; only its ``load`` and fields travel to the workers.
     policy : ImagePolicy
         How images are stored.
+    placeholder : bool
+        Whether a sample whose image fails keeps its other values and gets a gray image, a square of the policy's
+        ``max_resolution`` or 256 pixels.
     """
 
-    def __init__(self, source: Source, policy: ImagePolicy) -> None:
+    def __init__(self, source: Source, policy: ImagePolicy, *, placeholder: bool = False) -> None:
         self._load = source.load
         self._fields = dict(source.fields)
         self._policy = policy
+        self._placeholder = placeholder
 
     def __call__(self, job: tuple[int, Any]) -> Outcome:
         """Convert one sample."""
         index, task = job
+        values: Mapping[str, Any] = {}
         try:
-            return self._convert(index, self._load(task))
+            values = self._load(task)
+            return self._convert(index, values)
         except SampleFault as error:
-            return Outcome(fault=str(error))
+            fault = str(error)
+            # A source that knows the rest of a sample whose image cannot be read says so.
+            values = values or getattr(error, "values", None) or {}
         except MemoryError:
-            return Outcome(fault="not enough memory for it")
+            fault = "not enough memory for it"
         except Exception as error:  # sources run the user's code; whatever it raises is this sample's fault
-            return Outcome(fault=f"{type(error).__name__}: {error}")
+            fault = f"{type(error).__name__}: {error}"
+        return (self._placeholder and self.replace(index, values, fault)) or Outcome(fault=fault)
+
+    def replace(self, index: int, values: Mapping[str, Any], fault: str) -> Outcome | None:
+        """Return the sample with placeholders for its images, or None if its other values are not known or right.
+
+        Parameters
+        ----------
+        index : int
+            Index of the sample in its source.
+        values : mapping
+            What is known of it.
+        fault : str
+            Why it cannot be stored as it is.
+        """
+        images = [name for name, field in self._fields.items() if isinstance(field, ImageField)]
+        side = self._policy.max_resolution or PLACEHOLDER_SIDE
+        known = {name: value for name, value in values.items() if name not in images}
+        gray = np.full((side, side, 3), _GRAY, np.uint8)
+        try:
+            if not images:
+                return None
+            outcome = self._convert(index, {**known, **dict.fromkeys(images, gray)})
+        except (SampleFault, UsageError):
+            return None
+        return dataclasses.replace(outcome, kinds=(), fault=fault)
 
     def _convert(self, index: int, values: Mapping[str, Any]) -> Outcome:
         if values.keys() != self._fields.keys():

@@ -1,0 +1,1 @@
+"""Where shards are made other than here: one module a kind of cluster, with ``run_shards``."""

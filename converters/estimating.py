@@ -1,0 +1,144 @@
+"""What a conversion will take: bytes and seconds, from a few samples spread over the source.
+
+Owns the choice of those samples, which is the same on every machine, and the comparison with the free space. It
+writes nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from dataloading import ConvertError, Field
+
+from .processes import DeadWorkerError, Pool
+from .report import Skipped, human_bytes
+from .sources.base import Source
+
+__all__ = ["Estimate", "check_space", "measure"]
+
+# Below this the disk is "clearly too small": images differ, so a few of them tell the total to some 10 %.
+_CLEARLY = 0.8
+_ALLOCATION_BYTES = 24
+_PAGE_BYTES = 8 << 20
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """What samples that were tried tell about all of them.
+
+    Parameters
+    ----------
+    num_samples, num_tried : int
+        All, and those tried.
+    stored_bytes : int
+        Bytes of the images of those tried.
+    record_bytes : int
+        Bytes a sample takes in the file's tables.
+    seconds : float
+        Wall-clock time of trying them.
+    kinds : Counter
+        What became of their images.
+    faults : tuple of Skipped
+        Those that cannot be converted.
+    """
+
+    num_samples: int
+    num_tried: int
+    stored_bytes: int
+    record_bytes: int
+    seconds: float
+    kinds: Counter[str]
+    faults: tuple[Skipped, ...]
+
+    @property
+    def sample_bytes(self) -> float:
+        """Bytes of a sample, its part of the tables included."""
+        return self.stored_bytes / max(1, self.num_tried) + self.record_bytes
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the file; a page at most is empty at the ends of its parts."""
+        return int(self.sample_bytes * self.num_samples) + 2 * _PAGE_BYTES
+
+    @property
+    def total_seconds(self) -> float:
+        """Seconds for all samples, without the start of the workers."""
+        return self.seconds * self.num_samples / max(1, self.num_tried)
+
+
+def measure(source: Source, order: npt.NDArray[np.int64], pool: Pool, *, num_tried: int) -> Estimate:
+    """Convert samples spread evenly over ``order`` in memory.
+
+    Parameters
+    ----------
+    source : Source
+        Where the samples come from.
+    order : int64[n]
+        Their indices.
+    pool : Pool
+        Runs `converters.work.Work`.
+    num_tried : int
+        How many; fewer if there are fewer.
+
+    Raises
+    ------
+    DeadWorkerError
+        If one of them ends a worker; its position counts in ``order``.
+    """
+    places = np.unique(np.linspace(0, len(order) - 1, min(num_tried, len(order))).astype(np.int64))
+    tried = order[places]
+    stored = 0
+    kinds: Counter[str] = Counter()
+    faults = []
+    start = time.monotonic()
+    jobs = ((int(index), source.task(int(index))) for index in tried)
+    try:
+        for index, outcome in zip(map(int, tried), pool.run(jobs), strict=True):
+            if outcome.fault:
+                faults.append(Skipped(index=index, name=source.name(index), reason=outcome.fault))
+            stored += outcome.stored_bytes
+            kinds.update(outcome.kinds)
+    except DeadWorkerError as error:
+        position = None if error.position is None else int(places[error.position])
+        raise DeadWorkerError(position, error.how) from error
+    return Estimate(
+        num_samples=len(order),
+        num_tried=len(tried),
+        stored_bytes=stored,
+        record_bytes=_record_bytes(source.fields),
+        seconds=time.monotonic() - start,
+        kinds=kinds,
+        faults=tuple(faults),
+    )
+
+
+def _record_bytes(fields: Mapping[str, Field]) -> int:
+    return sum(field.record.itemsize + (_ALLOCATION_BYTES if field.has_data else 0) for field in fields.values())
+
+
+def check_space(folder: str, needed_bytes: float) -> str:
+    """Return a warning if the space in ``folder`` may be too little, else nothing.
+
+    Raises
+    ------
+    ConvertError
+        If it is clearly too little.
+    """
+    try:
+        status = os.statvfs(folder)
+    except OSError:
+        return ""
+    free = status.f_bavail * status.f_frsize
+    words = f"about {human_bytes(needed_bytes)} will be written, and {folder} has {human_bytes(free)} free"
+    if _CLEARLY * needed_bytes > free:
+        raise ConvertError(
+            f"{words}: make room, choose another disk or smaller images (--max-resolution), or pass --no-space-check"
+        )
+    return f"{words}, which may be too little" if needed_bytes > 0.9 * free else ""

@@ -1,0 +1,123 @@
+"""What tells one conversion from another: its options, its samples' names, and the files it has read so far.
+
+Owns the comparison before an interrupted conversion is gone on with or a finished file is taken for done, and the words
+for what differs. It writes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from dataloading import Field
+
+from .sources.base import Source
+
+__all__ = ["SampleChain", "describe_fields", "differences", "names_digest"]
+
+_SHOWN_AT_MOST = 6
+
+
+def names_digest(source: Source, order: npt.NDArray[np.int64]) -> str:
+    """Return a checksum of the names of the samples, in the order they are stored.
+
+    Parameters
+    ----------
+    source : Source
+        Where they come from.
+    order : int64[n]
+        Indices of the samples.
+    """
+    hasher = xxhash.xxh3_64()
+    for index in order:
+        hasher.update(source.name(int(index)).encode("utf-8", "backslashreplace") + b"\0")
+    return str(hasher.hexdigest())
+
+
+def describe_fields(fields: Mapping[str, Field]) -> dict[str, str]:
+    """Return the kind and the arguments of each field, as they would be stored."""
+    return {
+        name: f"{type(field).__name__} {field.arguments().rstrip(bytes(1)).hex()}" for name, field in fields.items()
+    }
+
+
+def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Return in words what differs between two descriptions, or nothing if they are equal.
+
+    Examples
+    --------
+    >>> differences({"seed": 1, "images": {"quality": 90}}, {"seed": 1, "images": {"quality": 80}})
+    'images.quality was 90, is 80 now'
+    >>> differences({"seed": 1}, {"seed": 1})
+    ''
+    """
+    before, after = _flat(json.loads(json.dumps(then))), _flat(json.loads(json.dumps(now)))
+    found = [
+        f"{key} was {_shown(before, key)}, is {_shown(after, key)} now"
+        for key in sorted({*before, *after})
+        if before.get(key, _ABSENT) != after.get(key, _ABSENT)
+    ]
+    more = f"; and {len(found) - _SHOWN_AT_MOST} more" if len(found) > _SHOWN_AT_MOST else ""
+    return "; ".join(found[:_SHOWN_AT_MOST]) + more
+
+
+_ABSENT = object()
+
+
+def _shown(values: Mapping[str, Any], key: str) -> str:
+    if key not in values:
+        return "absent"
+    text = json.dumps(values[key])
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            result |= _flat(value, f"{before}{key}.")
+        else:
+            result[before + key] = value
+    return result
+
+
+class SampleChain:
+    """A running checksum of the samples that were taken: names, and size and age of the files they were read from.
+
+    Parameters
+    ----------
+    source : Source
+        Where the samples come from. What a task names that is a file of this machine counts with size and age.
+    value : str
+        Where an earlier chain ended.
+    """
+
+    def __init__(self, source: Source, value: str = "") -> None:
+        self._source = source
+        self.value = value
+
+    def add(self, index: int) -> None:
+        """Take one more sample."""
+        parts = [self.value, self._source.name(index), *_stamps(self._source.task(index))]
+        self.value = str(xxhash.xxh3_64_hexdigest("\0".join(parts).encode("utf-8", "backslashreplace")))
+
+
+def _stamps(task: object) -> Iterable[str]:
+    for item in task if isinstance(task, (tuple, list)) else (task,):
+        path = item if isinstance(item, (str, bytes)) else None
+        if path is None or not (b"/" in path if isinstance(path, bytes) else "/" in path and "://" not in path):
+            continue
+        try:
+            status = os.stat(path)  # noqa: PTH116
+        except (OSError, ValueError):
+            yield "absent"
+            continue
+        if stat.S_ISREG(status.st_mode):
+            yield f"{status.st_size} {status.st_mtime_ns}"

@@ -1,0 +1,123 @@
+"""How a conversion runs, checked when the options are made."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal, get_args
+
+from dataloading import UsageError
+
+__all__ = ["Engine", "OnError", "Options"]
+
+OnError = Literal["raise", "skip", "placeholder"]
+Engine = Literal["local", "ray"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a conversion runs; only ``limit``, ``shuffle``, ``seed``, ``page_size`` and the shards show in the files.
+
+    Parameters
+    ----------
+    num_workers : int
+        Worker processes; 0 works in the calling process. With the engine "ray", of each shard's task.
+    limit : int, optional
+        Take only the first so many samples (after shuffling).
+    shuffle : bool
+        Store the samples in a random order.
+    seed : int
+        Seed of that order.
+    page_size : int, optional
+        The file's page size in bytes; by default 8 MiB, more if a sample needs it.
+    overwrite : bool
+        Replace an existing file when the new one is complete, and start anew where one was interrupted.
+    resume : bool
+        Go on with an interrupted conversion, if there is one; what is finished already is left alone.
+    on_error : {"raise", "skip", "placeholder"}
+        A sample that cannot be converted stops the run, is left out, or gets a gray image in the place of its own.
+    error_log : str, optional
+        File for the list of what was left out or replaced, as JSON.
+    num_shards : int, optional
+        Write so many files and a manifest instead of one file.
+    shard_bytes : int, optional
+        Write files of about this size and a manifest.
+    shard_index : int, optional
+        Write only this shard, 0 or more; whoever finds all shards complete writes the manifest.
+    engine : {"local", "ray"}
+        Where the work is done: processes of this machine, or shards as tasks of a Ray cluster.
+    temp_dir : str, optional
+        Folder for unfinished files of a destination that is a URL; by default the system's.
+    check_space : bool
+        Refuse to start where the disk is clearly too small.
+    checkpoint_seconds : float
+        Time between checkpoints, above 0: what an interruption may cost.
+    quiet : bool
+        No progress on stderr.
+
+    Raises
+    ------
+    UsageError
+        If a value is out of range, or two contradict each other.
+    """
+
+    num_workers: int = 0
+    limit: int | None = None
+    shuffle: bool = False
+    seed: int = 0
+    page_size: int | None = None
+    overwrite: bool = False
+    resume: bool = False
+    on_error: OnError = "raise"
+    error_log: str | None = None
+    num_shards: int | None = None
+    shard_bytes: int | None = None
+    shard_index: int | None = None
+    engine: Engine = "local"
+    temp_dir: str | None = None
+    check_space: bool = True
+    checkpoint_seconds: float = 5.0
+    quiet: bool = True
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("on_error", OnError), ("engine", Engine)):
+            value = getattr(self, name)
+            if value not in get_args(allowed):
+                raise UsageError(f"{name} must be one of {', '.join(get_args(allowed))}, got {value!r}")
+        for name, least in (
+            ("num_workers", 0), ("limit", 0), ("num_shards", 1), ("shard_bytes", 1), ("shard_index", 0),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UsageError(f"{name} must be {least} or more, got {value}")
+        if not self.checkpoint_seconds > 0:
+            raise UsageError(f"checkpoint_seconds must be above 0, got {self.checkpoint_seconds}")
+        if self.page_size is not None and not (
+            2 << 20 <= self.page_size < 4 << 30 and self.page_size & (self.page_size - 1) == 0
+        ):
+            raise UsageError(f"page_size must be a power of two from 2 MiB to 2 GiB, got {self.page_size}")
+        self._check_shards()
+
+    def _check_shards(self) -> None:
+        if self.num_shards is not None and self.shard_bytes is not None:
+            raise UsageError("num_shards and shard_bytes (--shard-size) both say where to cut; give one of them")
+        if self.is_sharded:
+            if self.num_shards is not None and self.num_shards > 100_000:
+                raise UsageError(f"num_shards must be at most 100,000 (names have five digits), got {self.num_shards}")
+            if self.shard_index is not None and self.num_shards is not None and self.shard_index >= self.num_shards:
+                raise UsageError(
+                    f"shard_index must be 0 to {self.num_shards - 1}, got {self.shard_index}: shards are counted from 0"
+                )
+            if self.shard_index is not None and self.engine != "local":
+                raise UsageError(
+                    "shard_index is for schedulers that start each shard; the engine 'ray' starts them all"
+                )
+            return
+        if self.shard_index is not None:
+            raise UsageError("shard_index needs num_shards, the same for each shard")
+        if self.engine != "local":
+            raise UsageError(f"the engine {self.engine!r} spreads shards: say how many with num_shards or --shard-size")
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether several files and a manifest are written."""
+        return self.num_shards is not None or self.shard_bytes is not None

@@ -1,0 +1,255 @@
+"""Where files go: folders of this machine, or object stores (``s3://``, ``gs://``, ...) by way of a local file.
+
+Owns the local file of a remote destination, and its upload: tried again with growing pauses, compared with what the
+store then has, and visible there only when it is whole. Knows files and URLs, nothing of samples.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import struct
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import xxhash
+
+from dataloading import ConvertError, Reader, UsageError
+
+from .options import Options
+from .sources.opening import is_url, normalised
+
+__all__ = ["Place", "Store", "check_target", "is_url", "place_of"]
+
+NUM_TRIES = 5
+_FIRST_PAUSE_SECONDS = 0.5
+_COMPARED_BYTES, _NUM_COMPARED = 1 << 16, 16
+# Stores in which an object appears when its upload is complete; elsewhere a rename does that.
+_ATOMIC = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory"})
+# Where a file says how long its head is and where its description lies, see docs/format.md.
+_HEAD = struct.Struct("<HHIQQ")
+_DESCRIPTOR_BYTES, _LOCATOR_BYTES = 1041, 64
+_LOCATOR = struct.Struct("<8sIIQQ")
+
+_T = TypeVar("_T")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a file is made.
+
+    Parameters
+    ----------
+    path : str
+        The destination, a path or URL.
+    local : str
+        The file on this machine: the destination itself, or what will be uploaded.
+    """
+
+    path: str
+    local: str
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is uploaded when it is complete."""
+        return self.path != self.local
+
+    @property
+    def folder(self) -> str:
+        """The local file's folder."""
+        return os.path.dirname(self.local) or os.curdir  # noqa: PTH120
+
+
+def place_of(path: str, options: Options) -> Place:
+    """Return where the file of a destination is made: the same place each time, so that a run can be gone on with.
+
+    Parameters
+    ----------
+    path : str
+        A path or URL.
+    options : Options
+        ``temp_dir``.
+    """
+    path = normalised(path) if is_url(path) else path
+    if not is_url(path):
+        return Place(path=path, local=path)
+    folder = Path(options.temp_dir or tempfile.gettempdir()) / f"beton-{os.getuid()}"
+    # Others must not be able to put a link in its place.
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise UsageError(f"{folder} belongs to another user; name a folder with --temp-dir")
+    name = path.rpartition("/")[2]
+    return Place(path=path, local=str(folder / f"{xxhash.xxh3_64_hexdigest(path.encode())}-{name}"))
+
+
+def check_target(path: str, options: Options) -> None:
+    """Refuse a destination that cannot be, before any work.
+
+    Parameters
+    ----------
+    path : str
+        A path or URL.
+    options : Options
+        Whether a file may be there: ``overwrite``, ``resume``.
+
+    Raises
+    ------
+    UsageError
+        If it is a folder, lies in none, or exists and must be kept.
+    """
+    place = place_of(path, options)
+    if place.is_remote:
+        if not (options.overwrite or options.resume) and Store(place.path).size() is not None:
+            raise UsageError(f"{path} exists; --overwrite (overwrite=True) replaces it when the new file is complete")
+        if not (options.overwrite or options.resume) and os.path.exists(place.local):  # noqa: PTH110
+            raise UsageError(
+                f"{path} is converted but was not uploaded (it is {place.local}): --resume uploads it, --overwrite "
+                "starts anew"
+            )
+        return
+    if os.path.isdir(place.local):  # noqa: PTH112
+        raise UsageError(f"{path} is a folder; name the file to write, such as {os.path.join(path, 'train.beton')}")  # noqa: PTH118
+    if os.path.lexists(place.local) and not (options.overwrite or options.resume):
+        raise UsageError(f"{path} exists; --overwrite (overwrite=True) replaces it when the new file is complete")
+    if not os.path.isdir(place.folder):  # noqa: PTH112
+        raise UsageError(f"the folder {place.folder} does not exist; make it first")
+
+
+class Store:
+    """One object of a store.
+
+    Parameters
+    ----------
+    url : str
+        Such as ``s3://bucket/train.beton``.
+
+    Raises
+    ------
+    UsageError
+        If the packages that its kind of URL needs are not installed.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        try:
+            import fsspec
+
+            self._system, self._key = fsspec.url_to_fs(url, skip_instance_cache=False)
+        except (ImportError, ValueError) as error:
+            raise UsageError(f'{url} cannot be written: {error}. pip install "beton[remote]" serves s3') from error
+
+    def size(self) -> int | None:
+        """Return the object's size in bytes, or None if there is none.
+
+        Raises
+        ------
+        ConvertError
+            If the store cannot be reached.
+        """
+
+        def ask() -> int | None:
+            self._system.invalidate_cache()
+            try:
+                return int(self._system.info(self._key)["size"])
+            except FileNotFoundError:
+                return None
+
+        return self._patiently("looked up", ask)
+
+    def read(self, start: int, size: int) -> bytes:
+        """Return ``size`` bytes from ``start``."""
+        return self._patiently("read", lambda: bytes(self._system.cat_file(self._key, start=start, end=start + size)))
+
+    def remove(self) -> None:
+        """Take the object away."""
+        self._patiently("removed", lambda: self._system.rm_file(self._key))
+
+    def write(self, data: bytes) -> None:
+        """Store a small object in one step."""
+        self._patiently("written", lambda: self._system.pipe_file(self._key, data))
+
+    def upload(self, path: str) -> None:
+        """Store a file and compare the object with it; large files go in parts.
+
+        Parameters
+        ----------
+        path : str
+            The file.
+
+        Raises
+        ------
+        ConvertError
+            If the store refuses for good, cannot be reached, or holds something else afterwards.
+        """
+        protocol = self._system.protocol
+        names = {protocol} if isinstance(protocol, str) else set(protocol)
+        hidden = self._key if names & _ATOMIC else f"{self._key}.part"
+
+        def put() -> None:
+            self._system.put_file(path, hidden)
+            if hidden != self._key:
+                self._system.mv(hidden, self._key)
+
+        self._patiently("written", put)
+        self._compare(path)
+
+    def _compare(self, path: str) -> None:
+        expected = os.stat(path).st_size  # noqa: PTH116
+        found = self.size()
+        if found != expected:
+            raise ConvertError(
+                f"{self.url} has {found} bytes after the upload of {expected}; upload it again (--resume)"
+            )
+        last = max(0, expected - _COMPARED_BYTES)
+        with open(path, "rb") as file:
+            for start in sorted({last * step // (_NUM_COMPARED - 1) for step in range(_NUM_COMPARED)}):
+                file.seek(start)
+                mine = file.read(_COMPARED_BYTES)
+                if self.read(start, len(mine)) != mine:
+                    raise ConvertError(
+                        f"{self.url} does not hold what was uploaded (bytes {start} and after differ); upload it again "
+                        "(--resume)"
+                    )
+
+    @contextlib.contextmanager
+    def reader(self) -> Iterator[Reader]:
+        """Open the object as far as its description goes: fields, provenance, fingerprint; samples are not there.
+
+        Raises
+        ------
+        FormatError
+            If it is not a ``.beton`` file.
+        """
+        size = self.size() or 0
+        with tempfile.NamedTemporaryFile(suffix=".beton") as file:
+            file.truncate(size)
+            num_fields = _HEAD.unpack(self.read(0, _HEAD.size).ljust(_HEAD.size, b"\0"))[1]
+            head = self.read(0, min(size, _HEAD.size + max(1, num_fields) * _DESCRIPTOR_BYTES))
+            locator = head[_HEAD.size + _DESCRIPTOR_BYTES - _LOCATOR_BYTES :].ljust(_LOCATOR.size, b"\0")
+            _, _, _, start, length = _LOCATOR.unpack_from(locator)
+            os.pwrite(file.fileno(), head, 0)
+            if start + length <= size:
+                os.pwrite(file.fileno(), self.read(start, length), start)
+            with Reader(file.name) as reader:
+                yield reader
+
+    def _patiently(self, what: str, call: Callable[[], _T]) -> _T:
+        pause = _FIRST_PAUSE_SECONDS
+        for attempt in range(1, NUM_TRIES + 1):
+            try:
+                return call()
+            except (PermissionError, NotImplementedError) as error:
+                raise ConvertError(f"{self.url} cannot be {what}: {error or type(error).__name__}") from error
+            except Exception as error:  # each store has exceptions of its own
+                if attempt == NUM_TRIES:
+                    words = f"{type(error).__name__}: {error}"
+                    raise ConvertError(
+                        f"{self.url} cannot be {what}, {NUM_TRIES} tries failed; the last: {words}"
+                    ) from error
+            time.sleep(pause)
+            pause *= 3
+        raise AssertionError("the last try returns or raises")
