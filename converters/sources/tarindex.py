@@ -62,10 +62,10 @@ def members(file: BinaryIO, label: str, *, start: int = 0, stop: int | None = No
         tar = tarfile.open(fileobj=file, mode="r:", errors="surrogateescape")  # noqa: SIM115 - the file is not ours
         while (entry := tar.next()) is not None:
             tar.members.clear()  # it would keep them all
-            if entry.offset_data + entry.size > end:
-                raise ConvertError(f"{label} is cut short: {printable(entry.name)} reaches beyond its end, byte {end}")
             if entry.sparse is not None:
                 raise ConvertError(f"{label}: {printable(entry.name)} is a sparse file; make the tar file without -S")
+            if entry.offset_data + entry.size > end:
+                raise ConvertError(f"{label} is cut short: {printable(entry.name)} reaches beyond its end, byte {end}")
             if entry.isreg():
                 yield Member(entry.name, entry.offset_data, entry.size)
         place = tar.offset

@@ -176,7 +176,7 @@ class WebDataset:
             raise UsageError(f"--field {unknown[0]}: the map has no such field; it has {', '.join(self._mapping)}")
         specs: dict[str, FieldSpec] = {}
         for column, (name, endings) in enumerate(self._mapping.items()):
-            kinds = {_KINDS.get(ending, "bytes") for ending in endings}
+            kinds = {_KINDS.get(ending.rpartition(".")[2], "bytes") for ending in endings}
             if name in given:
                 specs[name] = given[name]
             elif len(kinds) > 1:
