@@ -6,6 +6,7 @@ command runs, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -81,8 +82,24 @@ def conversion_options(command: _Command) -> _Command:
         click.option("--shuffle", is_flag=True, help="Store the samples in a random order (see --seed)."),
         option_limit,
         option_seed,
-        click.option("--on-error", type=click.Choice(["raise", "skip"]), default="raise", show_default=True,
-                     help="Stop at an image that cannot be converted, or leave it out and list it."),
+        click.option("--on-error", type=click.Choice(["raise", "skip", "placeholder"]), default="raise",
+                     show_default=True, help="Stop at an image that cannot be converted, leave the sample out, or put "
+                                             "a gray image in its place; all are listed."),
+        click.option("--error-log", type=click.Path(dir_okay=False, writable=True), metavar="FILE",
+                     help="Write what was left out or replaced, and why, to FILE as JSON."),
+        click.option("--resume", is_flag=True, help="Go on with an interrupted conversion, if there is one."),
+        click.option("--num-shards", type=click.IntRange(min=1), metavar="K",
+                     help="Write K files OUT-00000-of-K.beton and the manifest OUT.beton.json."),
+        click.option("--shard-size", "shard_bytes", type=Size(), metavar="SIZE",
+                     help="Write as many files as make about SIZE each (within some 10 %)."),
+        click.option("--shard-index", type=click.IntRange(min=0), metavar="I",
+                     help="Write only shard I, from 0, as a task of a job array; the last one writes the manifest."),
+        click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True,
+                     help="Work on this machine, or spread shards over a Ray cluster (RAY_ADDRESS)."),
+        click.option("--temp-dir", type=click.Path(file_okay=False), metavar="DIR",
+                     help="Where a file lies until it is uploaded, if OUT is a URL. Default: the system's."),
+        click.option("--space-check/--no-space-check", "check_space", default=True, show_default=True,
+                     help="Refuse to start when the disk is clearly too small."),
         click.option("--page-size", type=Size(), default=None, metavar="SIZE",
                      help="Page size, a power of two. Default: 8MiB, larger if an image needs it."),
         option_num_workers,
@@ -116,15 +133,9 @@ def run_conversion(
     num_workers: int | None,
     dry_run: bool,
     as_json: bool,
-    quiet: bool,
     seed: int,
-    limit: int | None,
-    shuffle: bool,
-    page_size: int | None,
-    overwrite: bool,
-    on_error: Any,
     orientation: str,
-    **image_options: Any,
+    **others: Any,
 ) -> None:
     """Convert ``source`` as the shared options say and print the result.
 
@@ -136,28 +147,31 @@ def run_conversion(
         The file to make.
     extra : dict
         What the kind of source adds to the JSON result.
-    num_workers, dry_run, as_json, quiet, seed, limit, shuffle, page_size, overwrite, on_error, orientation
-        The shared options, see ``beton convert imagefolder --help``.
-    **image_options
-        The others: parameters of `converters.policy.ImagePolicy`.
+    num_workers, dry_run, as_json, seed, orientation
+        Shared options, see ``beton convert imagefolder --help``.
+    **others
+        The others: parameters of `converters.options.Options` and of `converters.policy.ImagePolicy`.
     """
     from .encode import Options, convert, estimate
     from .policy import ImagePolicy
 
-    policy = ImagePolicy(orient=orientation == "apply", seed=seed, **image_options)
-    options = Options(
-        num_workers=default_num_workers() if num_workers is None else num_workers,
-        limit=limit, shuffle=shuffle, seed=seed, page_size=page_size, overwrite=overwrite, on_error=on_error,
-        quiet=quiet,
-    )  # fmt: skip
+    if num_workers is None:
+        # A cluster's cores are shared out by shards.
+        num_workers = 0 if others["engine"] == "ray" else default_num_workers()
+    names = {field.name for field in dataclasses.fields(Options)}
+    running = {name: value for name, value in others.items() if name in names}
+    images = {name: value for name, value in others.items() if name not in names}
+    policy = ImagePolicy(orient=orientation == "apply", seed=seed, **images)
+    options = Options(num_workers=num_workers, seed=seed, **running)
     if dry_run:
         _print_estimate(estimate(source, policy=policy, options=options) | {"path": out} | extra, as_json)
         return
     report = convert(source, out, policy=policy, options=options)
-    for item in report.skipped[:_SHOWN_AT_MOST]:
-        note(f"skipped {item.name}: {item.reason}")
-    if len(report.skipped) > _SHOWN_AT_MOST:
-        note(f"... and {len(report.skipped) - _SHOWN_AT_MOST:,} more; --json lists all of them")
+    for what, listed in (("skipped", report.skipped), ("replaced", report.replaced)):
+        for item in listed[:_SHOWN_AT_MOST]:
+            note(f"{what} {item.name}: {item.reason}")
+        if len(listed) > _SHOWN_AT_MOST:
+            note(f"... and {len(listed) - _SHOWN_AT_MOST:,} more; --json and --error-log list all of them")
     click.echo(json.dumps(report.as_dict() | extra, indent=2) if as_json else str(report))
 
 
