@@ -59,8 +59,12 @@ def conversion_options(command: _Command) -> _Command:
     options = [
         click.option("--max-resolution", type=click.IntRange(1, 65535), metavar="PIXELS",
                      help="Shrink images whose longest side is larger. Default: keep sizes."),
-        click.option("--mode", type=click.Choice(["jpg", "raw", "mix", "smart"]), default="jpg", show_default=True,
-                     help="Store JPEGs, RGB pixels, JPEGs for a random part, or whichever is smaller."),
+        click.option("--channels", type=click.Choice(["rgb", "gray", "keep"]), default="rgb", show_default=True,
+                     help="Make images RGB, which FFCV reads; or gray; or keep alpha, gray and 16 bits as the first "
+                          "image has them."),
+        click.option("--mode", type=click.Choice(["jpg", "raw", "mix", "smart", "png"]), default="jpg",
+                     show_default=True, help="Store JPEGs, pixels, JPEGs for a random part, whichever is smaller, or "
+                                             "PNGs (lossless; with --channels gray or keep)."),
         click.option("--quality", type=click.IntRange(1, 100), default=90, show_default=True,
                      help="JPEG quality of images that must be encoded; JPEGs that can be kept keep theirs."),
         click.option("--keep", type=click.Choice(["pixels", "bytes", "never"]), default="pixels", show_default=True,

@@ -19,6 +19,7 @@ from dataloading.cli import note
 from .delivery import has_begun, make_file
 from .estimating import check_space, measure
 from .identity import names_digest
+from .kinds import settled
 from .options import Engine, OnError, Options
 from .order import sample_order
 from .policy import ImagePolicy
@@ -67,6 +68,7 @@ def convert(source: Source, path: str | os.PathLike[str], *, policy: ImagePolicy
     order = sample_order(len(source), options)
     if len(order) == 0:
         raise ConvertError(f"there is nothing to write: the source has {len(source)} samples, limit={options.limit}")
+    source = settled(source, policy, order)
     start = time.monotonic()
     report = Report(path=path)
     provenance = _provenance(source, policy, options)
@@ -154,6 +156,7 @@ def estimate(source: Source, *, policy: ImagePolicy, options: Options, num_tried
         ``skipped`` (those tried that cannot be converted).
     """
     order = sample_order(len(source), options)
+    source = settled(source, policy, order)
     with Pool(Work(source, policy), num_workers=0) as pool:
         guess = measure(source, order, pool, num_tried=num_tried)
     shards = {} if options.shard_bytes is None else {"shard_bytes": options.shard_bytes}

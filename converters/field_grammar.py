@@ -2,6 +2,8 @@
 
     label=int    weight=float    caption=text    meta=json    raw=bytes    image=image
     emb=array:float32:512        pose=array:float64:8x3       title=text@"the title"
+    image=image:gray             depth=image:uint16:1         mask=mask    mask=mask:uint16
+    boxes=boxes                  tokens=vararray:int64:?      points=vararray:float32:?x2
 
 A value may come typed (from parquet, JSON, Python), as text (a cell of a CSV file) or as a file's bytes (a member of a
 tar file); each kind says how it reads the three. Nothing is cast: what a field cannot hold exactly is a `SampleFault`
@@ -20,7 +22,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dataloading import BytesField, Field, FloatField, ImageField, IntField, JSONField, NDArrayField, UsageError
+from dataloading import (
+    BytesField,
+    Field,
+    FloatField,
+    ImageField,
+    IntField,
+    JSONField,
+    MaskField,
+    NDArrayField,
+    RasterField,
+    TextField,
+    UsageError,
+    VarArrayField,
+)
 
 from .sources.base import SampleFault
 
@@ -107,7 +122,9 @@ class FieldSpec:
 
     def _expected(self) -> str:
         field = self.field
-        return f"{self.kind} {field.dtype} of shape {field.shape}" if isinstance(field, NDArrayField) else self.kind
+        if isinstance(field, (NDArrayField, VarArrayField)):
+            return f"{self.kind} {field.dtype} of shape {field.shape}"
+        return self.kind
 
 
 def parse_field(text: str) -> FieldSpec:
@@ -194,13 +211,16 @@ def _without_underscores(text: str) -> str:
     return text
 
 
-def _text_from_value(_field: Field, value: object) -> bytes:
+def _text_from_value(field: Field, value: object) -> object:
     if isinstance(value, bytes):
-        value.decode("utf-8")
-        return value
+        return value.decode("utf-8")
     if not isinstance(value, str):
         raise TypeError("it is not text")
-    return value.encode("utf-8")
+    return _same(field, value)
+
+
+def _bytes_from_text(_field: Field, text: str) -> bytes:
+    return text.encode("utf-8")
 
 
 def _bytes_from_value(_field: Field, value: object) -> bytes:
@@ -227,14 +247,51 @@ def _make_array(words: Sequence[str]) -> Field:
     return NDArrayField(words[0], shape)
 
 
-def _array_from_value(field: NDArrayField, value: object) -> npt.NDArray[Any]:
+def _make_vararray(words: Sequence[str]) -> Field:
+    lengths = words[1].lower().split("x") if len(words) == 2 else []
+    if not lengths or lengths[0] != "?":
+        raise UsageError("an array of any length needs dtype and shape, whose first length is a question mark")
+    try:
+        return VarArrayField(words[0], (None, *map(int, lengths[1:])))
+    except ValueError as error:
+        raise UsageError(str(error) if isinstance(error, UsageError) else f"{words[1]!r} is no shape") from None
+
+
+def _make_boxes(words: Sequence[str]) -> Field:
+    if len(words) > 1:
+        raise UsageError(f"only a dtype may follow it, got {':'.join(words)!r}")
+    return VarArrayField(words[0] if words else "float32", (None, 4))
+
+
+def _make_mask(words: Sequence[str]) -> Field:
+    if len(words) > 1:
+        raise UsageError(f"only uint8 or uint16 may follow it, got {':'.join(words)!r}")
+    return MaskField(*words)
+
+
+def _make_image(words: Sequence[str]) -> Field:
+    if not words:
+        return ImageField()
+    if list(words) == ["gray"]:
+        return RasterField(1, "uint8")
+    if len(words) != 2 or not words[1].isdecimal():
+        raise UsageError(f"'gray' may follow it, or dtype and channels, got {':'.join(words)!r}")
+    return RasterField(int(words[1]), words[0])
+
+
+def _array_from_value(field: NDArrayField | VarArrayField, value: object) -> npt.NDArray[Any]:
     if isinstance(value, np.ndarray) or hasattr(value, "detach"):
         array = np.asarray(value)
         if array.dtype != field.dtype:
             raise TypeError(f"its dtype is {array.dtype}, and nothing is cast")
     else:
         array = _exact_array(value, field.dtype)
-    if array.shape != field.shape:
+    if isinstance(field, VarArrayField):
+        if array.size == 0 and array.ndim == 1:  # a list without rows does not say how long they would be
+            array = array.reshape(0, *(length or 0 for length in field.shape[1:]))
+        if array.ndim != len(field.shape) or array.shape[1:] != field.shape[1:]:
+            raise ValueError(f"its shape is {array.shape}")
+    elif array.shape != field.shape:
         raise ValueError(f"its shape is {array.shape}")
     return np.ascontiguousarray(array)
 
@@ -242,6 +299,8 @@ def _array_from_value(field: NDArrayField, value: object) -> npt.NDArray[Any]:
 def _exact_array(value: object, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Return numbers without a dtype of their own (lists, JSON) as ``dtype``; only floats may round."""
     natural = np.asarray(value)
+    if natural.size == 0:  # an empty list is of no type
+        return natural.astype(dtype)
     if natural.dtype.kind not in "biuf" or (natural.dtype.kind == "f" and dtype.kind != "f"):
         raise TypeError(f"its values make a {natural.dtype} array of shape {natural.shape}")
     with np.errstate(over="ignore", invalid="ignore"):
@@ -252,11 +311,11 @@ def _exact_array(value: object, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     return array
 
 
-def _array_from_text(field: NDArrayField, text: str) -> npt.NDArray[Any]:
+def _array_from_text(field: NDArrayField | VarArrayField, text: str) -> npt.NDArray[Any]:
     return _array_from_value(field, json.loads(text))
 
 
-def _array_from_bytes(field: NDArrayField, data: bytes) -> npt.NDArray[Any]:
+def _array_from_bytes(field: NDArrayField | VarArrayField, data: bytes) -> npt.NDArray[Any]:
     if data.startswith(b"\x93NUMPY"):
         return _array_from_value(field, np.load(io.BytesIO(data), allow_pickle=False))
     return _array_from_text(field, data.decode("utf-8"))
@@ -284,24 +343,35 @@ KINDS: dict[str, Kind] = {
     "float": Kind(
         example="weight=float", make=_plain(FloatField), from_value=_same, from_text=_float_from_text
     ),
-    # UTF-8 in a field of bytes, which FFCV reads as well.
     "text": Kind(
-        example="caption=text", make=_plain(BytesField), from_value=_text_from_value, from_text=_text_from_value,
+        example="caption=text", make=_plain(TextField), from_value=_text_from_value, from_text=_text_from_value,
         from_bytes=_text_from_value,
     ),
     "json": Kind(
         example="meta=json", make=_plain(JSONField), from_value=_json_from_value, from_text=_json_from_text
     ),
     "bytes": Kind(
-        example="raw=bytes", make=_plain(BytesField), from_value=_bytes_from_value, from_text=_text_from_value,
+        example="raw=bytes", make=_plain(BytesField), from_value=_bytes_from_value, from_text=_bytes_from_text,
         from_bytes=_bytes_from_value,
     ),
     "array": Kind(
         example="emb=array:float32:8x64", make=_make_array, from_value=_array_from_value,
         from_text=_array_from_text, from_bytes=_array_from_bytes,
     ),
+    "vararray": Kind(
+        example="points=vararray:float32:?x2", make=_make_vararray, from_value=_array_from_value,
+        from_text=_array_from_text, from_bytes=_array_from_bytes,
+    ),
+    "boxes": Kind(
+        example="boxes=boxes", make=_make_boxes, from_value=_array_from_value, from_text=_array_from_text,
+        from_bytes=_array_from_bytes,
+    ),
+    "mask": Kind(
+        example="mask=mask", make=_make_mask, from_value=_image_from_value, from_text=_image_from_text,
+        from_bytes=_image_from_bytes, is_file=True,
+    ),
     "image": Kind(
-        example="image=image", make=_plain(ImageField), from_value=_image_from_value, from_text=_image_from_text,
+        example="image=image", make=_make_image, from_value=_image_from_value, from_text=_image_from_text,
         from_bytes=_image_from_bytes, is_file=True,
     ),
 }  # fmt: skip

@@ -31,7 +31,17 @@ from dataloading import decode_jpeg, transcode_jpeg
 
 from .sources.base import SampleFault
 
-__all__ = ["as_rgb", "is_jpeg", "jpeg_orientation", "open_pillow", "read_jpeg", "read_other", "target_size", "upright"]
+__all__ = [
+    "as_rgb",
+    "is_jpeg",
+    "jpeg_orientation",
+    "open_pillow",
+    "other_orientation",
+    "read_jpeg",
+    "read_other",
+    "target_size",
+    "upright",
+]
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -127,6 +137,11 @@ def _has_app1(data: bytes) -> bool:
 def _declared(image: Image.Image) -> int:
     value = image.getexif().get(_ORIENTATION, 1)
     return value if isinstance(value, int) and value in _TURN else 1
+
+
+def other_orientation(image: Image.Image) -> int:
+    """Return the orientation (1..8) that a loaded image that is not a JPEG declares; 1 where it declares none."""
+    return _declared(image)
 
 
 def upright(image: Image.Image, orientation: int) -> Image.Image:

@@ -18,6 +18,8 @@ from PIL import Image
 from dataloading import (
     DecodeError,
     EncodedImage,
+    ImageField,
+    MaskField,
     UsageError,
     check_jpeg,
     decode_jpeg,
@@ -28,11 +30,24 @@ from dataloading import (
 
 from .chance import chance
 from .pixels import as_rgb, is_jpeg, jpeg_orientation, read_jpeg, read_other, target_size, upright
+from .rasters import LARGEST_SIDE, check_size, encode_gray, store_mask, store_raster
 from .sources.base import SampleFault
 
-__all__ = ["KEPT", "RAW", "RECODED", "TRANSCODED", "ImagePolicy", "Keep", "Mode", "Resample", "Subsampling"]
+__all__ = [
+    "KEPT",
+    "RAW",
+    "RECODED",
+    "TRANSCODED",
+    "Channels",
+    "ImagePolicy",
+    "Keep",
+    "Mode",
+    "Resample",
+    "Subsampling",
+]
 
-Mode = Literal["jpg", "raw", "mix", "smart"]
+Mode = Literal["jpg", "raw", "mix", "smart", "png"]
+Channels = Literal["rgb", "gray", "keep"]
 Keep = Literal["pixels", "bytes", "never"]
 Resample = Literal["box", "bilinear", "bicubic", "lanczos"]
 Subsampling = Literal["4:2:0", "4:2:2", "4:4:4"]
@@ -40,7 +55,6 @@ Subsampling = Literal["4:2:0", "4:2:2", "4:4:4"]
 Pixels = npt.NDArray[np.uint8]
 
 JPEG_MODE, RAW_MODE = 0, 1
-LARGEST_SIDE = 65_535
 
 # What became of an image; the counts in the report carry these names.
 TRANSCODED, KEPT, RECODED, RAW = "transcoded", "kept", "encoded", "raw"
@@ -55,9 +69,11 @@ class ImagePolicy:
 
     Parameters
     ----------
-    mode : {"jpg", "raw", "mix", "smart"}
-        JPEG; RGB pixels; JPEG for a random fraction of the samples and pixels for the rest; or per image whichever
-        ``smart_threshold`` prefers.
+    mode : {"jpg", "raw", "mix", "smart", "png"}
+        JPEG; RGB pixels; JPEG for a random fraction of the samples and pixels for the rest; per image whichever
+        ``smart_threshold`` prefers; or, in fields of our own kinds, without loss: PNG, or pixels where they are
+        smaller. What JPEG cannot hold (16 bits, 2 or more than 3 channels, labels) is stored so with every mode but
+        "raw".
     mix_fraction : float
         Fraction stored as JPEG in mode "mix", 0 to 1.
     smart_threshold : float
@@ -80,6 +96,9 @@ class ImagePolicy:
         Turn images upright as EXIF or XMP say.
     to_srgb : bool
         Convert embedded colour profiles to sRGB.
+    channels : {"rgb", "gray", "keep"}
+        What images become: RGB; one channel of luma (ITU-R 601-2); or what they are, alpha and 16 bits included, where
+        all images of a field must be alike and the first one decides (`converters.kinds.settled`).
     seed : int
         Seed of mode "mix".
 
@@ -100,10 +119,14 @@ class ImagePolicy:
     background: tuple[int, int, int] = (255, 255, 255)
     orient: bool = True
     to_srgb: bool = False
+    channels: Channels = "rgb"
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, allowed in (("mode", Mode), ("keep", Keep), ("resample", Resample), ("subsampling", Subsampling)):
+        choices = {
+            "mode": Mode, "keep": Keep, "resample": Resample, "subsampling": Subsampling, "channels": Channels
+        }  # fmt: skip
+        for name, allowed in choices.items():
             value = getattr(self, name)
             if value not in get_args(allowed):
                 raise UsageError(f"{name} must be one of {', '.join(get_args(allowed))}, got {value!r}")
@@ -120,10 +143,13 @@ class ImagePolicy:
 
     def provenance(self) -> dict[str, object]:
         """Return the options as JSON-able values, for the file's record of its origin."""
-        return {**dataclasses.asdict(self), "background": list(self.background)}
+        options = {**dataclasses.asdict(self), "background": list(self.background)}
+        if self.channels == "rgb":  # what went without saying before there were others
+            del options["channels"]
+        return options
 
-    def store(self, image: object, index: int) -> tuple[EncodedImage, str]:
-        """Return the image as it is stored, and what became of it (``TRANSCODED``, ``KEPT``, ``RECODED``, ``RAW``).
+    def store(self, image: object, index: int, field: ImageField | None = None) -> tuple[EncodedImage, str]:
+        """Return the image as it is stored, and what became of it (``TRANSCODED``, ``KEPT``, ...).
 
         Parameters
         ----------
@@ -132,6 +158,9 @@ class ImagePolicy:
             is stored already and passes through.
         index : int
             Index of the sample in its source; decides mode "mix".
+        field : ImageField, optional
+            Where it goes; by default a field of FFCV's kind. A raster field takes what has its channels and depth,
+            arrays of uint16 included; a mask field label maps.
 
         Raises
         ------
@@ -141,12 +170,33 @@ class ImagePolicy:
         if isinstance(image, EncodedImage):
             return image, KEPT
         try:
+            if isinstance(field, MaskField):
+                return store_mask(image, field, self)
+            if field is not None and (type(field) is not ImageField or self.channels == "keep"):
+                return self._store_as_it_is(image, index, field)
+            if self.mode == "png":
+                raise SampleFault("FFCV's image field holds no PNG; mode 'png' needs --channels keep or gray")
             if isinstance(image, (bytes, bytearray, memoryview)):
                 data = bytes(image)
                 return self._store_jpeg(data, index) if is_jpeg(data) else self._store_other(data, index)
             return self._store_pixels(self._shrink(_from_object(image, self)), index)
         except DecodeError as error:
             raise SampleFault(error.reason) from error
+
+    def _store_as_it_is(self, image: object, index: int, field: ImageField) -> tuple[EncodedImage, str]:
+        """Store an image that has its field's channels and depth, or is made gray."""
+        may_keep = JPEG_MODE in field.modes and field.channels == 3 and self.mode != "png" and self.channels != "gray"
+        if may_keep and isinstance(image, (bytes, bytearray, memoryview)):
+            data = bytes(image)
+            if is_jpeg(data) and probe_jpeg(data).num_components != 1:
+                return self._store_jpeg(data, index)
+        return store_raster(image, index, field, self)
+
+    def encode(self, pixels: Pixels) -> bytes:
+        """Return a JPEG of RGB pixels or gray ones (no third axis) at the policy's quality, with restart markers."""
+        if pixels.ndim == 2:
+            return encode_gray(pixels, self.quality)
+        return encode_jpeg(pixels, quality=self.quality, subsampling=self.subsampling)
 
     def _store_jpeg(self, data: bytes, index: int) -> tuple[EncodedImage, str]:
         info = probe_jpeg(data)
@@ -157,15 +207,16 @@ class ImagePolicy:
         if orientation != 1 or cmyk or profiled or target_size(size, self.max_resolution) != size:
             image = upright(read_jpeg(data, cmyk=cmyk, to_srgb=profiled), orientation)
             return self._store_pixels(self._shrink(image), index)
-        if self.keep == "never" or self._wants_raw(index) or info.subsampling not in _READABLE_SUBSAMPLING:
+        if self.keep == "never" or self.wants_raw(index) or info.subsampling not in _READABLE_SUBSAMPLING:
             return self._store_pixels(decode_jpeg(data), index)  # Pillow would only copy the pixels about
-        _check_size(size)
-        kept, label = self._kept(data)
+        check_size(size)
+        kept, label = self.kept(data)
         if self.mode == "smart" and not self._prefers_jpeg(size, len(kept)):
             return self._raw(decode_jpeg(data))
         return EncodedImage(JPEG_MODE, *size, kept), label
 
-    def _kept(self, data: bytes) -> tuple[bytes, str]:
+    def kept(self, data: bytes) -> tuple[bytes, str]:
+        """Return a JPEG that needs no change as it is stored, and what became of it."""
         # Either way all of the data is read, so damage is found here and not in training.
         if self.keep == "bytes":
             check_jpeg(data)
@@ -179,10 +230,10 @@ class ImagePolicy:
     def _store_pixels(self, image: Image.Image | Pixels, index: int) -> tuple[EncodedImage, str]:
         pixels: Pixels = np.asarray(image)
         height, width = pixels.shape[:2]
-        _check_size((width, height))
-        if self._wants_raw(index):
+        check_size((width, height))
+        if self.wants_raw(index):
             return self._raw(pixels)
-        data = encode_jpeg(pixels, quality=self.quality, subsampling=self.subsampling)
+        data = self.encode(pixels)
         if self.mode == "smart" and not self._prefers_jpeg((width, height), len(data)):
             return self._raw(pixels)
         return EncodedImage(JPEG_MODE, width, height, data), RECODED
@@ -190,7 +241,8 @@ class ImagePolicy:
     def _raw(self, pixels: Pixels) -> tuple[EncodedImage, str]:
         return EncodedImage(RAW_MODE, pixels.shape[1], pixels.shape[0], pixels.tobytes()), RAW
 
-    def _wants_raw(self, index: int) -> bool:
+    def wants_raw(self, index: int) -> bool:
+        """Return whether the sample at ``index`` is stored as raw pixels whatever it is."""
         return self.mode == "raw" or (self.mode == "mix" and chance(self.seed, index) >= self.mix_fraction)
 
     def _prefers_jpeg(self, size: tuple[int, int], jpeg_bytes: int) -> bool:
@@ -199,13 +251,6 @@ class ImagePolicy:
     def _shrink(self, image: Image.Image) -> Image.Image:
         size = target_size(image.size, self.max_resolution)
         return image if size == image.size else image.resize(size, Image.Resampling[self.resample.upper()])
-
-
-def _check_size(size: tuple[int, int]) -> None:
-    if max(size) > LARGEST_SIDE:
-        raise SampleFault(
-            f"{size[0]}x{size[1]} pixels: a side may have at most {LARGEST_SIDE:,}; --max-resolution shrinks it"
-        )
 
 
 def _from_object(image: object, policy: ImagePolicy) -> Image.Image:

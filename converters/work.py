@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from dataloading import EncodedImage, Field, ImageField, UsageError
+from dataloading import EncodedImage, Field, ImageField, MaskField, UsageError
 
 from .policy import ImagePolicy
 from .sources.base import SampleFault, Source
@@ -67,6 +68,7 @@ class Work:
     def __init__(self, source: Source, policy: ImagePolicy, *, placeholder: bool = False) -> None:
         self._load = source.load
         self._fields = dict(source.fields)
+        self._num_images = sum(isinstance(field, ImageField) for field in self._fields.values())
         self._policy = policy
         self._placeholder = placeholder
 
@@ -102,11 +104,11 @@ class Work:
         images = [name for name, field in self._fields.items() if isinstance(field, ImageField)]
         side = self._policy.max_resolution or PLACEHOLDER_SIDE
         known = {name: value for name, value in values.items() if name not in images}
-        gray = np.full((side, side, 3), _GRAY, np.uint8)
+        gray = {name: _placeholder(self._fields[name], side) for name in images}
         try:
             if not images:
                 return None
-            outcome = self._convert(index, {**known, **dict.fromkeys(images, gray)})
+            outcome = self._convert(index, {**known, **gray})
         except (SampleFault, UsageError):
             return None
         return dataclasses.replace(outcome, kinds=(), fault=fault)
@@ -121,12 +123,27 @@ class Work:
             value = values[name]
             if isinstance(field, ImageField):
                 source_bytes += len(value) if isinstance(value, bytes) else 0
-                value, kind = self._policy.store(value, index)
+                if isinstance(value, EncodedImage):
+                    _check(name, field, value)
+                try:
+                    value, kind = self._policy.store(value, index, field)
+                except SampleFault as error:
+                    if self._num_images == 1:
+                        raise
+                    raise SampleFault(f"field '{name}': {error}") from error
                 kinds.append(kind)
             else:
                 _check(name, field, value)
             stored[name] = value
         return Outcome(values=stored, kinds=tuple(kinds), source_bytes=source_bytes)
+
+
+def _placeholder(field: Field, side: int) -> npt.NDArray[Any]:
+    """Return gray pixels of a field's form, or a label map of zeros."""
+    assert isinstance(field, ImageField)
+    shape = (side, side) if field.channels == 1 else (side, side, field.channels)
+    level = 0 if isinstance(field, MaskField) else _GRAY * (257 if field.dtype.itemsize == 2 else 1)
+    return np.full(shape, level, field.dtype)
 
 
 def _check(name: str, field: Field, value: object) -> None:

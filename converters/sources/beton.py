@@ -12,7 +12,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dataloading import ConvertError, EncodedImage, Field, FormatError, ImageField, Reader, UsageError, label_field
+from dataloading import (
+    ConvertError,
+    DecodeError,
+    EncodedImage,
+    Field,
+    FormatError,
+    ImageField,
+    Reader,
+    UsageError,
+    decode_image,
+    label_field,
+)
 
 from .base import SampleFault, printable
 from .listing import expand
@@ -191,7 +202,7 @@ class _Load:
             if reader is None:
                 reader = self._open[file] = Reader(self._paths[file])
             values = {name: _plain(field, reader.value(name, sample)) for name, field in reader.fields.items()}
-        except (FormatError, OSError) as error:
+        except (FormatError, DecodeError, OSError) as error:
             raise SampleFault(str(error)) from error
         if self._relabelled is not None:
             name, new_labels = self._relabelled
@@ -203,9 +214,9 @@ class _Load:
 
 
 def _plain(field: Field, value: object) -> object:
-    """Return a stored image as the policy takes images: a file's bytes, or pixels."""
+    """Return a stored image as the policy takes images: a JPEG's bytes, or pixels."""
     if not isinstance(field, ImageField) or not isinstance(value, EncodedImage):
         return value
     if value.mode == _JPEG:
         return bytes(value.data)
-    return np.frombuffer(value.data, np.uint8).reshape(value.height, value.width, 3)
+    return decode_image(value)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dataloading import BytesField, ConvertError, Field, FloatField, ImageField, IntField, NDArrayField, UsageError
+from dataloading import ConvertError, Field, FloatField, ImageField, IntField, NDArrayField, TextField, UsageError
 
 from ..dataset import class_names_of
 from .base import SampleFault
@@ -142,7 +142,7 @@ class _Load:
         if len(sample) != 2:
             raise SampleFault(f"expected an image and a target, got {len(sample)} values")
         target = _as_numpy(sample[1])
-        return {"image": sample[0], self.target: target.encode("utf-8") if isinstance(target, str) else target}
+        return {"image": sample[0], self.target: target}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_dataset": None}
@@ -189,7 +189,7 @@ def _field_of(target: Any) -> tuple[str, Field | None]:
     if isinstance(target, float):
         return "target", FloatField()
     if isinstance(target, str):
-        return "target", BytesField()
+        return "target", TextField()
     if isinstance(target, np.ndarray):
         return "target", NDArrayField(target.dtype, target.shape)
     return "target", None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from converters.field_grammar import KINDS, parse_field, parse_fields
 from converters.sources.base import SampleFault
-from dataloading import BytesField, FloatField, ImageField, IntField, JSONField, NDArrayField, UsageError
+from dataloading import BytesField, FloatField, ImageField, IntField, JSONField, NDArrayField, TextField, UsageError
 
 
 @pytest.mark.parametrize(
@@ -21,12 +21,12 @@ from dataloading import BytesField, FloatField, ImageField, IntField, JSONField,
     [
         ("label=int", IntField, "label"),
         ("weight=float", FloatField, "weight"),
-        ("caption=text", BytesField, "caption"),
+        ("caption=text", TextField, "caption"),
         ("meta=json", JSONField, "meta"),
         ("raw=bytes", BytesField, "raw"),
         ("emb=array:float32:512", NDArrayField, "emb"),
         ("image=image", ImageField, "image"),
-        ("title=text@the title = @ all", BytesField, "the title = @ all"),
+        ("title=text@the title = @ all", TextField, "the title = @ all"),
     ],
 )
 def test_every_kind_is_declared_by_its_word(text, kind, column):
@@ -91,7 +91,7 @@ def test_numbers_come_through_text(number):
 @given(st.text())
 def test_texts_become_utf_8(text):
     spec = parse_field("t=text")
-    assert spec.from_text(text) == spec.from_value(text) == spec.from_bytes(text.encode()) == text.encode()
+    assert spec.from_text(text) == spec.from_value(text) == spec.from_bytes(text.encode()) == text
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner), max_leaves=5))

@@ -154,7 +154,7 @@ def test_what_is_no_image_is_described(value: object, got: str) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"mode": "png"},
+        {"mode": "gif"},
         {"quality": 0},
         {"quality": 101},
         {"mix_fraction": 1.5},

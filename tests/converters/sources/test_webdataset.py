@@ -57,7 +57,7 @@ def test_samples_are_those_of_the_webdataset_library(tmp_path: Path) -> None:
     )
     expected = [
         {
-            "image": each["jpg"], "label": int(each["cls"]), "meta": json.loads(each["json"]), "text": each["txt"],
+            "image": each["jpg"], "label": int(each["cls"]), "meta": json.loads(each["json"]), "text": each["txt"].decode(),
         }
         for each in theirs
     ]  # fmt: skip

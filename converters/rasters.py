@@ -1,0 +1,308 @@
+"""How images of our own kinds of fields are stored: gray, more channels, 16 bits, and label maps.
+
+The part of the image policy that FFCV's image field does not need. Nothing is converted unless the policy says so:
+an image that has other channels or another depth than its field is a fault that says both.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from dataloading import (
+    EncodedImage,
+    ImageField,
+    MaskField,
+    RasterField,
+    UsageError,
+    decode_jpeg,
+    probe_jpeg,
+    transcode_jpeg,
+)
+
+from .forms import form_of, gray, labels, natural, open_whole, resized, resized_labels
+from .pixels import is_jpeg, jpeg_orientation, open_pillow, other_orientation, read_jpeg, target_size, upright
+from .sources.base import SampleFault
+
+if TYPE_CHECKING:
+    from .policy import ImagePolicy
+
+__all__ = ["PNG", "check_size", "encode_gray", "field_for", "pixels_of", "store_mask", "store_raster"]
+
+Array = npt.NDArray[Any]
+JPEG_MODE, RAW_MODE, PNG_MODE = 0, 1, 2
+LARGEST_SIDE = 65_535
+# What became of an image; the other words are those of the policy.
+PNG, RAW, RECODED = "png", "raw", "encoded"
+
+
+def field_for(pixels: Array, *, lossless: bool) -> ImageField:
+    """Return the field that holds images of this form: FFCV's where it can.
+
+    Parameters
+    ----------
+    pixels : uint8 or uint16 array, shape (height, width) or (height, width, channels)
+        The form's example.
+    lossless : bool
+        Whether PNG is wanted, which FFCV's field has not.
+
+    Examples
+    --------
+    >>> field_for(np.zeros((2, 3), np.uint16), lossless=False)
+    RasterField(1, 'uint16')
+    """
+    channels = 1 if pixels.ndim == 2 else pixels.shape[2]
+    if (channels, pixels.dtype, lossless) == (3, np.uint8, False):
+        return ImageField()
+    try:
+        return RasterField(channels, pixels.dtype)
+    except UsageError as error:
+        raise SampleFault(str(error)) from error
+
+
+def pixels_of(image: object, policy: ImagePolicy) -> Array:
+    """Return an image's pixels, upright, in the form the policy's ``channels`` asks for.
+
+    Parameters
+    ----------
+    image : bytes, PIL.Image.Image or numpy.ndarray
+        As `ImagePolicy.store` takes it.
+    policy : ImagePolicy
+        ``channels`` "gray" converts, everything else keeps what the image has.
+
+    Returns
+    -------
+    uint8 or uint16 array, shape (height, width) or (height, width, channels)
+
+    Raises
+    ------
+    SampleFault
+        If the image cannot be read or has no such form.
+    """
+    if isinstance(image, (bytes, bytearray, memoryview)):
+        data = bytes(image)
+        return _from_jpeg(data, policy) if is_jpeg(data) else _from_file(data, policy)
+    if isinstance(image, Image.Image):
+        try:
+            image.load()
+        except Exception as error:
+            raise SampleFault(f"cannot be decoded: {error or type(error).__name__}") from error
+        return _formed(image, policy)
+    if isinstance(image, np.ndarray):
+        return _from_array(image, policy)
+    raise SampleFault(
+        f"an image must be a file's bytes, a Pillow image or an array, "
+        f"got {type(image).__module__}.{type(image).__qualname__}"
+    )
+
+
+def _from_jpeg(data: bytes, policy: ImagePolicy) -> Array:
+    info = probe_jpeg(data)
+    cmyk = info.colour_space in {"cmyk", "ycck"}
+    orientation = jpeg_orientation(data) if policy.orient else 1
+    if info.num_components == 1:
+        # A gray profile says how bright a level looks; what is kept here are the levels.
+        return np.asarray(upright(Image.fromarray(decode_jpeg(data)[:, :, 0]), orientation))
+    image = read_jpeg(data, cmyk=cmyk, to_srgb=policy.to_srgb and b"ICC_PROFILE\0" in data)
+    image = upright(image, orientation)  # RGB, its profile applied already where that is wished
+    return np.asarray(image.convert("L") if policy.channels == "gray" else image)
+
+
+def _from_file(data: bytes, policy: ImagePolicy) -> Array:
+    image = open_pillow(data) if policy.channels == "gray" else open_whole(data)
+    orientation = other_orientation(image) if policy.orient else 1
+    pixels = _formed(image, policy)
+    return _turned(pixels, orientation)
+
+
+def _from_array(image: Array, policy: ImagePolicy) -> Array:
+    if image.dtype not in (np.uint8, np.uint16) or image.ndim not in (2, 3) or 0 in image.shape:
+        raise SampleFault(
+            f"an image array must be uint8 or uint16 of shape (height, width) or (height, width, channels), got "
+            f"{image.dtype} of shape {image.shape}"
+        )
+    pixels = image[:, :, 0] if image.ndim == 3 and image.shape[2] == 1 else image
+    if policy.channels != "gray" or (pixels.ndim == 2 and pixels.dtype == np.uint8):
+        return np.ascontiguousarray(pixels)
+    if (pixels.ndim == 2) == (pixels.dtype == np.uint16) and (pixels.ndim == 2 or pixels.shape[2] in (3, 4)):
+        return _formed(Image.fromarray(np.ascontiguousarray(pixels)), policy)
+    raise SampleFault(f"there is no agreed way from {form_of(pixels)} to gray")
+
+
+def _formed(image: Image.Image, policy: ImagePolicy) -> Array:
+    if policy.channels == "gray":
+        return gray(image, background=policy.background, to_srgb=policy.to_srgb)
+    if policy.to_srgb and image.mode in {"RGB", "RGBA", "P"} and image.info.get("icc_profile"):
+        raise SampleFault("its colour profile is converted with --channels rgb and gray only; leave out --to-srgb")
+    return natural(image)
+
+
+def _turned(pixels: Array, orientation: int) -> Array:
+    """Turn an array of any form upright, as `upright` turns a Pillow image."""
+    if orientation == 1:
+        return pixels
+    # Where each pixel comes from, turned by Pillow: so there is one table of EXIF's eight ways.
+    height, width = pixels.shape[:2]
+    places = Image.fromarray(np.arange(height * width, dtype=np.int32).reshape(height, width))
+    order = np.asarray(upright(places, orientation))
+    result: Array = pixels.reshape(height * width, -1)[order.reshape(-1)].reshape(*order.shape, *pixels.shape[2:])
+    return result
+
+
+def store_raster(image: object, index: int, field: ImageField, policy: ImagePolicy) -> tuple[EncodedImage, str]:
+    """Return an image as a raster field stores it, and what became of it.
+
+    Parameters
+    ----------
+    image, index
+        As `ImagePolicy.store`.
+    field : RasterField or ImageField
+        What the image must be.
+    policy : ImagePolicy
+
+    Raises
+    ------
+    SampleFault
+        If the image cannot be read, or is not of the field's form.
+    """
+    if isinstance(image, (bytes, bytearray, memoryview)) and is_jpeg(bytes(image[:3])):
+        kept = _kept_gray(bytes(image), index, field, policy)
+        if kept is not None:
+            return kept
+    pixels = pixels_of(image, policy)
+    _check_form(pixels, field, policy)
+    height, width = pixels.shape[:2]
+    size = target_size((width, height), policy.max_resolution)
+    if size != (width, height):
+        pixels = resized(pixels, size, Image.Resampling[policy.resample.upper()])
+    check_size(size)
+    if policy.wants_raw(index):
+        return _raw(pixels)
+    if JPEG_MODE not in field.modes or policy.mode == "png":
+        return _smaller(pixels, field)
+    data = policy.encode(pixels)
+    if policy.mode == "smart" and not pixels.nbytes > policy.smart_threshold * len(data):
+        return _raw(pixels)
+    return EncodedImage(JPEG_MODE, *size, data, field.channels), RECODED
+
+
+def _kept_gray(data: bytes, index: int, field: ImageField, policy: ImagePolicy) -> tuple[EncodedImage, str] | None:
+    """Keep a gray JPEG as the policy keeps colour ones; None where it must become pixels."""
+    info = probe_jpeg(data)
+    size = (info.width, info.height)
+    if (info.num_components, field.channels, field.dtype.itemsize) != (1, 1, 1) or policy.mode == "png":
+        return None
+    if policy.keep == "never" or policy.wants_raw(index) or target_size(size, policy.max_resolution) != size:
+        return None
+    if policy.orient and jpeg_orientation(data) != 1:
+        return None
+    check_size(size)
+    kept, label = policy.kept(data)
+    if policy.mode == "smart" and not size[0] * size[1] > policy.smart_threshold * len(kept):
+        return None
+    return EncodedImage(JPEG_MODE, *size, kept, 1), label
+
+
+def store_mask(image: object, field: MaskField, policy: ImagePolicy) -> tuple[EncodedImage, str]:
+    """Return a label map as a mask field stores it, without loss, and what became of it.
+
+    Parameters
+    ----------
+    image : bytes, PIL.Image.Image or numpy.ndarray
+        A whole image file's bytes, a Pillow image, or an array of the field's dtype and shape (height, width).
+    field : MaskField
+    policy : ImagePolicy
+        ``max_resolution`` (as images, but nearest), ``orient``, and whether ``mode`` is "raw".
+
+    Raises
+    ------
+    SampleFault
+        If it cannot be read or holds no labels that fit.
+    """
+    numbers = _labels_of(image, field, policy)
+    height, width = numbers.shape
+    size = target_size((width, height), policy.max_resolution)
+    if size != (width, height):
+        numbers = resized_labels(numbers, size)
+    check_size(size)
+    return _raw(numbers) if policy.mode == "raw" else _smaller(numbers, field)
+
+
+def _labels_of(image: object, field: MaskField, policy: ImagePolicy) -> Array:
+    if isinstance(image, (bytes, bytearray, memoryview)):
+        data = bytes(image)
+        if is_jpeg(data):
+            raise SampleFault("a JPEG cannot be a label map: its numbers are not those that were encoded; use PNG")
+        opened = open_whole(data)
+        return _turned(labels(opened, field.dtype), other_orientation(opened) if policy.orient else 1)
+    if isinstance(image, Image.Image):
+        return labels(image, field.dtype)
+    if isinstance(image, np.ndarray):
+        flat = image[:, :, 0] if image.ndim == 3 and image.shape[2] == 1 else image
+        if flat.dtype == field.dtype and flat.ndim == 2 and 0 not in flat.shape:
+            return flat
+        raise SampleFault(
+            f"expected a label map as a {field.dtype} array of shape (height, width), got {image.dtype} of shape "
+            f"{image.shape}; convert it first, nothing is cast silently"
+        )
+    raise SampleFault(
+        f"a label map must be a file's bytes, a Pillow image or an array, "
+        f"got {type(image).__module__}.{type(image).__qualname__}"
+    )
+
+
+def _check_form(pixels: Array, field: ImageField, policy: ImagePolicy) -> None:
+    channels = 1 if pixels.ndim == 2 else pixels.shape[2]
+    if (channels, pixels.dtype) == (field.channels, field.dtype):
+        return
+    expected = form_of(np.empty((0, 0, field.channels), field.dtype))
+    hint = "--channels gray or rgb converts all images to one form"
+    if policy.channels == "keep":
+        hint = f"the first image decides for all of them with --channels keep; {hint}"
+    raise SampleFault(f"it has {form_of(pixels)}, its field {expected}; {hint}")
+
+
+def _raw(pixels: Array) -> tuple[EncodedImage, str]:
+    channels = 1 if pixels.ndim == 2 else pixels.shape[2]
+    data = np.ascontiguousarray(pixels, dtype=pixels.dtype.newbyteorder("<")).tobytes()
+    return EncodedImage(RAW_MODE, pixels.shape[1], pixels.shape[0], data, channels, pixels.dtype.name), RAW
+
+
+def _smaller(pixels: Array, field: ImageField) -> tuple[EncodedImage, str]:
+    """Store as PNG where that is possible and smaller, else raw."""
+    raw = _raw(pixels)
+    if PNG_MODE not in field.modes:
+        return raw
+    buffer = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(pixels)).save(buffer, "PNG")
+    data = buffer.getvalue()
+    if len(data) >= pixels.nbytes:
+        return raw
+    stored = raw[0]
+    return EncodedImage(PNG_MODE, stored.width, stored.height, data, stored.channels, stored.dtype), PNG
+
+
+def encode_gray(pixels: Array, quality: int) -> bytes:
+    """Return a gray JPEG with restart markers.
+
+    Parameters
+    ----------
+    pixels : uint8 array, shape (height, width)
+    quality : int
+        1 to 100.
+    """
+    buffer = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(pixels)).save(buffer, "JPEG", quality=quality)
+    return transcode_jpeg(buffer.getvalue())
+
+
+def check_size(size: tuple[int, int]) -> None:
+    """Raise `SampleFault` for a (width, height) that no record holds."""
+    if max(size) > LARGEST_SIDE:
+        raise SampleFault(
+            f"{size[0]}x{size[1]} pixels: a side may have at most {LARGEST_SIDE:,}; --max-resolution shrinks it"
+        )
