@@ -145,6 +145,11 @@ class Writer:
                 self._file.give_up()
                 raise
 
+    @property
+    def is_open(self) -> bool:
+        """Whether samples can be appended: neither finished, nor given up."""
+        return self._file.is_open
+
     def append(self, values: Mapping[str, object]) -> None:
         """Add a sample.
 
