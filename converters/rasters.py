@@ -56,7 +56,7 @@ def field_for(pixels: Array, *, lossless: bool) -> ImageField:
     RasterField(1, 'uint16')
     """
     channels = 1 if pixels.ndim == 2 else pixels.shape[2]
-    if (channels, pixels.dtype, lossless) == (3, np.uint8, False):
+    if channels == 3 and pixels.dtype == np.uint8 and not lossless:
         return ImageField()
     try:
         return RasterField(channels, pixels.dtype)

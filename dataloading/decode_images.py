@@ -265,7 +265,7 @@ class VarArrayDecoder(ObjectDecoder):
 def _memory(request: np.void) -> npt.NDArray[np.uint8]:
     """Look at the stored bytes of a request."""
     kind = ctypes.c_uint8 * int(request["src_bytes"])
-    return np.frombuffer(kind.from_address(int(request["src"])), np.uint8)
+    return np.frombuffer(memoryview(kind.from_address(int(request["src"]))).cast("B"), np.uint8)
 
 
 def _raw_pixels(request: np.void, channels: int, dtype: np.dtype[np.generic]) -> npt.NDArray[Any]:

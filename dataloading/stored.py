@@ -61,7 +61,8 @@ def decode_image(image: EncodedImage) -> npt.NDArray[Any]:
             f"the stored image has {pixels.shape[1]}x{pixels.shape[0]} pixels, the sample table says "
             f"{image.width}x{image.height}"
         )
-    return pixels[:, :, 0] if image.channels == 1 else pixels
+    plane: npt.NDArray[Any] = pixels[:, :, 0] if image.channels == 1 else pixels
+    return plane
 
 
 def _decode_jpeg(image: EncodedImage) -> npt.NDArray[np.uint8]:

@@ -141,7 +141,8 @@ class FileSource:
 
 
 def _first(reader: Any, kind: type, usual_name: str) -> str:
-    names = [name for name, field in reader.fields.items() if isinstance(field, kind)]
+    # Exactly: the kinds of ours that are images as well hold no RGB.
+    names = [name for name, field in reader.fields.items() if type(field) is kind]
     if not names:
         raise UsageError(
             f"{reader.path} has no {usual_name} field ({kind.__name__}); its fields: {list(reader.fields)}"
