@@ -28,7 +28,7 @@ from .report import Progress, Report
 from .sharding import TRIED_FOR_SPACE, ShardPlan, convert_shards
 from .single import FileJob, dead_worker
 from .sources.base import Source
-from .targets import check_target, place_of
+from .targets import check_target, is_url, normalised, place_of
 from .work import Work
 
 __all__ = ["Engine", "OnError", "Options", "convert", "estimate", "sample_order"]
@@ -63,6 +63,7 @@ def convert(source: Source, path: str | os.PathLike[str], *, policy: ImagePolicy
         If the arguments cannot be honoured, or a file or an interrupted conversion is in the way.
     """
     path = os.fspath(path)
+    path = normalised(path) if is_url(path) else path
     if not options.is_sharded:
         check_target(path, options)
     order = sample_order(len(source), options)

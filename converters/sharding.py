@@ -225,13 +225,14 @@ def _all_shards(plan: ShardPlan, known: Mapping[int, Shard]) -> dict[int, Shard]
     shards = dict(known)
     for number in missing:
         try:
+            opened: contextlib.AbstractContextManager[Reader]
             if is_url(plan.path):
                 store = Store(paths[number])
                 if store.size() is None:
                     return None
                 opened = store.reader()
             else:
-                opened = contextlib.nullcontext(Reader(paths[number]))
+                opened = Reader(paths[number])
             with opened as reader:
                 found = plan.job(number).differs_from(reader)
                 shards[number] = shard_of(reader, paths[number])

@@ -23,7 +23,7 @@ from dataloading import ConvertError, Reader, UsageError
 from .options import Options
 from .sources.opening import is_url, normalised
 
-__all__ = ["Place", "Store", "check_target", "is_url", "place_of"]
+__all__ = ["Place", "Store", "check_target", "is_url", "normalised", "place_of"]
 
 NUM_TRIES = 5
 _FIRST_PAUSE_SECONDS = 0.5

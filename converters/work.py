@@ -82,7 +82,7 @@ class Work:
         except SampleFault as error:
             fault = str(error)
             # A source that knows the rest of a sample whose image cannot be read says so.
-            values = values or getattr(error, "values", None) or {}
+            values = values or error.values
         except MemoryError:
             fault = "not enough memory for it"
         except Exception as error:  # sources run the user's code; whatever it raises is this sample's fault

@@ -8,6 +8,7 @@ system or a URL.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -66,9 +67,9 @@ def run_shards(plan: ShardPlan, mine: Sequence[int], progress: Progress, report:
     is_ours = not ray.is_initialized()
     if is_ours:
         try:
-            ray.init(logging_level="ERROR", log_to_driver=False, include_dashboard=False)
+            ray.init(logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
         except ValueError:  # options of a new cluster, where an address names one that runs
-            ray.init(logging_level="ERROR", log_to_driver=False)
+            ray.init(logging_level=logging.ERROR, log_to_driver=False)
         except ConnectionError as error:
             raise UsageError(
                 f"the Ray cluster {os.environ.get('RAY_ADDRESS', '')} cannot be reached: {error}"

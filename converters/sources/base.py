@@ -19,7 +19,19 @@ __all__ = ["SampleFault", "Source", "printable"]
 
 
 class SampleFault(Exception):  # noqa: N818 - a fault of the data, caught by the engine and never shown as it is
-    """One sample cannot be converted; the text is the reason, a clause without a final stop."""
+    """One sample cannot be converted; the text is the reason, a clause without a final stop.
+
+    Parameters
+    ----------
+    reason : str
+        The text.
+    values : mapping, optional
+        The sample's other fields, where they are known although its image cannot be read: what a placeholder keeps.
+    """
+
+    def __init__(self, reason: str, *, values: Mapping[str, Any] | None = None) -> None:
+        super().__init__(reason)
+        self.values = values or {}
 
 
 class Source(Protocol):

@@ -171,4 +171,6 @@ def _load(task: tuple[str, int]) -> dict[str, object]:
     try:
         return {"image": read_file(path), "label": label}
     except OSError as error:
-        raise SampleFault(f"cannot be read: {error.strerror or error}") from error
+        raise SampleFault(f"cannot be read: {error.strerror or error}", values={"label": label}) from error
+    except SampleFault as error:
+        raise SampleFault(str(error), values={"label": label}) from error

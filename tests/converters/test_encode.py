@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import resource
 import signal
@@ -17,8 +18,9 @@ import numpy as np
 import pytest
 
 from converters import ImageFolder, ImagePolicy, Options, convert
+from converters.dataset import DatasetSource
 from converters.encode import estimate, sample_order
-from dataloading import ConvertError, Reader, UsageError, decode_jpeg, verify_file
+from dataloading import ConvertError, ImageField, IntField, Reader, UsageError, decode_jpeg, verify_file
 
 from .making import class_folders, encoded, photo, pillow_pixels
 
@@ -114,6 +116,97 @@ def test_bad_images_can_be_skipped_and_are_listed(source: ImageFolder, tmp_path:
     with Reader(tmp_path / "o.beton") as reader:
         assert reader.column("label").tolist() == [0] * 4 + [1] * 2 + [2] * 4
     assert report.as_dict()["num_skipped"] == 3
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(("policy", "size"), [(ImagePolicy(), (256, 256)), (ImagePolicy(max_resolution=50), (50, 50))])
+def test_bad_images_can_be_replaced_by_gray_ones_that_keep_the_label(
+    source: ImageFolder, tmp_path: Path, num_workers: int, policy: ImagePolicy, size: tuple[int, int]
+) -> None:
+    names = damage(source, 3, 6)
+    Path(source.task(8)[0]).unlink()
+    log = tmp_path / "log.json"
+    report = run(
+        source, tmp_path / "o.beton", policy, num_workers=num_workers, on_error="placeholder", error_log=str(log)
+    )
+    assert (report.num_samples, report.skipped) == (13, [])
+    assert [item.name for item in report.replaced] == [*names, source.name(8)]
+    with Reader(tmp_path / "o.beton") as reader:
+        assert reader.column("label").tolist() == [0] * 5 + [1] * 4 + [2] * 4
+        for index in (3, 6, 8):
+            image = reader.value("image", index)
+            assert (image.width, image.height) == size
+            assert np.abs(decode_jpeg(image.data).astype(int) - 128).max() <= 1
+    listed = json.loads(log.read_text())
+    assert (listed["num_replaced"], listed["replaced"][2]["name"]) == (3, source.name(8))
+    assert "No such file" in listed["replaced"][2]["reason"]
+
+
+class Huge:
+    """One image of four is larger than a page."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full((1000, 1000 if index % 4 == 2 else 10, 3), index, np.uint8), index
+
+
+@pytest.mark.parametrize(("on_error", "labels"), [("skip", [0, 1, 3, 4, 5, 7]), ("placeholder", list(range(8)))])
+def test_a_sample_larger_than_the_page_is_treated_like_other_bad_samples(
+    tmp_path: Path, on_error: Any, labels: list[int]
+) -> None:
+    source = DatasetSource(Huge(), {"image": ImageField(), "label": IntField()})
+    policy = ImagePolicy(mode="raw")
+    path = tmp_path / "o.beton"
+    with pytest.raises(ConvertError, match=r"sample 2 \(Huge\[2\]\).*more than a page of 2097152"):
+        run(source, path, policy, page_size=2 << 20)
+    report = run(source, path, policy, page_size=2 << 20, on_error=on_error)
+    faults = report.skipped + report.replaced
+    assert [item.index for item in faults] == [2, 6]
+    assert all("more than a page" in item.reason for item in faults)
+    with Reader(path) as reader:
+        assert reader.column("label").tolist() == labels
+    assert verify_file(path).ok
+
+
+def test_a_sample_whose_other_values_are_not_known_is_left_out_instead_of_replaced(tmp_path: Path) -> None:
+    class Lost:
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, index: int) -> Any:
+            if index == 1:
+                raise OSError("gone")
+            return np.zeros((4, 4, 3), np.uint8), index
+
+    source = DatasetSource(Lost(), {"image": ImageField(), "label": IntField()})
+    report = run(source, tmp_path / "o.beton", on_error="placeholder")
+    assert ([item.index for item in report.skipped], report.replaced) == ([1], [])
+
+
+def test_a_disk_that_is_clearly_too_small_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = ImageFolder(class_folders(tmp_path / "src", {"ant": 130}))
+    free = 1 << 20
+    real = os.statvfs
+
+    def statvfs(path: Any) -> Any:
+        status = list(real(path))
+        status[1], status[4] = 1, free
+        return os.statvfs_result(status)
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    with pytest.raises(
+        ConvertError, match=r"about 16.* MiB will be written, and .* has 1.0 MiB free.*--no-space-check"
+    ):
+        run(source, tmp_path / "o.beton")
+    assert leftovers(tmp_path) == []
+    run(source, tmp_path / "o.beton", check_space=False)
+    free = 16 << 20
+    run(source, tmp_path / "p.beton")
+    assert "may be too little" in capsys.readouterr().err
 
 
 def test_a_pipe_among_the_images_is_refused_instead_of_waited_for(source: ImageFolder, tmp_path: Path) -> None:
