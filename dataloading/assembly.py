@@ -21,6 +21,7 @@ from dataloading.files import FileSet
 from dataloading.pipeline import Pipeline, PipelineFault
 from dataloading.sampler import EpochOrder, Step
 from dataloading.stats import Clock
+from dataloading.supply import Pins, Supply
 from dataloading.transfer import Sent, Transfer, as_tensor
 from dataloading.transforms.rng import sample_keys
 from dataloading.workers import Ring
@@ -111,8 +112,16 @@ class Recipe:
         # By thread, not by a worker's number: two iterators of one loader have workers of equal numbers.
         self._scratch = threading.local()
 
-    def jobs(self, order: EpochOrder, epoch: int) -> Iterator[BatchJob]:
-        """Make the jobs of one epoch, one a step."""
+    def jobs(self, order: EpochOrder, epoch: int, supply: Supply | None = None) -> Iterator[BatchJob]:
+        """Make the jobs of one epoch, one a step; with a supply of pages, when a step's pages are there."""
+        if supply is not None:
+            steps = supply.steps(order)
+            while True:
+                with self.clock.measure("view"):  # waiting for pages included
+                    supplied = next(steps, None)
+                if supplied is None:
+                    return
+                yield BatchJob(self, supplied[0], epoch, supplied[1])
         for number in range(len(order)):
             with self.clock.measure("sampler"):
                 step = order.step(number)
@@ -144,10 +153,13 @@ class BatchJob:
         Which samples.
     epoch : int
         Part of every random key.
+    pins : Pins, optional
+        Hold the stored bytes where they are until the batch is finished.
     """
 
-    def __init__(self, recipe: Recipe, step: Step, epoch: int) -> None:
+    def __init__(self, recipe: Recipe, step: Step, epoch: int, pins: Pins | None = None) -> None:
         self.step = step
+        self._pins = pins
         self.epoch = epoch
         self.indices = step.indices
         self.num_valid = step.num_valid
@@ -257,6 +269,8 @@ class BatchJob:
 
     def finish(self) -> None:
         """Deal with the samples that failed, make tensors, and start their way to the device."""
+        if self._pins is not None:
+            self._pins.release()
         self.errors = [self._failures[row] for row in sorted(self._failures)]
         if self.errors:
             if self._recipe.on_error == "raise" or len(self.errors) == len(self.indices):

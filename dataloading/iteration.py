@@ -6,6 +6,7 @@ Knows when workers start, are handed on to the next epoch, and stop. Knows nothi
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -14,6 +15,7 @@ from dataloading.batch import Batch
 from dataloading.sampler import ForeignSampler, ShardSampler
 from dataloading.slicing import Ranges
 from dataloading.stats import Clock
+from dataloading.supply import Storage
 from dataloading.workers import Engine
 
 __all__ = ["Engines", "EpochIterator"]
@@ -32,6 +34,8 @@ class Engines:
         Go on with the next epoch when one has been received to its end.
     read_ahead : callable
         Asks the system for byte ranges of the file that later steps will need.
+    storage : Storage, optional
+        Brings pages through a cache of our own instead.
 
     Notes
     -----
@@ -47,12 +51,14 @@ class Engines:
         max_in_flight: int,
         go_on: bool,
         read_ahead: Callable[[Ranges], None],
+        storage: Storage | None = None,
     ) -> None:
         self.cursor = cursor
         # A foreign sampler may be told its epoch, or draw its numbers, only when the next iteration begins.
         self._goes_on = go_on and isinstance(cursor, ShardSampler)
         self._recipe = recipe
         self._read_ahead = read_ahead
+        self._storage = storage
         self._num_workers = num_workers
         self._max_in_flight = max_in_flight
         self._in_use: set[Engine[BatchJob]] = set()
@@ -71,7 +77,13 @@ class Engines:
                 self._in_use.add(engine)
                 return engine
             engine.stop()
-        engine = Engine(self._jobs(epoch, consumed), num_workers=self._num_workers, max_in_flight=self._max_in_flight)
+        stopped = threading.Event()
+        engine = Engine(
+            self._jobs(epoch, consumed, stopped),
+            num_workers=self._num_workers,
+            max_in_flight=self._max_in_flight,
+            on_stop=stopped.set,
+        )
         self._in_use.add(engine)
         return engine
 
@@ -97,17 +109,23 @@ class Engines:
             self._in_use.pop().stop()
         self._recipe.transfer.drain()
 
-    def _jobs(self, epoch: int, consumed: int) -> Iterator[BatchJob]:
+    def _jobs(self, epoch: int, consumed: int, stopped: threading.Event) -> Iterator[BatchJob]:
         """Give the jobs of this epoch from `consumed` on, then those of the epochs that follow."""
-        while True:
-            with self._recipe.clock.measure("sampler"):
-                order = self.cursor.order(epoch, consumed)
-            for number, job in enumerate(self._recipe.jobs(order, epoch)):
-                self._read_ahead(order.readahead(number))
-                yield job
-            if not self._goes_on or self.cursor.slicing().num_steps == 0:
-                return
-            epoch, consumed = epoch + 1, 0
+        supply = None if self._storage is None else self._storage.supply(stopped.is_set)
+        try:
+            while True:
+                with self._recipe.clock.measure("sampler"):
+                    order = self.cursor.order(epoch, consumed)
+                for number, job in enumerate(self._recipe.jobs(order, epoch, supply)):
+                    if supply is None:
+                        self._read_ahead(order.readahead(number))
+                    yield job
+                if not self._goes_on or self.cursor.slicing().num_steps == 0:
+                    return
+                epoch, consumed = epoch + 1, 0
+        finally:
+            if supply is not None:
+                supply.close()
 
 
 class EpochIterator(Iterator[Batch]):

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,13 +35,14 @@ from dataloading.dataset import DatasetInfo
 from dataloading.errors import SampleError, UsageError
 from dataloading.iteration import Engines, EpochIterator
 from dataloading.mixture import Mixture
-from dataloading.opening import Paths, open_groups
+from dataloading.opening import Paths
 from dataloading.pagefile import ReadAhead, page_layout
 from dataloading.quality import ShuffleQuality
 from dataloading.ranks import find_ranks
 from dataloading.recipes import plan_fields
 from dataloading.sampler import DEFAULT_WINDOW_PAGES, ForeignSampler, ShardSampler, Shuffle, Tail
 from dataloading.stats import Clock, LoaderStats
+from dataloading.storage import StorageOptions, make_storage, open_dataset
 from dataloading.transfer import MemoryFormat, Transfer
 from dataloading.transforms.base import BatchOp
 from dataloading.transforms.rng import batch_key, child
@@ -116,6 +118,12 @@ class Loader:
         A sample that does not decode, or on which a transform raises: end the iteration with an error that names
         it; leave its row out; or put the next good sample of the batch in its row. Skipped and replaced ones
         are listed in ``loader.errors``. The order of the rest never changes.
+    os_cache : bool
+        False: keep pages of the files in bounded memory that the machine's ranks share, not in the system's cache.
+    cache_dir : path, optional
+        Folder on a local disk that keeps pages of remote files between runs; without it they are kept in memory.
+    cache_bytes : int, optional
+        Room for such pages, for all ranks of the machine together. docs/storage.md has the defaults.
     prefetch_batches : int, optional
         Batches that may be ready or in the making ahead of the caller.
     persistent_workers : bool
@@ -169,6 +177,9 @@ class Loader:
         local_world_size: int | None = None,
         fields: Sequence[str] | None = None,
         on_error: OnError = "raise",
+        os_cache: bool = True,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_bytes: int | None = None,
         prefetch_batches: int | None = None,
         persistent_workers: bool = True,
     ) -> None:
@@ -185,7 +196,12 @@ class Loader:
         )
         self.num_workers = _count("num_workers", num_workers, default=self._ranks.num_local_cores)
         mixture = path if isinstance(path, Mixture) else None
-        self._files, sizes = open_groups([path] if mixture is None else mixture.sources)
+        picked = any(each is not None for each in (indices, sampler, weights, mixture))
+        by_page, node = shuffle == "pages" or (shuffle == "none" and not picked), self._ranks.node
+        options = StorageOptions(
+            os_cache=os_cache, cache_dir=cache_dir, cache_bytes=cache_bytes, by_page=by_page, node=node
+        )
+        self._files, sizes, cache = open_dataset(path.sources if isinstance(path, Mixture) else [path], options)
         self.dataset = DatasetInfo(self._files)
         self._cursor: ShardSampler | ForeignSampler
         if sampler is not None:
@@ -239,6 +255,15 @@ class Loader:
             capacity=self.prefetch_batches + 2,
             transfer=self._transfer,
         )
+        self._storage = make_storage(
+            cache,
+            self._files,
+            options,
+            fields=self._plan.names,
+            window_pages=window_pages if shuffle == "pages" else 0,
+            rows_in_flight=(self.prefetch_batches + 6) * batch_size,
+            num_local_ranks=self._ranks.local_world_size,
+        )
         self._start()
 
     def _start(self) -> None:
@@ -263,6 +288,7 @@ class Loader:
             max_in_flight=self.prefetch_batches,
             go_on=self._persistent_workers,
             read_ahead=ReadAhead(self._files.paths),
+            storage=self._storage,
         )
         # Runs when the loader is dropped and when the interpreter exits, before its threads are torn down.
         weakref.finalize(self, self._engines.stop_all)

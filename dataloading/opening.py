@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -18,11 +18,12 @@ import numpy as np
 from dataloading.errors import FormatError, UsageError
 from dataloading.files import FileSet
 from dataloading.format import Manifest, Reader, Shard, is_manifest
+from dataloading.pagecache.addresses import is_url, match_urls, read_url
 
 __all__ = ["Paths", "listed_files", "open_files", "open_groups"]
 
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
-"""A file, a pattern as of `glob`, a set's manifest (``train.beton.json``), or a list of such."""
+"""A file, a pattern as of `glob`, a set's manifest (``train.beton.json``), each also in a store, or a list of such."""
 
 
 def open_files(paths: Paths) -> FileSet:
@@ -40,11 +41,21 @@ def open_files(paths: Paths) -> FileSet:
     return open_groups([paths])[0]
 
 
-def open_groups(groups: Sequence[Paths]) -> tuple[FileSet, tuple[int, ...]]:
-    """Open the files of several datasets as one, as `open_files` does, and count the samples of each."""
+def open_groups(
+    groups: Sequence[Paths], opener: Callable[[Sequence[str]], Sequence[Reader]] | None = None
+) -> tuple[FileSet, tuple[int, ...]]:
+    """Open the files of several datasets as one, as `open_files` does, and count the samples of each.
+
+    Parameters
+    ----------
+    groups : sequence of paths
+        One for each dataset.
+    opener : callable, optional
+        Opens all files; by default as local ones.
+    """
     expanded = [_expanded(paths) for paths in groups]
     _check_distinct(file.path for files in expanded for file in files)
-    files = FileSet([_open(file) for files in expanded for file in files])
+    files = FileSet(_opened([file for files in expanded for file in files], opener or _open_local))
     ends = np.cumsum([0, *map(len, expanded)])
     return files, tuple(np.diff(files.starts[ends]).tolist())
 
@@ -80,7 +91,9 @@ def _expanded(paths: Paths) -> list[_File]:
     found: list[_File] = []
     for each in given:
         for path in _matches(os.fspath(each)):
-            if is_manifest(path):
+            if is_url(path):
+                found += _listed_at(path)
+            elif is_manifest(path):
                 folder = Path(path).parent
                 shards = Manifest.load(path).shards
                 found += [_File(path=str(folder / shard.name), shard=shard, manifest=path) for shard in shards]
@@ -92,7 +105,7 @@ def _expanded(paths: Paths) -> list[_File]:
 def _check_distinct(paths: Iterable[str]) -> None:
     seen: dict[str, str] = {}
     for path in paths:
-        target = os.path.realpath(path)
+        target = path if is_url(path) else os.path.realpath(path)
         if target in seen:
             other = "" if seen[target] == path else f" (the first time as {seen[target]})"
             raise UsageError(
@@ -104,6 +117,8 @@ def _check_distinct(paths: Iterable[str]) -> None:
 
 def _matches(path: str) -> list[str]:
     """Expand a pattern; a path that exists stands for itself, whatever its name."""
+    if is_url(path):
+        return match_urls(path)
     if not glob.has_magic(path) or Path(path).exists():
         return [path]
     found = sorted(glob.glob(path, recursive=True))  # noqa: PTH207  # Path.glob wants the folder apart
@@ -112,19 +127,37 @@ def _matches(path: str) -> list[str]:
     return found
 
 
-def _open(file: _File) -> Reader:
+def _listed_at(url: str) -> list[_File]:
+    """List a remote file, or what a remote manifest lists."""
+    folder, _, name = url.rpartition("/")
+    if not name.endswith(".json"):
+        return [_File(path=url)]
+    shards = Manifest.from_text(read_url(url), url).shards
+    return [_File(path=f"{folder}/{shard.name}", shard=shard, manifest=url) for shard in shards]
+
+
+def _open_local(paths: Sequence[str]) -> list[Reader]:
+    for path in paths:
+        if is_url(path):
+            raise UsageError(f"{path} lies in a store: only Loader reads there; download the file for this")
+    return [Reader(path) for path in paths]
+
+
+def _opened(files: Sequence[_File], opener: Callable[[Sequence[str]], Sequence[Reader]]) -> Sequence[Reader]:
+    """Open files, and compare them with what manifests say of them."""
     try:
-        reader = Reader(file.path)
+        readers = opener([file.path for file in files])
     except FileNotFoundError as error:
-        if file.shard is None:
+        lost = next((file for file in files if file.path == error.filename and file.shard is not None), None)
+        if lost is None:
             raise
-        raise FileNotFoundError(f"{file.path} is missing, which {file.manifest} lists as one of its shards") from error
-    if file.shard is not None:
-        for what in ("num_samples", "num_bytes", "fingerprint"):
+        raise FileNotFoundError(f"{lost.path} is missing, which {lost.manifest} lists as one of its shards") from error
+    for file, reader in zip(files, readers, strict=True):
+        for what in ("num_samples", "num_bytes", "fingerprint") if file.shard is not None else ():
             expected, got = getattr(file.shard, what), getattr(reader, what)
             if expected != got:
                 raise FormatError(
                     f"{file.path} is not the shard that {file.manifest} lists: expected {what} {expected}, got {got}; "
                     f"restore the file or convert again"
                 )
-    return reader
+    return readers

@@ -273,6 +273,25 @@ class EpochOrder:
         pages = range(start, due, seat.local_world_size)
         return [each for page in pages for each in self._order.pages(seat.node, page, page + 1)]
 
+    @property
+    def goes_by_pages(self) -> bool:
+        """Whether pages are read one after another, so that `readahead` has something to list."""
+        first = self.pages_needed(0)[0]
+        return any(num_bytes > 0 for _, _, num_bytes in self.node_pages(first, first + 1))
+
+    def pages_needed(self, step: int) -> tuple[int, int]:
+        """Count this node's pages, in the order of reading, that `step` needs no more, and those to be kept for it.
+
+        The pages in between are needed by some rank of the node, now or soon.
+        """
+        low = self.slicing.bounds(min(step, len(self)))[0] if len(self) else 0
+        node = self._seat.node
+        return self._order.pages_due(node, low, first=True), self._order.pages_due(node, low, first=False)
+
+    def node_pages(self, start: int, stop: int) -> Ranges:
+        """List the byte ranges of this node's pages `start` to `stop`, counted as `pages_needed` does."""
+        return self._order.pages(self._seat.node, start, stop)
+
     def _pages_due(self, step: int) -> int:
         low = self.slicing.bounds(max(step, 0))[0]
         if step < 0:

@@ -75,6 +75,8 @@ class Engine(Generic[J]):
         Jobs that may be started but not yet taken, at least 1.
     name : str
         Prefix of the threads' names.
+    on_stop : callable, optional
+        Called when `stop` begins: ends what the source may be waiting for.
 
     Notes
     -----
@@ -82,8 +84,17 @@ class Engine(Generic[J]):
     `stop` waits for them and is what owners call.
     """
 
-    def __init__(self, source: Iterator[J], *, num_workers: int, max_in_flight: int, name: str = "beton") -> None:
+    def __init__(
+        self,
+        source: Iterator[J],
+        *,
+        num_workers: int,
+        max_in_flight: int,
+        name: str = "beton",
+        on_stop: Callable[[], None] | None = None,
+    ) -> None:
         self._source = source
+        self._on_stop = on_stop
         self._max_in_flight = max_in_flight
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)  # something to do, or the end
@@ -130,6 +141,8 @@ class Engine(Generic[J]):
 
     def stop(self) -> None:
         """End the threads after the group each is running, and drop all jobs. May be called twice."""
+        if self._on_stop is not None:
+            self._on_stop()
         with self._lock:
             self._stopped = True
             self._work.notify_all()

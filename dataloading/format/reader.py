@@ -40,6 +40,8 @@ class Reader:
         The file.
     custom_records : mapping, optional
         Record dtype of each custom field (type 255) by name; such files cannot be read without it.
+    stored : uint8 array, optional
+        The file's bytes, where they are not to be mapped from `path`; that is then only its name.
 
     Attributes
     ----------
@@ -68,13 +70,26 @@ class Reader:
     3
     """
 
-    def __init__(self, path: str | os.PathLike[str], custom_records: Mapping[str, npt.DTypeLike] | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        custom_records: Mapping[str, npt.DTypeLike] | None = None,
+        *,
+        stored: npt.NDArray[np.uint8] | None = None,
+    ) -> None:
         self.path = os.fspath(path)
         self._custom_records = dict(custom_records or {})
-        with open(self.path, "rb") as file:
-            self.num_bytes = os.fstat(file.fileno()).st_size
-            self.header: Header = parse_header(file.read(HEADER.itemsize), self.num_bytes, self.path)
-            self.data: npt.NDArray[np.uint8] = map_file(file.fileno(), self.num_bytes)
+        self.num_bytes: int
+        self.header: Header
+        self.data: npt.NDArray[np.uint8]
+        if stored is not None:
+            self.num_bytes, self.data = len(stored), stored
+            self.header = parse_header(stored[: HEADER.itemsize].tobytes(), self.num_bytes, self.path)
+        else:
+            with open(self.path, "rb") as file:
+                self.num_bytes = os.fstat(file.fileno()).st_size
+                self.header = parse_header(file.read(HEADER.itemsize), self.num_bytes, self.path)
+                self.data = map_file(file.fileno(), self.num_bytes)
         self.base_address: int = self.data.ctypes.data
         self.page_size: int = self.header.page_size
         self.num_samples: int = self.header.num_samples

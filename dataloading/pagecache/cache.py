@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -25,6 +26,7 @@ import numpy.typing as npt
 
 from dataloading.errors import BetonError, StorageError, UsageError
 
+from .eviction import choose
 from .fetchers import Fetchers
 from .shared import ABSENT, LOADING, NEVER, READY, STORED, WANTED
 from .sources import Source
@@ -115,6 +117,7 @@ class PageCache:
         self._failures: dict[int, tuple[int, BaseException]] = {}
         self._num_failures = 0
         self._planned: dict[object, int] = {}
+        self._dropped: deque[Units] = deque()
 
     # ---- what is where
 
@@ -139,6 +142,15 @@ class PageCache:
     def addresses_are_there(self, units: Units) -> bool:
         """Whether all units are there now, for tests and statistics."""
         return all((part.table.state[places] == READY).all() for part, places in self._parts(units))
+
+    def bound(self, cache_bytes: int | None, *, grows: bool) -> None:
+        """Set the room for units, and whether it gives way to a batch that needs more."""
+        self.cache_bytes, self._grows = cache_bytes, grows
+
+    @property
+    def unit_bytes(self) -> int:
+        """Size of the largest units."""
+        return int(self._unit_bytes.max())
 
     @property
     def fetched_bytes(self) -> int:
@@ -173,6 +185,10 @@ class PageCache:
         self._fetchers.plan(owner, (units if bring is None else bring).tolist())
         return stamp
 
+    def plan(self, owner: object, units: Units) -> None:
+        """Bring units that have been announced, in this order."""
+        self._fetchers.plan(owner, units.tolist())
+
     def forget_until(self, owner: object, stamp: int, *, last: bool) -> None:
         """Say that units announced with this stamp or before are not needed by this owner any more.
 
@@ -188,6 +204,9 @@ class PageCache:
 
     def forget(self, owner: object) -> None:
         """Say that nothing is needed by this owner any more."""
+        if self._roster.is_closed:
+            return
+        self._release_dropped()
         self._fetchers.forget(owner)
         with self._roster.locked():
             self._planned.pop(owner, None)
@@ -221,7 +240,7 @@ class PageCache:
             `stopped` said so.
         """
         if exempt:
-            self._exempt_bytes += self._bytes_of(units)
+            self._exempt_bytes += self.num_bytes_of(units)
         self._reserve(units, stopped, count=not exempt)
         try:
             self._complete(units, stopped)
@@ -231,17 +250,27 @@ class PageCache:
 
     def release(self, units: Units) -> None:
         """Take pins back."""
-        with self._roster.locked():
-            for page_file, places in self._parts(units):
-                page_file.table.unpin(places)
+        self.release_later(units)
+        self._release_dropped()
         self._fetchers.wake()
 
+    def release_later(self, units: Units) -> None:
+        """Take pins back when the lock is held next; for finalizers, which must not wait for it."""
+        self._dropped.append(units)
+
+    def _release_dropped(self) -> None:
+        if self._dropped and not self._roster.is_closed:
+            with self._roster.locked():
+                while self._dropped:
+                    for page_file, places in self._parts(self._dropped.popleft()):
+                        page_file.table.unpin(places)
+
     def _reserve(self, units: Units, stopped: Callable[[], bool], *, count: bool) -> None:
-        needed = self._bytes_of(units)
+        needed = self.num_bytes_of(units)
         if self._grows and self.cache_bytes is not None:
             self.cache_bytes = max(self.cache_bytes, 2 * needed)
         if self.cache_bytes is not None and count and needed > self.cache_bytes:
-            unit_bytes = int(self._unit_bytes.max())
+            unit_bytes = self.unit_bytes
             raise UsageError(
                 f"a batch needs {len(units)} parts of {unit_bytes:,} bytes of {self._shown_files()} at once, and "
                 f"cache_bytes={self.cache_bytes:,} holds {self.cache_bytes // unit_bytes}: set cache_bytes to at least "
@@ -262,6 +291,7 @@ class PageCache:
     def _try_reserve(self, units: Units) -> bool:
         """Pin all units if there is room, else none."""
         parts = list(self._parts(units))
+        self._release_dropped()
         with self._roster.locked():
             absent = sum(
                 int(np.count_nonzero(page_file.table.state[places] == ABSENT)) * page_file.unit_bytes
@@ -373,6 +403,26 @@ class PageCache:
                         f"disk, or set cache_bytes= below what it has left"
                     ) from error
 
+    def bring_again(self, units: Units, *, pinned: bool) -> None:
+        """Bring units that are there once more, because their bytes are wrong.
+
+        Parameters
+        ----------
+        units : ndarray of int64
+        pinned : bool
+            Only those that somebody has pinned.
+        """
+        for page_file, places, start, stop in self._cut(units):
+            with self._roster.locked():
+                keep = page_file.table.state[places] == READY
+                if pinned:
+                    keep &= page_file.table.pinned(places, self._roster.living())
+            for place, unit in zip(places[keep].tolist(), units[start:stop][keep].tolist(), strict=True):
+                file, offset, size = self._source_of(unit)
+                self._fetch(file, page_file, place, offset, size)
+                with self._roster.locked():
+                    self._roster.count_fetched(size)
+
     # ---- room
 
     def _make_room(self, needed: int, alive: dict[int, int], *, ahead: bool) -> bool:
@@ -383,33 +433,12 @@ class PageCache:
         return excess <= 0 or self._evict(excess, alive, ahead=ahead)
 
     def _evict(self, excess: int, alive: dict[int, int], *, ahead: bool) -> bool:
-        """Evict units of at least `excess` bytes together: see the module for which."""
-        horizon = self._roster.horizon(alive)
-        candidates = []
-        for page_file in [*self._store.files, *self._store.strangers()]:
-            places = page_file.table.evictable(alive)
-            if len(places):
-                candidates.append((page_file, places, page_file.table.stamp[places]))
-        if not candidates:
-            return False
-        owners = np.repeat(np.arange(len(candidates)), [len(places) for _, places, _ in candidates])
-        places = np.concatenate([each[1] for each in candidates])
-        stamps = np.concatenate([each[2] for each in candidates])
-        sizes = np.array([each[0].unit_bytes for each in candidates])[owners]
-        past = stamps <= horizon
-        if ahead:
-            owners, places, stamps, sizes = owners[past], places[past], stamps[past], sizes[past]
-            past = past[past]
-        order = np.argsort(np.where(past, stamps - NEVER, -stamps), kind="stable")
-        room = np.cumsum(sizes[order])
-        if not len(room) or room[-1] < excess:
-            return False
-        chosen = order[: int(np.searchsorted(room, excess)) + 1]
-        for number, (page_file, _, _) in enumerate(candidates):
-            mine = places[chosen[owners[chosen] == number]]
-            if len(mine):
-                page_file.evict(mine)
-        return True
+        """Evict units of at least `excess` bytes together, or none."""
+        page_files = [*self._store.files, *self._store.strangers()]
+        chosen = choose(page_files, excess, alive, self._roster.horizon(alive), ahead=ahead)
+        for page_file, places in chosen:
+            page_file.evict(places)
+        return bool(chosen)
 
     # ---- numbers of units
 
@@ -440,7 +469,8 @@ class PageCache:
         offset = (unit - int(self._bases[number])) * file.page_file.unit_bytes
         return file, offset, min(file.page_file.unit_bytes, file.source.num_bytes - offset)
 
-    def _bytes_of(self, units: Units) -> int:
+    def num_bytes_of(self, units: Units) -> int:
+        """Count the room that units take when they are there."""
         return sum(len(places) * page_file.unit_bytes for page_file, places in self._parts(units))
 
     def _shown_files(self) -> str:
@@ -448,6 +478,6 @@ class PageCache:
         return self.files[0].source.path + (f" and {more} more files" if more else "")
 
     def close(self) -> None:
-        """Stop bringing, and give up all pins. Maps stay as long as anybody looks at them."""
+        """Stop bringing, and give up all pins. Maps stay as long as anybody looks at them. May be called twice."""
         self._fetchers.close()
         self._store.close()

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 
 __all__ = ["Fetchers"]
 
+_CLOSE_SECONDS = 1.0
+
 
 class Fetchers:
     """A queue with a fast lane, and threads to serve it.
@@ -61,7 +63,10 @@ class Fetchers:
         self._start()
 
     def close(self) -> None:
-        """Forget everything, and wait for the units that are being brought."""
+        """Forget everything, and wait a moment for the units that are being brought.
+
+        A store that does not answer is not waited for: what it sends in the end goes where it belongs, unseen.
+        """
         with self._lock:
             self._closed = True
             self._urgent.clear()
@@ -69,7 +74,7 @@ class Fetchers:
             threads = list(self._threads)
         for thread in threads:
             if thread is not threading.current_thread():
-                thread.join()
+                thread.join(_CLOSE_SECONDS)
 
     def _start(self) -> None:
         with self._lock:

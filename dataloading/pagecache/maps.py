@@ -45,7 +45,7 @@ def map_shared(descriptor: int, num_bytes: int) -> Bytes:
     block = (ctypes.c_uint8 * num_bytes).from_address(address)
     # Not at exit: threads may still read, and the system takes the map back with the process.
     weakref.finalize(block, library.munmap, address, num_bytes).atexit = False
-    return np.frombuffer(block, np.uint8)
+    return np.frombuffer(memoryview(block), np.uint8)
 
 
 def give_back(part: Bytes) -> None:

@@ -201,13 +201,14 @@ def _find_or_make(address: str, num_units: int, unit_bytes: int) -> _Files:
 
 
 def _make(num_units: int, unit_bytes: int, listener: socket.socket | None) -> _Files:
-    files = []
+    files: list[int] = []
     sizes = {"roster": Roster.NUM_BYTES, "table": PageTable.size_for(num_units), "pages": num_units * unit_bytes}
     for name, num_bytes in sizes.items():
         file = os.memfd_create(f"beton-{name}", os.MFD_CLOEXEC)
         os.ftruncate(file, num_bytes)
         files.append(file)
-    return _Files(*files, listener)
+    roster, table, pages = files
+    return _Files(roster, table, pages, listener)
 
 
 def _bound(address: str) -> socket.socket | None:
@@ -240,7 +241,8 @@ def _received(address: str) -> _Files | None:
         return None
     for file in files:
         os.set_inheritable(file, False)
-    return _Files(*files)
+    roster, table, pages = files
+    return _Files(roster, table, pages)
 
 
 def _peer(connection: socket.socket) -> int:

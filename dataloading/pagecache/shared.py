@@ -176,6 +176,11 @@ class Roster:
         """Find the stamp up to which no living process needs units."""
         return min(int(self._record["horizon"][seat]) for seat in alive)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the seat was given up, or belongs to the process that this one was forked from."""
+        return self._file < 0
+
     def close(self) -> None:
         """Give up the seat, and with it all pins. In a forked child: forget the parent's seat, which stays taken."""
         if self._file >= 0:

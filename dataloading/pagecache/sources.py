@@ -22,7 +22,7 @@ import xxhash
 
 from dataloading.errors import StorageError, UsageError
 
-__all__ = ["Blocks", "LocalSource", "RemoteSource", "Retry", "Source", "is_url"]
+__all__ = ["Blocks", "LocalSource", "RemoteSource", "Retry", "Source", "ask", "connect", "is_url"]
 
 Bytes = npt.NDArray[np.uint8]
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class Blocks:
             high = min(low + size, self.stop)
             if high > offset + len(data):
                 break
-            if xxhash.xxh3_64_intdigest(data[low - offset : high - offset]) != int(self.digests[block]):
+            if xxhash.xxh3_64_intdigest(data[low - offset : high - offset].data) != int(self.digests[block]):
                 return low
         return None
 
@@ -84,7 +84,7 @@ class Retry:
 
     def wait_seconds(self, num_failed: int) -> float:
         """Choose how long to wait after so many failed tries."""
-        longest = min(self.first_wait_seconds * 2 ** (num_failed - 1), self.max_wait_seconds)
+        longest: float = min(self.first_wait_seconds * 2 ** (num_failed - 1), self.max_wait_seconds)
         return longest * random.uniform(0.5, 1.0)
 
 
@@ -210,12 +210,12 @@ class RemoteSource:
         self._filesystem: Any = None
         self._process = 0
         self._target = ""
-        self.num_bytes, self.identity = self._persist("asking for its size", 0, self._look)
+        self.num_bytes, self.identity = ask(url, "asking for its size", self.retry, self._look)
 
     def fill(self, offset: int, out: Bytes) -> None:
         """Write the bytes from `offset` on to `out`, asking again when the answer is damaged, short or late."""
         what = f"bytes {offset} to {offset + len(out) - 1}"
-        self._persist(what, len(out), lambda: self._fill_once(offset, out))
+        ask(self.path, what, self.retry, lambda: self._fill_once(offset, out))
 
     def _fill_once(self, offset: int, out: Bytes) -> None:
         answer = self._ask(len(out), "cat_file", start=offset, end=offset + len(out))
@@ -260,28 +260,6 @@ class RemoteSource:
 
     # ---- asking
 
-    def _persist(self, what: str, num_bytes: int, ask: Callable[[], T]) -> T:
-        """Ask until there is a right answer, or it is of no use."""
-        last = ""
-        for attempt in range(1, self.retry.num_tries + 1):
-            try:
-                return ask()
-            except (StorageError, UsageError):
-                raise
-            except (FileNotFoundError, PermissionError) as error:
-                raise StorageError(f"{self.path}: {what}: {_in_words(error)}; check address and credentials") from error
-            except Exception as error:
-                status = getattr(error, "status", None)
-                if isinstance(status, int) and 400 <= status < 500 and status not in (408, 429):
-                    raise StorageError(f"{self.path}: {what}: the server says {_in_words(error)}") from error
-                last = _in_words(error)
-                if attempt < self.retry.num_tries:
-                    time.sleep(self.retry.wait_seconds(attempt))
-        raise StorageError(
-            f"{self.path}: {what}: no right answer in {self.retry.num_tries} tries; the last one: {last}. "
-            f"Check the network and the store, then start again: what has arrived is kept in cache_dir"
-        )
-
     def _ask(self, num_bytes: int, method: str, **arguments: Any) -> Any:
         filesystem = self._connected()
         limit = self.retry.timeout_seconds + num_bytes / 1e6
@@ -299,9 +277,51 @@ class RemoteSource:
     def _connected(self) -> Any:
         """Make the file system when first needed; a forked child needs its own."""
         if self._process != os.getpid():
-            self._filesystem, self._target = _connect(self.path)
+            self._filesystem, self._target = connect(self.path)
             self._process = os.getpid()
         return self._filesystem
+
+
+def ask(url: str, what: str, retry: Retry, question: Callable[[], T]) -> T:
+    """Ask a store until there is a right answer, or asking again is of no use.
+
+    Parameters
+    ----------
+    url, what : str
+        For messages.
+    retry : Retry
+    question : callable
+        Returns the answer, or raises what the store's client raises.
+
+    Raises
+    ------
+    StorageError
+        There was none.
+    """
+    last = ""
+    for attempt in range(1, retry.num_tries + 1):
+        try:
+            return question()
+        except (StorageError, UsageError):
+            raise
+        except Exception as caught:
+            error: BaseException = caught
+            if isinstance(caught, FileNotFoundError) and isinstance(caught.__cause__, Exception):
+                error = caught.__cause__  # over HTTP, whatever goes wrong is reported as a missing file
+            if isinstance(error, FileNotFoundError | PermissionError):
+                raise StorageError(
+                    f"{url}: {what}: {_in_words(error)}; check the address and the credentials"
+                ) from error
+            status = getattr(error, "status", None)
+            if isinstance(status, int) and 400 <= status < 500 and status not in (408, 429):
+                raise StorageError(f"{url}: {what}: the server says {_in_words(error)}") from error
+            last = _in_words(error)
+            if attempt < retry.num_tries:
+                time.sleep(retry.wait_seconds(attempt))
+    raise StorageError(
+        f"{url}: {what}: no right answer in {retry.num_tries} tries; the last one: {last}. Check the network and the "
+        f"store, then start again: what has arrived in cache_dir is kept"
+    )
 
 
 class _RetryableError(Exception):
@@ -322,7 +342,7 @@ def is_url(path: str) -> bool:
     return bool(separator) and protocol.isalnum() and protocol not in _LOCAL_PROTOCOLS
 
 
-def _connect(url: str) -> tuple[Any, str]:
+def connect(url: str) -> tuple[Any, str]:
     """Make a file system of our own for an address; returns it and the address in its words."""
     try:
         import fsspec

@@ -177,16 +177,13 @@ class FolderStore:
         return self.files[-1]
 
     def strangers(self) -> list[PageFile]:
-        """Find the other page files of the folder; those that are empty and unused are removed."""
+        """Find the other page files of the folder."""
         changed_ns = self._folder.stat().st_mtime_ns
         if changed_ns != self._seen_ns:
             self._seen_ns = changed_ns
             names = {each.stem for each in self._folder.glob("*.table")} - self._own
-            self._strangers = {
-                name: self._strangers.get(name) or stranger
-                for name in sorted(names)
-                if name in self._strangers or (stranger := self._stranger(name)) is not None
-            }
+            found = {name: self._strangers.get(name) or self._stranger(name) for name in sorted(names)}
+            self._strangers = {name: page_file for name, page_file in found.items() if page_file is not None}
         return list(self._strangers.values())
 
     def _stranger(self, name: str) -> PageFile | None:
@@ -254,7 +251,7 @@ def _aligned(num_bytes: int, alignment: int = 4096) -> Bytes:
 
 def checksum(data: Bytes) -> int:
     """Compute what tells whether bytes that were kept are still the same."""
-    return int(xxhash.xxh3_64_intdigest(data))
+    return int(xxhash.xxh3_64_intdigest(data.data))
 
 
 def is_full(error: OSError) -> bool:
