@@ -76,12 +76,15 @@ class WindowQuality:
     window_pages : int
         Pages open at a time.
     window_bytes : int
-        Their size; about twice as much is needed in memory while the next window is read.
+        Their size.
+    memory_bytes : int
+        What is needed in memory: two windows, one in use and one being read ahead; at most all pages.
     quality : ShuffleQuality
     """
 
     window_pages: int
     window_bytes: int
+    memory_bytes: int
     quality: ShuffleQuality
 
 
@@ -170,6 +173,7 @@ def measure_windows(
     num = layout.num_elements
     rows = max(num // num_nodes // batch_size, 1)
     measured = []
+    largest = np.sort(layout.sizes)[::-1]
     for window_pages in windows:
         order = PageOrder(layout, key=key, num_nodes=num_nodes, window_pages=window_pages)
         batches = []
@@ -179,7 +183,8 @@ def measure_windows(
         measured.append(
             WindowQuality(
                 window_pages=window_pages,
-                window_bytes=int(np.sort(layout.sizes)[::-1][:window_pages].sum()),
+                window_bytes=int(largest[:window_pages].sum()),
+                memory_bytes=int(largest[: 2 * window_pages].sum()),
                 quality=measure_shuffle(batches, labels, num, np.arange(num)),
             )
         )

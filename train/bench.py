@@ -1,6 +1,7 @@
 """``beton bench FILE``: how fast a file loads on this machine, where the time goes, and how others do on it.
 
 Parses options and prints; the measuring is in ``benchmarking``. Progress goes to stderr, the result to stdout.
+``beton bench shuffle``, a verb of its own, is in bench_shuffle.py.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import shlex
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ import click
 
 from dataloading import Reader, UsageError
 from dataloading.cli import default_num_workers, note, option_json, option_quiet, option_seed
+
+from .option_types import different_numbers
 
 if TYPE_CHECKING:
     from .benchmarking.rounds import Result
@@ -31,16 +34,30 @@ _PIPELINES = ("train", "train-normalized", "eval")
 _DEFAULT_LOADERS = "beton,kernels,synthetic"
 
 
-def _numbers(_ctx: click.Context, param: click.Parameter, value: str | None) -> list[int] | None:
-    if value is None:
-        return None
-    try:
-        numbers = [int(word) for word in value.split(",")]
-    except ValueError:
-        numbers = [0]
-    if min(numbers) < 1 or len(set(numbers)) != len(numbers):
-        raise click.BadParameter(f"{value!r}: write different numbers of at least 1, such as 1,2,4", param=param)
-    return numbers
+class _Bench(click.Command):
+    """A command with verbs of its own: the first word is one of them, or it belongs to this command."""
+
+    verbs: Mapping[str, str] = {"shuffle": 'Show how well shuffle="pages" mixes files for several windows.'}
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Make the verb's context where there is one; a file of a verb's name is ``./shuffle``."""
+        if args and args[0] in self.verbs:
+            from .bench_shuffle import shuffle
+
+            return shuffle.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the context's command, which is this one or a verb."""
+        return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs below the options."""
+        super().format_options(ctx, formatter)
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self.verbs.items()))
 
 
 def _names(_ctx: click.Context, param: click.Parameter, value: str) -> list[str]:
@@ -57,7 +74,7 @@ def _names(_ctx: click.Context, param: click.Parameter, value: str) -> list[str]
     return names
 
 
-@click.command(context_settings={"show_default": True, "max_content_width": 100})
+@click.command(cls=_Bench, context_settings={"show_default": True, "max_content_width": 100})
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @click.option("--loaders", default=_DEFAULT_LOADERS, callback=_names, metavar="NAMES",
               help="Separated by commas: beton; torch, torch-fast, ffcv; dali, webdataset, litdata, "
@@ -68,7 +85,9 @@ def _names(_ctx: click.Context, param: click.Parameter, value: str) -> list[str]
 @click.option(
     "--num-workers", type=click.IntRange(min=1), default=None, show_default="all cores", help="Workers of each."
 )
-@click.option("--workers", callback=_numbers, metavar="LIST", help="Sweep over numbers of workers, such as 1,2,4.")
+@click.option(
+    "--workers", callback=different_numbers, metavar="LIST", help="Sweep over numbers of workers, such as 1,2,4."
+)
 @click.option("--search-workers", is_flag=True,
               help="Give each other loader the number of workers (up to twice ours) it is fastest with.")  # fmt: skip
 @click.option("--rounds", type=click.IntRange(min=1), default=3, help="Interleaved rounds of each loader.")

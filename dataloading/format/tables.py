@@ -117,4 +117,4 @@ class _Scattered:
     def gather(self, files: Indices, elements: Indices) -> npt.NDArray[np.void]:
         """Copy element ``elements[i]`` of array ``files[i]`` for each i."""
         chosen = self._bytes[self._starts[files] + elements * self._dtype.itemsize]
-        return chosen.view(self._dtype)
+        return np.asarray(chosen.view(self._dtype))

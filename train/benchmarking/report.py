@@ -223,7 +223,14 @@ def results_as_data(results: Sequence[Result]) -> list[dict[str, Any]]:
     ]
 
 
-def _figure(width: float, height: float) -> tuple[Any, Any]:
+def blank_figure(width: float, height: float) -> tuple[Any, Any]:
+    """Make a matplotlib Figure of so many inches, with one Axes; no window, no global state.
+
+    Raises
+    ------
+    UsageError
+        matplotlib is not installed.
+    """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -245,7 +252,7 @@ def bars(results: Sequence[Result], *, title: str, baseline: str) -> Any:
     """
     shown = [result for result in results if result.summary is not None and result.spec.loader != "synthetic"]
     shown.sort(key=lambda result: result.summary.median if result.summary else 0.0)
-    figure, axes = _figure(8.0, 1.2 + 0.42 * max(1, len(shown)))
+    figure, axes = blank_figure(8.0, 1.2 + 0.42 * max(1, len(shown)))
     base = next((result.summary for result in shown if result.spec.label == baseline), None)
     for place, result in enumerate(shown):
         summary = result.summary
@@ -282,7 +289,7 @@ def lines(
     -------
     matplotlib Figure
     """
-    figure, axes = _figure(7.0, 4.2)
+    figure, axes = blank_figure(7.0, 4.2)
     others = iter(("#E69F00", "#CC79A7", "#009E73", "#7F7F7F", "#56B4E9", "#D55E00", "#F0E442", "#000000") * 3)
     for name, points in series.items():
         colour = _OURS if name == "beton" else next(others)
