@@ -132,7 +132,7 @@ class Manifest:
         except SampleFault:
             return f"row {index}"
         value = row.get(str(self.image_column))
-        return printable(value) if isinstance(value, str) else f"row {index}"
+        return printable(value) if isinstance(value, str) and value else f"row {index}"
 
     def _wanted(self) -> list[str]:
         columns = [self.image_column, self.label_column, *(spec.column for spec in self._specs.values())]

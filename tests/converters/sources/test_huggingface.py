@@ -1,0 +1,197 @@
+"""What the `datasets` library saves comes through with its types and class names, and images as they were stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from converters.field_grammar import parse_fields
+from converters.sources.base import SampleFault
+from converters.sources.huggingface import HuggingFace
+from dataloading import ConvertError, FloatField, ImageField, IntField, NDArrayField, TextField, UsageError
+from tests.support.servers import http_range_server
+
+from .making import jpeg, samples
+
+NUM = 7
+
+
+def dataset(**more: Any) -> Any:
+    import datasets
+
+    features = {
+        "image": datasets.Image(),
+        "label": datasets.ClassLabel(names=["cat", "dog", "emu"]),
+        "caption": datasets.Value("string"),
+        "score": datasets.Value("float32"),
+    }
+    columns = {
+        "image": [{"bytes": jpeg(number), "path": None} for number in range(NUM)],
+        "label": [number % 3 for number in range(NUM)],
+        "caption": [f"photo {number} ü" for number in range(NUM)],
+        "score": [number / 4 for number in range(NUM)],
+    }
+    for name, (feature, values) in more.items():
+        features[name], columns[name] = feature, values
+    return datasets.Dataset.from_dict(columns, features=datasets.Features(features))
+
+
+def expected() -> list[dict[str, Any]]:
+    return [{"image": jpeg(n), "label": n % 3, "caption": f"photo {n} ü", "score": n / 4} for n in range(NUM)]
+
+
+@pytest.fixture
+def parquet(tmp_path: Path) -> str:
+    path = tmp_path / "set.parquet"
+    dataset().to_parquet(str(path), batch_size=3)
+    return str(path)
+
+
+@pytest.mark.parametrize("random_access", [False, True])
+def test_parquet_in_row_groups(parquet: str, random_access: bool) -> None:
+    source = HuggingFace([parquet], random_access=random_access)
+    assert samples(source) == expected()
+    assert source.class_names == ["cat", "dog", "emu"]
+    assert [type(field) for field in source.fields.values()] == [ImageField, IntField, TextField, FloatField]
+    load = source.load
+    for index in (6, 0, 5, 1, 1, 6, 2):
+        assert load(source.task(index)) == expected()[index]
+
+
+def test_a_saved_dataset_and_a_split_of_a_saved_dict(tmp_path: Path) -> None:
+    import datasets
+
+    whole = dataset()
+    whole.save_to_disk(str(tmp_path / "one"), num_shards=3)
+    datasets.DatasetDict({"train": whole, "test": whole.select([4, 2])}).save_to_disk(str(tmp_path / "dict"))
+    assert samples(HuggingFace([str(tmp_path / "one")])) == expected()
+    assert samples(HuggingFace([str(tmp_path / "dict")], split="test")) == [expected()[4], expected()[2]]
+    with pytest.raises(UsageError, match=r"has the splits train, test; --split says which one"):
+        HuggingFace([str(tmp_path / "dict")])
+    with pytest.raises(UsageError, match="one dataset without splits"):
+        HuggingFace([str(tmp_path / "one")], split="train")
+
+
+def test_a_folder_of_the_hub_has_its_splits_in_the_files_names(tmp_path: Path) -> None:
+    whole = dataset()
+    for number in range(2):
+        whole.shard(2, number, contiguous=True).to_parquet(str(tmp_path / f"train-{number:05}-of-00002.parquet"))
+    whole.select([3]).to_parquet(str(tmp_path / "test-00000-of-00001.parquet"))
+    assert samples(HuggingFace([str(tmp_path)], split="train")) == expected()
+    assert samples(HuggingFace([f"{tmp_path}/test-*.parquet"])) == [expected()[3]]
+    with pytest.raises(UsageError, match="files of the splits test, train; --split says which one"):
+        HuggingFace([str(tmp_path)])
+    with pytest.raises(UsageError, match="no files of the split 'val', only of test, train"):
+        HuggingFace([str(tmp_path)], split="val")
+
+
+def test_images_that_are_paths_are_read_in_the_workers(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    (tmp_path / "a.jpg").write_bytes(jpeg(1))
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    pairs = [(None, str(tmp_path / "a.jpg")), (None, "a.jpg"), (b"B", "x"), (None, "none.jpg"), (None, None)]
+    rows = [{"bytes": data, "path": path} for data, path in pairs]
+    pa.parquet.write_table(pa.table({"image": pa.array(rows, kind)}), tmp_path / "set.parquet")
+    source = HuggingFace([str(tmp_path / "set.parquet")])
+    load = source.load
+    assert [load(source.task(index))["image"] for index in range(3)] == [jpeg(1), jpeg(1), b"B"]
+    with pytest.raises(SampleFault, match=r"field 'image': .*none.jpg cannot be read: No such file"):
+        load(source.task(3))
+    with pytest.raises(SampleFault, match=r"field 'image': expected image, got nothing \(null\)"):
+        load(source.task(4))
+
+
+def test_columns_of_no_plain_type_are_passed_over_unless_declared(tmp_path: Path) -> None:
+    import datasets
+
+    boxes = (datasets.Sequence(datasets.Value("float32"), length=4), [[n, 0.5, 1, 2] for n in range(NUM)])
+    tags = (datasets.Sequence(datasets.Value("string")), [["a", str(n)] for n in range(NUM)])
+    dataset(box=boxes, tags=tags).to_parquet(str(tmp_path / "set.parquet"))
+    path = [str(tmp_path / "set.parquet")]
+    source = HuggingFace(path)
+    assert [name.partition(" ")[0] for name in source.passed_over] == ["box", "tags"]
+    assert samples(source) == expected()
+    declared = HuggingFace(
+        path, columns=["image"], specs=parse_fields(["corner=array:float32:4@box", "tags=json", "y=int@label"])
+    )
+    assert declared.fields["corner"] == NDArrayField("float32", (4,))
+    sample = samples(declared)[3]
+    assert list(sample) == ["image", "corner", "tags", "y"]
+    assert (sample["corner"].tolist(), sample["tags"], sample["y"]) == ([3, 0.5, 1, 2], ["a", "3"], 0)
+    assert declared.class_names == ["cat", "dog", "emu"]
+    with pytest.raises(UsageError, match=r"column 'tags' is list<.*declare it with --field tags=json"):
+        HuggingFace(path, columns=["tags"])
+    with pytest.raises(UsageError, match="there is no column 'labels'; there are image, label"):
+        HuggingFace(path, columns=["labels"])
+    with pytest.raises(UsageError, match="--field label: a column of that name is taken as well"):
+        HuggingFace(path, specs=parse_fields(["label=float@score"]))
+    with pytest.raises(UsageError, match="--field z: there is no column 'zz'"):
+        HuggingFace(path, specs=parse_fields(["z=int@zz"]))
+
+
+def test_dictionary_columns_and_arrow_files_of_the_other_format(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.feather
+    import pyarrow.parquet
+
+    table = pa.table({"word": pa.array(["x", "y", "x"]).dictionary_encode(), "n": pa.array([1, None, 3], pa.int8())})
+    pa.parquet.write_table(table, tmp_path / "a.parquet", row_group_size=2)
+    pa.feather.write_feather(table, tmp_path / "a.arrow", compression="uncompressed")
+    for path, random_access in (("a.parquet", False), ("a.parquet", True), ("a.arrow", False)):
+        source = HuggingFace([str(tmp_path / path)], random_access=random_access)
+        load = source.load
+        assert load(source.task(2)) == {"word": "x", "n": 3}
+        assert load(source.task(0)) == {"word": "x", "n": 1}
+        with pytest.raises(SampleFault, match=r"field 'n': expected int, got nothing \(null\)"):
+            load(source.task(1))
+
+
+def test_files_that_differ_are_told_apart(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    pa.parquet.write_table(pa.table({"a": [1], "b": ["x"]}), tmp_path / "1.parquet")
+    pa.parquet.write_table(pa.table({"a": [1.5], "b": ["x"]}), tmp_path / "2.parquet")
+    pa.parquet.write_table(pa.table({"a": [1]}), tmp_path / "3.parquet")
+    with pytest.raises(
+        ConvertError, match=r"2.parquet has other columns than .*1.parquet: column 'a' is double, expected int64"
+    ):
+        HuggingFace([f"{tmp_path}/1.parquet", f"{tmp_path}/2.parquet"])
+    with pytest.raises(ConvertError, match="there is no column 'b'"):
+        HuggingFace([f"{tmp_path}/1.parquet", f"{tmp_path}/3.parquet"])
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" + bytes(100), b"ARROW1" + bytes(100), b"nonsense"])
+def test_damaged_files_are_an_error(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.parquet").write_bytes(content)
+    with pytest.raises(ConvertError, match=r"a\.parquet (cannot be read as a parquet or Arrow file|has no rows)"):
+        HuggingFace([str(tmp_path / "a.parquet")])
+
+
+def test_a_folder_of_other_things_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    with pytest.raises(UsageError, match=r"no files that end in .*but folders: data; name one of them"):
+        HuggingFace([str(tmp_path)])
+
+
+def test_parquet_is_read_from_urls(parquet: str, memory: Any) -> None:
+    data = Path(parquet).read_bytes()
+    assert samples(HuggingFace([memory("memory://hub/set.parquet", data)])) == expected()
+    with http_range_server(Path(parquet).parent) as server:
+        assert samples(HuggingFace([f"{server.url}/set.parquet"])) == expected()
+
+
+def test_images_are_not_decoded_in_the_parent(parquet: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from PIL import Image
+
+    def never(*_args: Any, **_options: Any) -> None:
+        raise AssertionError("decoded")
+
+    monkeypatch.setattr(Image, "open", never)
+    source = HuggingFace([parquet])
+    assert [source.task(index) for index in range(NUM)] == [(0, index) for index in range(NUM)]
+    assert samples(source) == expected()

@@ -1,0 +1,288 @@
+"""Tables of paths and labels, in every format, with every odd cell; what is wrong names the row."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from converters.field_grammar import parse_fields
+from converters.sources.base import SampleFault
+from converters.sources.manifest import Manifest, label_names
+from converters.sources.records import TextRows
+from dataloading import ConvertError, FloatField, TextField, UsageError
+
+from .making import jpeg, samples
+
+ROWS = [
+    ("images/1.jpg", "zebra", 'a "quoted",\nline', 0.5),
+    ("images/ü 中.jpg", "ant", "", 1.0),
+    ("images/3.jpg", "bee", "plain", -2.25),
+    ("images/1.jpg", "ant", "again", 1e-3),
+]
+NAMES = ["path", "label", "caption", "weight"]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "images").mkdir()
+    for number, name in enumerate(("1.jpg", "ü 中.jpg", "3.jpg")):
+        (tmp_path / "images" / name).write_bytes(jpeg(number))
+    return tmp_path
+
+
+def written(root: Path, kind: str) -> Path:
+    """ROWS as a file of that kind."""
+    path = root / f"rows.{kind}"
+    if kind in {"csv", "tsv"}:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, delimiter="," if kind == "csv" else "\t")
+            writer.writerows([NAMES, *ROWS])
+    elif kind == "jsonl":
+        path.write_text("".join(json.dumps(dict(zip(NAMES, row, strict=True))) + "\n" for row in ROWS), "utf-8")
+    else:
+        import pyarrow as pa
+        import pyarrow.parquet
+
+        table = pa.table({name: [row[place] for row in ROWS] for place, name in enumerate(NAMES)})
+        pa.parquet.write_table(table, path, row_group_size=3)
+    return path
+
+
+def expected(root: Path) -> list[dict[str, Any]]:
+    classes = {"ant": 0, "bee": 1, "zebra": 2}
+    return [
+        {
+            "image": (root / path).read_bytes(), "label": classes[label], "caption": text, "weight": weight,
+        }
+        for path, label, text, weight in ROWS
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet"])
+def test_every_kind_of_table_gives_the_same_samples_in_its_order(root: Path, kind: str) -> None:
+    source = Manifest(str(written(root, kind)), specs=parse_fields(["caption=text", "weight=float"]))
+    assert samples(source) == expected(root)
+    assert source.class_names == ["ant", "bee", "zebra"]
+    assert [type(field) for field in source.fields.values()][2:] == [TextField, FloatField]
+    assert source.name(1) == "images/ü 中.jpg"
+    assert source.provenance == {"source": "manifest", "source_name": f"rows.{kind}", "source_samples": 4}
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_rows_can_be_asked_for_in_any_order(root: Path, kind: str) -> None:
+    source = Manifest(
+        str(written(root, kind)), specs=parse_fields(["caption=text", "weight=float"]), random_access=True
+    )
+    load = source.load
+    for index in (3, 0, 2, 1, 1, 3):
+        assert load(source.task(index)) == expected(root)[index]
+
+
+def test_a_class_file_fixes_the_labels_and_refuses_others(root: Path) -> None:
+    source = Manifest(str(written(root, "csv")), class_names=["zebra", "ant"])
+    load = source.load
+    assert [load(source.task(index))["label"] for index in (0, 1, 3)] == [0, 1, 1]
+    with pytest.raises(SampleFault, match="its label 'bee' is none of the 2 classes"):
+        load(source.task(2))
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_whole_numbers_stay_as_they_are(root: Path, kind: str) -> None:
+    path = root / f"n.{kind}"
+    rows = [("images/1.jpg", 7), ("images/3.jpg", 0)]
+    if kind == "csv":
+        path.write_text("file,target\n" + "".join(f"{name},{label}\n" for name, label in rows))
+    else:
+        path.write_text("".join(json.dumps({"file": name, "target": label}) + "\n" for name, label in rows))
+    source = Manifest(str(path))
+    assert (source.image_column, source.label_column, source.class_names) == ("file", "target", None)
+    assert [each["label"] for each in samples(source)] == [7, 0]
+
+
+def test_numbers_with_leading_zeros_are_names(root: Path) -> None:
+    (root / "n.csv").write_text("path,label\nimages/1.jpg,007\nimages/3.jpg,10\n")
+    source = Manifest(str(root / "n.csv"))
+    assert source.class_names == ["007", "10"]
+    assert [each["label"] for each in samples(source)] == [0, 1]
+
+
+def test_a_table_without_labels_makes_none(root: Path) -> None:
+    (root / "n.csv").write_text("path\nimages/1.jpg\n")
+    assert samples(Manifest(str(root / "n.csv"))) == [{"image": jpeg(0)}]
+
+
+def test_columns_are_chosen_by_name_and_paths_begin_at_the_root(root: Path) -> None:
+    table = root / "elsewhere"
+    table.mkdir()
+    (table / "n.csv").write_text(f"a,b,c d\nx,1.jpg,cat\ny,{root}/images/3.jpg,dog\n")
+    source = Manifest(str(table / "n.csv"), image_column="b", label_column="c d", root=f"{root}/images/")
+    assert samples(source) == [{"image": jpeg(0), "label": 0}, {"image": jpeg(2), "label": 1}]
+
+
+def test_a_path_that_is_not_utf_8_is_found(root: Path) -> None:
+    (root / "n.csv").write_bytes(b"path\n\xff.jpg\n")
+    (root / "\udcff.jpg").write_bytes(b"odd")
+    source = Manifest(str(root / "n.csv"))
+    assert samples(source) == [{"image": b"odd"}]
+    assert source.name(0) == "\\xff.jpg"
+
+
+def test_marks_blank_lines_and_foreign_line_ends_are_taken_in_stride(root: Path) -> None:
+    (root / "n.csv").write_bytes(b'\xef\xbb\xbfpath,label\r\n\r\n"images/1.jpg",0\r\n\n\nimages/3.jpg,1')
+    source = Manifest(str(root / "n.csv"))
+    assert samples(source) == [{"image": jpeg(0), "label": 0}, {"image": jpeg(2), "label": 1}]
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.lists(st.lists(st.text(st.characters(blacklist_characters="\0\r", codec="utf-8")), min_size=2, max_size=2))
+)
+def test_records_come_back_as_they_were_written(tmp_path: Path, rows: list[list[str]]) -> None:
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n", quoting=csv.QUOTE_ALL).writerows([["a", "b"], *rows])
+    path = tmp_path / "r.csv"
+    path.write_bytes(buffer.getvalue().encode())
+    table = TextRows(str(path), "csv")
+    assert list(table.find("b")) == [b for _, b in rows]
+    records = table.records()
+    assert [list(records.record(*table.task(index)).values()) for index in range(len(table))] == rows
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("images/1.jpg", "its record has 1 cells, expected 3"),
+        ("images/1.jpg,0,1,2", "its record has 4 cells, expected 3"),
+        ("images/9.jpg,0,1", r"images/9.jpg cannot be read: No such file"),
+        (",0,1", "the path is empty"),
+        ("images,0,1", r"images cannot be read|not a regular file"),
+        ("images/1.jpg,0,one", "field 'weight': expected float, got str 'one'"),
+        ("images/1.jpg,0,", "field 'weight': expected float, got str ''"),
+    ],
+)
+def test_a_bad_row_is_a_fault_of_its_sample(root: Path, row: str, words: str) -> None:
+    (root / "n.csv").write_text(f"path,label,weight\nimages/1.jpg,0,1\n{row}\n")
+    source = Manifest(str(root / "n.csv"), specs=parse_fields(["weight=float"]))
+    load = source.load
+    assert load(source.task(0))["weight"] == 1
+    with pytest.raises(SampleFault, match=words):
+        load(source.task(1))
+    assert source.name(1)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('{"path": "images/1.jpg"}', "has no 'label', only 'path'"),
+        ('{"path": 3, "label": 0}', "column 'path': expected a path, got 3"),
+        ('{"path": "images/1.jpg", "label": null}', "its label is None, expected a whole number"),
+        ("{", "is not JSON"),
+        ("[1]", "is a JSON list, expected an object"),
+    ],
+)
+def test_a_bad_json_line_is_a_fault_of_its_sample(root: Path, line: str, words: str) -> None:
+    (root / "n.jsonl").write_text('{"path": "images/1.jpg", "label": 0}\n' + line + "\n")
+    source = Manifest(str(root / "n.jsonl"))
+    assert source.load(source.task(0))["label"] == 0
+    with pytest.raises(SampleFault, match=words):
+        source.load(source.task(1))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("n.csv", "", "the first line is empty"),
+        ("n.csv", "path,path\n", "names the column 'path' twice"),
+        ("n.csv", "path,label\n", "lists no samples"),
+        ("n.csv", 'path,label\n"a.jpg,1\n', "line 3 cannot be read"),
+        ("n.csv", "path,label\na,1\nb,cat\nc,2.5\n", None),
+        (
+            "n.jsonl",
+            '{"path": "a", "label": 1}\n{"path": "b", "label": "cat"}\n',
+            "labels are numbers and names: 1 and 'cat'",
+        ),
+        ("n.jsonl", '{"path": "a", "label": 1.5}\n', r"a label is a float \(1.5\)"),
+        ("n.jsonl", "nonsense\n", "is not JSON"),
+    ],
+)
+def test_a_table_that_cannot_be_used_is_explained(root: Path, name: str, text: str, words: str | None) -> None:
+    (root / name).write_text(text)
+    if words is None:  # in a CSV file all cells are texts: numbers among words are words
+        assert Manifest(str(root / name)).class_names == ["1", "2.5", "cat"]
+        return
+    with pytest.raises(ConvertError, match=words):
+        Manifest(str(root / name))
+
+
+def test_utf_16_is_named(root: Path) -> None:
+    (root / "n.csv").write_text("path\na\n", encoding="utf-16")
+    with pytest.raises(ConvertError, match=r"n\.csv is UTF-16; save it as UTF-8"):
+        Manifest(str(root / "n.csv"))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"image_column": "pth"}, r"--image-column pth: .* has the columns path, label, caption, weight"),
+        ({"label_column": "labels"}, "--label-column labels"),
+        ({"specs": parse_fields(["c=text@capt"])}, "--field c: .*, not 'capt'"),
+        ({"specs": parse_fields(["label=int"])}, "--label-column says where the labels are"),
+    ],
+)
+def test_columns_that_are_not_there_are_a_usage_error(root: Path, options: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        Manifest(str(written(root, "csv")), **options)
+
+
+def test_other_endings_and_tables_without_paths_are_a_usage_error(root: Path) -> None:
+    (root / "n.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(UsageError, match="--image-column says which of them"):
+        Manifest(str(root / "n.csv"))
+    with pytest.raises(UsageError, match=r"ends in \.csv, \.tsv"):
+        Manifest(str(root / "n.xlsx"))
+
+
+def test_too_many_names_are_no_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("converters.sources.manifest._MOST_CLASSES", 3)
+    assert label_names(["a", "b", "c", "a"], None) == ["a", "b", "c"]
+    with pytest.raises(ConvertError, match=r"more than 3 different words.*--field NAME=text"):
+        label_names(["a", "b", "c", "d"], None)
+    assert label_names(map(str, range(10)), None) is None
+
+
+def test_the_manifest_and_what_it_names_may_be_urls(root: Path, memory: Any) -> None:
+    for name in ("1.jpg", "ü 中.jpg", "3.jpg"):
+        memory(f"memory://set/images/{name}", (root / "images" / name).read_bytes())
+    specs = parse_fields(["caption=text", "weight=float"])
+    for kind in ("csv", "jsonl", "parquet"):
+        url = memory(f"memory://set/rows.{kind}", written(root, kind).read_bytes())
+        assert samples(Manifest(url, specs=specs)) == expected(root)
+    (root / "n.csv").write_text("path\nmemory://set/images/3.jpg\nmemory://set/none.jpg\n")
+    source = Manifest(str(root / "n.csv"))
+    assert source.load(source.task(0)) == {"image": jpeg(2)}
+    with pytest.raises(SampleFault, match=r"memory://set/none\.jpg cannot be read: it does not exist"):
+        source.load(source.task(1))
+
+
+def test_the_parent_keeps_some_bytes_a_row(root: Path) -> None:
+    import tracemalloc
+
+    num_rows = 200_000
+    with (root / "n.csv").open("w") as file:
+        file.write("path,label\n")
+        for number in range(num_rows):
+            file.write(f"some/quite/long/folder/name/of/an/image/{number:09}.jpg,class_{number % 1000}\n")
+    tracemalloc.start()
+    source = Manifest(str(root / "n.csv"))
+    held, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(source) == num_rows
+    assert held < 20 * num_rows
+    assert peak < 40 * num_rows
