@@ -218,6 +218,7 @@ def write(
     overwrite: bool = False,
     on_error: OnError = "raise",
     quiet: bool = False,
+    **running: Any,
 ) -> Report:
     """Write any indexable dataset into a ``.beton`` file.
 
@@ -238,7 +239,10 @@ def write(
         Worker processes, by default one a core; 0 works in this process. Scripts that use workers need the usual
         ``if __name__ == "__main__":``.
     limit, shuffle, seed, page_size, overwrite, on_error, quiet
-        See `converters.encode.Options`.
+        See `converters.options.Options`.
+    **running
+        The other options there: ``resume``, ``error_log``, ``num_shards``, ``shard_bytes``, ``shard_index``,
+        ``engine``, ``temp_dir``, ``check_space``, ``checkpoint_seconds``.
 
     Returns
     -------
@@ -250,7 +254,7 @@ def write(
     UsageError
         If the arguments cannot be honoured, or the dataset cannot be sent to worker processes.
     ConvertError
-        If the conversion cannot finish; no file is left behind.
+        If the conversion cannot finish; no file is left under its name.
 
     Examples
     --------
@@ -266,6 +270,7 @@ def write(
         overwrite=overwrite,
         on_error=on_error,
         quiet=quiet,
+        **running,
     )
     source = DatasetSource(dataset, fields, class_names=class_names)
     return convert(source, path, policy=images or ImagePolicy(seed=seed), options=options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -183,3 +184,18 @@ def test_fields_without_images_can_be_cut_into_a_shard_a_sample(tmp_path: Path) 
     source = DatasetSource([(number,) for number in range(4)], {"label": IntField()})
     convert(source, tmp_path / "o.beton", policy=ImagePolicy(), options=Options(num_shards=4))
     assert len(files(tmp_path)) == 5
+
+
+def test_the_command_writes_shards_and_says_so(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "src", {"ant": 4, "bee": 4})
+    Path(root, "bee", "01.jpg").write_bytes(b"no image")
+    command = [sys.executable, "-m", "dataloading.cli", "convert", "imagefolder", str(root), str(tmp_path / "o.beton")]
+    command += ["--num-shards", "2", "--num-workers", "0", "--on-error", "placeholder", "--json"]
+    command += ["--error-log", str(tmp_path / "log.json"), "--no-space-check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    facts = json.loads(done.stdout)
+    assert facts["path"] == str(tmp_path / "o.beton.json")
+    assert facts["shards"] == [str(tmp_path / f"o-0000{number}-of-00002.beton") for number in range(2)]
+    assert [item["name"] for item in facts["replaced"]] == ["bee/01.jpg"]
+    assert "replaced bee/01.jpg:" in done.stderr
+    assert json.loads((tmp_path / "log.json").read_text())["num_replaced"] == 1
