@@ -41,6 +41,7 @@ __all__ = [
     "option_overwrite",
     "option_quiet",
     "option_seed",
+    "run_command",
 ]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -194,17 +195,32 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     args : sequence of str, optional
         The words after ``beton``; by default those of the process.
     """
+    run_command(beton, args, prog_name="beton")
+
+
+def run_command(command: click.Command, args: Sequence[str] | None = None, *, prog_name: str) -> NoReturn:
+    """Run a command and leave the process with its exit code, errors told in one line.
+
+    Parameters
+    ----------
+    command : click.Command
+        ``beton``, or a verb that can be started by itself (``python -m train``).
+    args : sequence of str, optional
+        Its words; by default those of the process.
+    prog_name : str
+        How usage messages call it.
+    """
     words = list(sys.argv[1:] if args is None else args)
     debug = "--debug" in words[:1] or os.environ.get("BETON_DEBUG", "").lower() not in {"", "0", "false", "no"}
     with _termination_unwinds():
-        code = _run(words, debug=debug)
+        code = _run(command, words, prog_name=prog_name, debug=debug)
         code = _flush(code)
     raise SystemExit(code)
 
 
-def _run(words: list[str], *, debug: bool) -> int:
+def _run(command: click.Command, words: list[str], *, prog_name: str, debug: bool) -> int:
     try:
-        result = beton.main(words, prog_name="beton", standalone_mode=False)
+        result = command.main(words, prog_name=prog_name, standalone_mode=False)
     except click.Abort:
         _say("interrupted; nothing unfinished was kept under the final name")
         return _INTERRUPTED

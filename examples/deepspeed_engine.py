@@ -1,10 +1,12 @@
 """DeepSpeed's engine fed by the Loader, its place saved with the engine's checkpoint.
 
 deepspeed examples/deepspeed_engine.py train.beton
+DS_ACCELERATOR=cpu torchrun --nproc-per-node 2 examples/deepspeed_engine.py train.beton       # without a GPU
 
 DeepSpeed starts one process a GPU and initialises torch.distributed; the Loader takes its rank from there. Data is
 split over all ranks for every ZeRO stage. With tensor or pipeline parallelism pass the data-parallel rank instead:
-``rank=engine.mpu.get_data_parallel_rank(), world_size=engine.mpu.get_data_parallel_world_size()``.
+``rank=engine.mpu.get_data_parallel_rank(), world_size=engine.mpu.get_data_parallel_world_size()``. The Loader's place
+can be loaded on any number of ranks; DeepSpeed's ZeRO state on as many as saved it.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ CONFIG = {
     "train_micro_batch_size_per_gpu": 64,
     "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
     "zero_optimization": {"stage": 2},
+    "zero_allow_untested_optimizer": True,  # DeepSpeed knows Adam; ZeRO works for SGD as well
 }
+SAVE_STEPS = 500
 
 
 def main(path: str) -> None:
@@ -38,7 +42,7 @@ def main(path: str) -> None:
         batch_size=engine.train_micro_batch_size_per_gpu(),
         shuffle="global",
         seed=0,
-        tail="drop",
+        tail="even",  # every sample once, as many steps on every rank
         transforms={"image": [T.RandomResizedCrop(64), T.RandomHorizontalFlip(), T.Normalize((0.5,) * 3, (0.25,) * 3)]},
         device=engine.device,
     )
@@ -52,8 +56,10 @@ def main(path: str) -> None:
             loss = torch.nn.functional.cross_entropy(engine(images), labels)
             engine.backward(loss)
             engine.step()
-            if engine.global_steps % 500 == 0:
+            if engine.global_steps % SAVE_STEPS == 0:
                 engine.save_checkpoint("checkpoints", client_state={"loader": loader.state_dict()})
+        print(f"rank {loader.rank} of {loader.world_size}, epoch {epoch}: step {engine.global_steps}")
+    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

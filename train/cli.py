@@ -10,11 +10,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
-from dataloading import BetonError, UsageError
+from dataloading import UsageError
+from dataloading.cli import run_command
 
 from .launch import launch_environment, option_flag, torchrun_command
 from .options import LOADERS, make_options, option_fields
@@ -165,19 +166,6 @@ def compare(
     return 0
 
 
-def main() -> None:
+def main() -> NoReturn:
     """Run ``python -m train``: the arguments of ``beton train``, and the same exit codes."""
-    try:
-        status = train.main(prog_name="python -m train", standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        status = error.exit_code
-    except click.Abort:
-        status = 130
-    except UsageError as error:
-        click.echo(f"train: error: {error}", err=True)
-        status = 2
-    except BetonError as error:
-        click.echo(f"train: error: {error}", err=True)
-        status = 1
-    sys.exit(status)
+    run_command(train, prog_name="python -m train")

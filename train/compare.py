@@ -83,7 +83,8 @@ class CompareOptions:
 
     def training_values(self, loader: str) -> dict[str, Any]:
         """Return the training options of one loader's runs."""
-        values = {**self.training, "loader": loader}
+        # By default each loader ends an epoch in its own way; steps that are compared have one size.
+        values = {"tail": "drop", **self.training, "loader": loader}
         if self.stock_data and loader in ("torch", "torch-fast"):
             values["data"] = self.stock_data
         return values

@@ -1,0 +1,202 @@
+"""The Loader in Lightning, Accelerate, torchdata's conventions and DeepSpeed, where they are installed.
+
+Each runs in processes of its own: what importing a framework does must not reach other tests.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dataloading import ImageField, IntField, Loader, Writer
+from train.launch import launch_environment, run_local_processes
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NUM_IMAGES = 50
+
+
+@pytest.fixture(scope="module")
+def numbered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """50 images whose label is their number."""
+    path = tmp_path_factory.mktemp("numbered") / "numbered.beton"
+    rng = np.random.default_rng(4)
+    with Writer(path, {"image": ImageField(), "label": IntField()}, num_samples=NUM_IMAGES) as writer:
+        for label in range(NUM_IMAGES):
+            writer.append({"image": rng.integers(0, 256, (40, 40, 3), dtype=np.uint8), "label": label})
+    return path
+
+
+def need(package: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+
+
+def run(code: str, folder: Path, world: int, *words: object) -> None:
+    """Run `code` with `words` as its arguments, on so many processes, in `folder`."""
+    folder.mkdir(exist_ok=True)
+    script = folder / "script.py"
+    script.write_text(f"import os, runpy, sys\nos.chdir({str(folder)!r})\n{code}")
+    environ = launch_environment({**os.environ, "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"})
+    command = [sys.executable, str(script), *map(str, words)]
+    with (folder / "output.txt").open("a") as stream:
+        status = run_local_processes(command, world, environ, stream)
+    assert status == 0, (folder / "output.txt").read_text()[-3000:]
+
+
+def order(path: Path, epoch: int, **options: Any) -> list[list[int]]:
+    """Return the batches that a plain loop gets."""
+    loader = Loader(path, shuffle="global", tail="even", num_workers=1, fields=["label"], **options)
+    loader.set_epoch(epoch)
+    return [batch.indices.tolist() for batch in loader]
+
+
+LIGHTNING = """
+import json
+space = runpy.run_path(sys.argv[1])
+seen, real = [], space["Classifier"].training_step
+def noted(self, batch, batch_idx):
+    assert batch.indices.tolist() == batch["label"].tolist() and batch.global_size == len(batch["label"])
+    seen.append([self.current_epoch, batch.indices.tolist()])
+    return real(self, batch, batch_idx)
+space["Classifier"].training_step = noted
+space["main"](*sys.argv[3:])
+open(sys.argv[2], "w").write(json.dumps(seen))
+"""
+
+
+def test_lightning_trains_in_order_and_resumes_inside_an_epoch(numbered: Path, tmp_path: Path) -> None:
+    need("lightning")
+    script = EXAMPLES / "lightning_module.py"
+    run(LIGHTNING, tmp_path, 1, script, "whole.json", numbered)
+    checkpoint = "lightning/step=4.ckpt"
+    run(LIGHTNING, tmp_path, 1, script, "resumed.json", numbered, checkpoint)
+    whole, resumed = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("whole", "resumed"))
+    expected = [[epoch, batch] for epoch in (0, 1) for batch in order(numbered, epoch, batch_size=8)]
+    assert whole == expected and len(whole) == 14
+    assert resumed == expected[4:]
+
+
+LIGHTNING_LIMITS = """
+import lightning, torch
+from dataloading import Loader
+class Module(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.trained, self.validated = torch.nn.Linear(1, 1), [], []
+    def training_step(self, batch, number):
+        self.trained.append(batch.indices.tolist())
+        return self.layer(batch["label"].float()[:, None]).mean()
+    def validation_step(self, batch, number):
+        self.validated.append(batch.indices.tolist())
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+module = Module()
+loaders = [Loader(sys.argv[1], batch_size=8, fields=["label"], tail="even", num_workers=1) for _ in range(2)]
+trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", logger=False, limit_train_batches=3,
+    num_sanity_val_steps=1, enable_checkpointing=False, enable_progress_bar=False)
+trainer.fit(module, *loaders)
+assert len(module.trained) == 6 and module.trained[:3] == module.trained[3:], module.trained
+counted = sorted(sum(module.validated, []))
+assert counted == sorted([*range(8), *range(50), *range(50)]), counted
+"""
+
+
+def test_lightning_limits_batches_and_validates_each_image_once(numbered: Path, tmp_path: Path) -> None:
+    need("lightning")
+    run(LIGHTNING_LIMITS, tmp_path, 1, numbered)
+
+
+ACCELERATE = """
+import json
+from dataloading import Loader
+seen, real = [], Loader.__iter__
+def noted(self):
+    for batch in real(self):
+        seen.append(batch.indices.tolist())
+        yield batch
+Loader.__iter__ = noted
+space = runpy.run_path(sys.argv[1])
+space["main"](*sys.argv[3:])
+open(f"{sys.argv[2]}-{os.environ.get('RANK', '0')}.json", "w").write(json.dumps(seen))
+"""
+
+
+def test_accelerate_leaves_the_loader_alone_and_goes_on_on_another_number_of_processes(
+    numbered: Path, tmp_path: Path
+) -> None:
+    """Saved after three steps of the second epoch by two processes; three see exactly the rest."""
+    need("accelerate")
+    script = EXAMPLES / "accelerate_script.py"
+    run(ACCELERATE, tmp_path, 2, script, "two", numbered)
+    run(ACCELERATE, tmp_path, 3, script, "three", numbered, "accelerate-state")
+    two, three = (
+        [json.loads((tmp_path / f"{name}-{rank}.json").read_text()) for rank in range(world)]
+        for name, world in (("two", 2), ("three", 3))
+    )
+    assert two == [[*order(numbered, 0, **place), *order(numbered, 1, **place)] for place in places(2)]
+    seen = [image for batches in two for batch in batches[4:7] for image in batch]
+    rest = [image for batches in three for batch in batches for image in batch]
+    assert rest and sorted(seen + rest) == list(range(NUM_IMAGES))
+
+
+def places(world: int) -> list[dict[str, int]]:
+    return [{"rank": rank, "world_size": world, "batch_size": 8} for rank in range(world)]
+
+
+DEEPSPEED = """
+space = runpy.run_path(sys.argv[1])
+space["main"].__globals__["SAVE_STEPS"] = 5
+space["CONFIG"]["train_micro_batch_size_per_gpu"] = 4
+space["main"](sys.argv[2])
+"""
+
+
+def test_deepspeeds_engine_trains_and_resumes_on_two_processes(numbered: Path, tmp_path: Path) -> None:
+    """The newest checkpoint is that of step 10, three steps into the second epoch of seven."""
+    need("deepspeed")
+    for start in ("fresh", "resumed"):
+        run(DEEPSPEED, tmp_path, 2, EXAMPLES / "deepspeed_engine.py", numbered)
+        assert (tmp_path / "checkpoints" / "latest").read_text() == "global_step10", start
+    output = (tmp_path / "output.txt").read_text()
+    assert output.count("epoch 0: step 7") == 2
+    assert output.count("epoch 1: step 14") == 4
+
+
+def test_the_place_is_saved_as_a_stateful_dataloader_saves_it(numbered: Path) -> None:
+    """torchdata's convention: state_dict within the loop, load_state_dict before iter, the rest of the epoch."""
+    need("torchdata")
+    code = (
+        "import sys\n"
+        "from torchdata.stateful_dataloader import StatefulDataLoader\n"
+        "from dataloading import Loader\n"
+        "def make(kind):\n"
+        "    if kind is StatefulDataLoader:\n"
+        "        return kind(range(50), batch_size=4)\n"
+        "    return kind(sys.argv[1], batch_size=4, fields=['label'], num_workers=1)\n"
+        "def values(batch):\n"
+        "    return batch.tolist() if hasattr(batch, 'tolist') else batch['label'].tolist()\n"
+        "def use(kind):\n"
+        "    loader = make(kind)\n"
+        "    seen = []\n"
+        "    for number, batch in enumerate(loader):\n"
+        "        seen.append(values(batch))\n"
+        "        if number == 4:\n"
+        "            state = loader.state_dict()\n"
+        "            break\n"
+        "    fresh = make(kind)\n"
+        "    fresh.load_state_dict(state)\n"
+        "    seen += ['resumed', *map(values, fresh), 'next', *map(values, fresh)]\n"
+        "    return seen\n"
+        "assert use(Loader) == use(StatefulDataLoader)\n"
+    )
+    command = [sys.executable, "-c", code, str(numbered)]
+    done = subprocess.run(command, env=launch_environment(os.environ), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
