@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataloading import DecodeError, FormatError, KernelCeiling, Loader, UsageError, compare_windows
+from dataloading import DecodeError, FormatError, KernelCeiling, Loader, Mixture, UsageError, compare_windows
 from dataloading import transforms as T
 from dataloading.format import (
     MODE_JPEG,
@@ -33,6 +34,7 @@ from dataloading.opening import listed_files, open_files
 from dataloading.pagefile import ReadAhead, page_layout
 from tests.support.files import photo_like, raw, write_images, write_labels
 from tests.support.foreign import image_file, patch
+from tests.support.huge import make_huge_file
 
 NAMES = ["cat", "dog"]
 TO_32 = {"image": [T.Resize(32), T.CenterCrop(32)]}
@@ -430,3 +432,16 @@ def test_reading_ahead_goes_from_file_to_file_with_one_open(tmp_path):
     assert num_descriptors() == before + 1
     del ahead
     assert num_descriptors() == before
+
+
+def test_two_files_of_ten_million_samples_start_without_a_list_of_them(tmp_path):
+    paths = [make_huge_file(tmp_path / f"{k}.beton", 10_000_000, filled=False) for k in range(2)]
+    options = {"batch_size": 256, "shuffle": "global", "fields": ["label"], "num_workers": 1}
+    for source, more in ((paths, {"permutation": "cipher"}), (Mixture({paths[0]: 2, paths[1]: 1}), {})):
+        tracemalloc.start()
+        loader = Loader(source, **options, **more)
+        batch = next(iter(loader))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert len(batch["label"]) == 256
+        assert peak < 8 << 20  # a list of all samples would take 160 MB
