@@ -16,7 +16,7 @@ from torchvision.transforms.v2 import functional as TF
 
 from dataloading import Loader, _native
 from dataloading import transforms as T
-from dataloading.errors import DecodeError, UsageError
+from dataloading.errors import DecodeError, FormatError, UsageError
 from dataloading.format import (
     MODE_JPEG,
     MODE_PNG,
@@ -29,6 +29,7 @@ from dataloading.format import (
     TextField,
     VarArrayField,
     Writer,
+    verify_file,
 )
 from dataloading.gather import gather
 from tests.support.files import photo_like, raw
@@ -438,3 +439,50 @@ def test_arrays_that_torch_has_no_dtype_for_are_refused_at_once(tmp_path: Path) 
     with pytest.raises(UsageError, match="'words' holds <U3 arrays, of which torch makes no tensors"):
         Loader(tmp_path / "x.beton", batch_size=1)
     assert next(iter(Loader(tmp_path / "x.beton", batch_size=1, fields=["n"])))[0].tolist() == [[0]]
+
+
+# ---- damage
+
+
+def test_no_flipped_bit_in_stored_values_does_more_than_fail_its_sample(tmp_path: Path) -> None:
+    """PNG headers, JPEG tables, lengths: every bit may be wrong. `beton verify` finds each of them by checksum."""
+    rng = np.random.default_rng(0)
+    fields = {
+        "gray": RasterField(), "deep": RasterField(1, "uint16"), "four": RasterField(4), "mask": MaskField(),
+        "boxes": VarArrayField("float32", (None, 4)), "caption": TextField(), "n": IntField(),
+    }  # fmt: skip
+    path = tmp_path / "x.beton"
+    with Writer(path, fields, num_samples=4, page_size=1 << 21) as writer:
+        for n in range(4):
+            plane = gray(12, 16, n)
+            deep = plane.astype(np.uint16) * 257
+            four = rng.integers(0, 256, (12, 16, 4), np.uint8)
+            writer.append(
+                {
+                    "gray": gray_jpeg(plane) if n % 2 else png(plane), "deep": png(deep), "four": png(four),
+                    "mask": png(plane // 50), "boxes": np.ones((n, 4), np.float32), "caption": "text" * n, "n": n,
+                }
+            )  # fmt: skip
+    whole = path.read_bytes()
+    start, stop = whole.index(b"\x89PNG"), whole.rindex(b"IEND")
+    records = [24 + 1041 * len(fields), 24 + 1041 * len(fields) + 300]
+    failed = 0
+    for trial in range(90):
+        low, high = (start, stop) if trial % 3 else records
+        data = bytearray(whole)
+        data[rng.integers(low, high)] ^= 1 << int(rng.integers(8))
+        path = tmp_path / f"{trial}.beton"  # a file of its own: the last one may still be mapped
+        path.write_bytes(data)
+        assert trial >= 10 or not verify_file(path).ok
+        chains = {name: [T.AsList()] for name in ("gray", "deep", "four", "mask")}
+        loader = Loader(path, batch_size=1, transforms=chains if trial % 2 else None, num_workers=1, on_error="skip")
+        got = 0
+        try:
+            for batch in loader:
+                got += len(batch["n"])
+        except (DecodeError, FormatError):
+            pass  # batches of one: none of its rows was good
+        failed += got < 4
+        loader.close()
+        path.unlink()
+    assert failed > 20
