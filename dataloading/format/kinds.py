@@ -78,9 +78,7 @@ def field_from_descriptor(
 
 def _our_field(type_id: int, kind: str, parameters: dict[str, Any]) -> Field:
     if kind not in _OUR_KINDS:
-        raise FormatError(
-            f"it is of the kind '{kind}', which this library does not know ; update it"
-        )
+        raise FormatError(f"it is of the kind '{kind}', which this library does not know; update it")
     expected, make = _OUR_KINDS[kind]
     if type_id != expected:
         raise FormatError(f"a field of the kind '{kind}' has the type {expected}, this one says {type_id}")
