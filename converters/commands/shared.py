@@ -53,7 +53,7 @@ class SourcePath(click.ParamType[str]):
 class WordsCommand(click.Command):
     """A command whose options of words (``--map a=b c=d``) take all that follow, not only the first."""
 
-    words_options = ("--map", "--field")
+    words_options: tuple[str, ...] = ("--map", "--field")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Spread ``--map a=b c=d`` to ``--map a=b --map c=d``, then parse."""

@@ -184,7 +184,8 @@ def read_indices(text: str) -> npt.NDArray[np.int64]:
         ) from error
     if loaded.ndim != 1 or loaded.dtype.kind not in "iu":
         raise UsageError(f"{printable(text)}: expected whole numbers in one row, got {loaded.dtype} of {loaded.shape}")
-    return loaded.astype(np.int64)
+    indices: npt.NDArray[np.int64] = loaded.astype(np.int64)
+    return indices
 
 
 class _Load:

@@ -305,7 +305,7 @@ def patiently(url: str, call: Callable[[Any, str], _T], kind: type[Exception]) -
 
 
 def _words(error: Exception) -> str:
-    kinds = {FileNotFoundError: "it does not exist", PermissionError: "access is denied"}
+    kinds: dict[type[Exception], str] = {FileNotFoundError: "it does not exist", PermissionError: "access is denied"}
     plain = kinds.get(type(error))
     text = str(error).strip() or "no reason given"
     return f"{plain} ({text})" if plain else f"{type(error).__name__}: {text}"

@@ -61,7 +61,7 @@ def members(file: BinaryIO, label: str, *, start: int = 0, stop: int | None = No
     try:
         tar = tarfile.open(fileobj=file, mode="r:", errors="surrogateescape")  # noqa: SIM115 - the file is not ours
         while (entry := tar.next()) is not None:
-            tar.members.clear()  # it would keep them all
+            tar.members.clear()  # type: ignore[attr-defined]  # it would keep them all
             if entry.sparse is not None:
                 raise ConvertError(f"{label}: {printable(entry.name)} is a sparse file; make the tar file without -S")
             if entry.offset_data + entry.size > end:

@@ -57,10 +57,13 @@ def test_samples_are_those_of_the_webdataset_library(tmp_path: Path) -> None:
     )
     expected = [
         {
-            "image": each["jpg"], "label": int(each["cls"]), "meta": json.loads(each["json"]), "text": each["txt"].decode(),
+            "image": each["jpg"],
+            "label": int(each["cls"]),
+            "meta": json.loads(each["json"]),
+            "text": each["txt"].decode(),
         }
         for each in theirs
-    ]  # fmt: skip
+    ]
     assert samples(source) == expected
     assert [type(field) for field in source.fields.values()][:3] == [ImageField, IntField, JSONField]
     assert source.name(5) == "a-001.tar: dir.with.dots/s0005"
