@@ -15,9 +15,9 @@ batch size or restart is a view of the same stream:
 1. An epoch is cut into *blocks* of up to 1,024 positions. How many draws each dataset has had by a border is the
    apportionment of that number of seats by the rule of Webster (Sainte-Lague): a divisor rule, so that no count falls
    as the total grows (with largest remainders one can), any total is computed by itself, and it is the unbiased one of
-   its kind (Balinski and Young, "Fair representation", 1982). Computed with integers from the weights as fractions: nothing drifts in 10**12 draws. With up
-   to three datasets each is less than one draw off at every border; of D datasets one with share w is at most
-   (1 + w D) / 2 draws off, because all others may round the same way.
+   its kind (Balinski and Young, "Fair representation", 1982). Computed with integers from the weights as fractions,
+   nothing drifts in 10**12 draws. With up to three datasets each is less than one draw off at every border; of D
+   datasets one with share w is at most (1 + w D) / 2 draws off, because all others may round the same way.
 2. Within a block the order of datasets is shuffled.
 3. Draw number k of a dataset of n samples is sample ``k % n`` of its pass ``k // n``, and every pass has a permutation
    of its own. An epoch goes on where the one before left each dataset.
