@@ -11,12 +11,14 @@ CUDA contexts or locks is inherited.
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import multiprocessing as mp
 import os
 import pickle
 import selectors
 import signal
+import struct
 import threading
 import time
 from collections import deque
@@ -25,6 +27,8 @@ from multiprocessing import connection, resource_tracker
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+import numpy as np
+
 from dataloading import UsageError, WorkerError
 
 __all__ = ["DeadWorkerError", "Pool", "run_ordered"]
@@ -32,6 +36,8 @@ __all__ = ["DeadWorkerError", "Pool", "run_ordered"]
 # A worker that holds fewer tasks than this is given more, up to twice as many in one message: it never waits for the
 # parent, and the parent sends a message for several tasks.
 _AHEAD = 4
+# Arrays of at least so many bytes travel beside the pickle.
+_BESIDE_BYTES = 1 << 13
 # Tasks a worker finishes per second from which on they are quick.
 _QUICK_PER_SECOND = 50
 # Results that wait for an earlier one, in tasks per worker and in bytes; beyond either, no new tasks go out.
@@ -248,10 +254,9 @@ class _Workers:
         for key in pipes:
             worker: _Worker = key.data
             try:
-                message = worker.pipe.recv_bytes()
+                (error_text, result), size = _receive(worker.pipe)
             except (EOFError, OSError) as error:
                 raise worker.death() from error
-            error_text, result = pickle.loads(message)
             if not worker.started:
                 worker.started = True
                 if error_text is not None:
@@ -260,8 +265,8 @@ class _Workers:
             position = worker.positions.popleft()
             if error_text is not None:
                 raise DeadWorkerError(position, f"could not go on: {error_text}")
-            self._ready[position] = (result, len(message))
-            self._held_bytes += len(message)
+            self._ready[position] = (result, size)
+            self._held_bytes += size
         if not pipes:
             raise fired[0][0].data.death()
 
@@ -316,17 +321,62 @@ def _serve(pipe: connection.Connection) -> None:
         try:
             work = pickle.loads(pipe.recv_bytes())
         except Exception as error:  # unpickling imports and runs the user's code
-            pipe.send_bytes(ForkingPickler.dumps((f"{type(error).__name__}: {error}", None)))
+            _send(pipe, (f"{type(error).__name__}: {error}", None))
             return
         # The parent then knows that later ends are a task's fault and not the start's.
-        pipe.send_bytes(ForkingPickler.dumps((None, None)))
+        _send(pipe, (None, None))
         while True:
             for task in pipe.recv():
                 try:
-                    answer = ForkingPickler.dumps((None, work(task)))
+                    answer = _packed((None, work(task)))
                 except Exception as error:  # a bug, or a result that cannot be pickled; the parent must hear of it
-                    answer = ForkingPickler.dumps((f"{type(error).__name__}: {error}", None))
-                pipe.send_bytes(answer)
+                    answer = _packed((f"{type(error).__name__}: {error}", None))
+                _send_packed(pipe, *answer)
+
+
+def _packed(value: object) -> tuple[memoryview, list[memoryview]]:
+    """Return a pickle, and the large arrays of the value beside it: they need not be copied into it and out again."""
+    beside: list[memoryview] = []
+
+    def take(buffer: pickle.PickleBuffer) -> bool:
+        view = buffer.raw()
+        if view.nbytes < _BESIDE_BYTES:
+            return True  # stays in the pickle
+        beside.append(view)
+        return False
+
+    file = io.BytesIO()
+    ForkingPickler(file, 5, True, take).dump(value)
+    return file.getbuffer(), beside
+
+
+def _send(pipe: connection.Connection, value: object) -> None:
+    _send_packed(pipe, *_packed(value))
+
+
+def _send_packed(pipe: connection.Connection, text: memoryview, beside: list[memoryview]) -> None:
+    pipe.send_bytes(struct.pack(f"<I{len(beside)}Q", len(beside), *map(len, beside)) + text)
+    for view in beside:
+        while len(view):
+            view = view[os.write(pipe.fileno(), view) :]
+
+
+def _receive(pipe: connection.Connection) -> tuple[Any, int]:
+    """Return what `_send` sent, and its size in bytes."""
+    message = memoryview(pipe.recv_bytes())
+    (count,) = struct.unpack_from("<I", message)
+    sizes = struct.unpack_from(f"<{count}Q", message, 4)
+    beside = []
+    for size in sizes:
+        whole = memoryview(np.empty(size, np.uint8))  # not a bytearray, which would be filled with zeros first
+        view = whole
+        while len(view):
+            num_read = os.readv(pipe.fileno(), [view])
+            if num_read == 0:
+                raise EOFError
+            view = view[num_read:]
+        beside.append(whole.toreadonly())
+    return pickle.loads(message[4 + 8 * count :], buffers=beside), len(message) + sum(sizes)
 
 
 def _end_with_parent() -> None:

@@ -131,6 +131,8 @@ class Work:
                     if self._num_images == 1:
                         raise
                     raise SampleFault(f"field '{name}': {error}") from error
+                # An array travels to the parent beside the pickle, without being copied into it.
+                value = dataclasses.replace(value, data=np.frombuffer(value.data, np.uint8))
                 kinds.append(kind)
             else:
                 _check(name, field, value)

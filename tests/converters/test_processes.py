@@ -8,9 +8,10 @@ import signal
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 
-from converters.processes import DeadWorkerError, run_ordered
+from converters.processes import DeadWorkerError, Pool, run_ordered
 from dataloading import UsageError
 
 
@@ -21,6 +22,29 @@ def square(task: int) -> tuple[int, int]:
 
 def large(task: int) -> bytes:
     return bytes([task]) * (1 << 20)
+
+
+def arrays(task: int) -> dict[str, Any]:
+    return {
+        "small": np.arange(task),
+        "large": np.full(task * 100_003, task, np.uint8),
+        "rows": np.arange(task * 3000).reshape(3, -1),
+        "text": b"bytes",
+    }
+
+
+def dying_with_much_to_say(task: int) -> Any:
+    if task == 5:
+        write = os.write
+
+        def killed(descriptor: int, data: Any) -> int:
+            write(descriptor, data[:1000])
+            os.kill(os.getpid(), signal.SIGKILL)
+            raise AssertionError
+
+        os.write = killed  # type: ignore[assignment]
+        return np.ones(1 << 20, np.uint8)
+    return task
 
 
 def deadly(task: int) -> int:
@@ -104,6 +128,39 @@ def test_large_results_pass() -> None:
     results = list(run_ordered(large, range(20), num_workers=2))
     assert [result[0] for result in results] == list(range(20))
     assert {len(result) for result in results} == {1 << 20}
+
+
+def test_arrays_of_any_size_come_whole() -> None:
+    for task, result in enumerate(run_ordered(arrays, range(30), num_workers=2)):
+        expected = arrays(task)
+        assert result.keys() == expected.keys()
+        assert result["text"] == b"bytes"
+        for name in ("small", "large", "rows"):
+            assert result[name].dtype == expected[name].dtype
+            np.testing.assert_array_equal(result[name], expected[name])
+
+
+def test_a_worker_that_dies_while_it_sends_a_result_is_named_with_its_task() -> None:
+    results = run_ordered(dying_with_much_to_say, range(100), num_workers=1)
+    with pytest.raises(DeadWorkerError, match="SIGKILL") as caught:
+        for _ in results:
+            pass
+    assert caught.value.position == 5
+
+
+def test_a_pool_serves_several_streams_with_the_same_workers() -> None:
+    before = children()
+    with Pool(square, num_workers=2) as pool:
+        first = list(pool.run(range(30)))
+        second = list(pool.run(range(7)))
+        assert [value for value, _ in second] == [task * task for task in range(7)]
+        assert {pid for _, pid in second} <= {pid for _, pid in first}
+        stream = pool.run(range(1000))
+        next(stream)
+        stream.close()
+        assert children() == before
+        assert [value for value, _ in pool.run(range(3))] == [0, 1, 4]
+    assert children() == before
 
 
 def test_a_killed_worker_is_named_with_its_task_instead_of_waited_for() -> None:
