@@ -1,0 +1,100 @@
+"""Arrays on disk are mapped, checked for what they are, and taken sample by sample."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from converters.sources.arrays import Arrays
+from dataloading import ConvertError, FloatField, ImageField, IntField, NDArrayField, UsageError
+
+from .making import samples
+
+NUM = 5
+
+
+def arrays() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {
+        "images": rng.integers(0, 256, (NUM, 6, 4, 3), dtype=np.uint8),
+        "labels": np.arange(NUM, dtype=np.uint8)[:, None],
+        "weight": rng.normal(size=NUM).astype(np.float32),
+        "emb": rng.normal(size=(NUM, 2, 3)).astype(np.float32),
+    }
+
+
+def saved(folder: Path, kind: str) -> list[str]:
+    """The arrays in one of the ways NumPy has."""
+    if kind == "npz":
+        np.savez(folder / "a.npz", **arrays())
+        return [str(folder / "a.npz")]
+    if kind == "compressed":
+        np.savez_compressed(folder / "a.npz", **arrays())
+        return [str(folder / "a.npz")]
+    for name, array in arrays().items():
+        np.save(folder / f"{name}.npy", np.asfortranarray(array) if name == "emb" else array)
+    return [str(folder)] if kind == "folder" else [str(folder / f"{name}.npy") for name in arrays()]
+
+
+@pytest.mark.parametrize("kind", ["npz", "compressed", "folder", "npy"])
+def test_every_way_to_store_arrays_gives_the_same_samples(tmp_path: Path, kind: str) -> None:
+    source = Arrays(saved(tmp_path, kind))
+    fields = dict(source.fields)
+    assert (type(fields["image"]), type(fields["label"]), type(fields["weight"])) == (ImageField, IntField, FloatField)
+    assert fields["emb"] == NDArrayField("float32", (2, 3))
+    assert list(fields)[:2] == ["image", "label"]
+    expected = arrays()
+    found = samples(source)
+    assert len(found) == NUM
+    for index, sample in enumerate(found):
+        np.testing.assert_array_equal(sample["image"], expected["images"][index])
+        assert sample["image"].dtype == np.uint8
+        assert (sample["label"], sample["weight"]) == (index, expected["weight"][index])
+        np.testing.assert_array_equal(sample["emb"], expected["emb"][index])
+
+
+def test_names_choose_images_labels_and_others(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", p=np.zeros((2, 3, 3), np.uint8), q=np.ones((2, 3, 3), np.uint8), k=[4, 5], r=[1.0, 2])
+    source = Arrays([str(tmp_path / "a.npz")], image="q", label="k", names=["r"])
+    assert list(source.fields) == ["image", "label", "r"]
+    assert [(each["image"].min(), each["label"], each["r"]) for each in samples(source)] == [(1, 4, 1.0), (1, 5, 2.0)]
+    with pytest.raises(UsageError, match="--image z: the arrays are p, q, k, r"):
+        Arrays([str(tmp_path / "a.npz")], image="z")
+
+
+def test_the_only_array_like_images_is_taken_as_them(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", pictures=np.zeros((2, 3, 3), np.uint8), n=[1, 2])
+    assert list(Arrays([str(tmp_path / "a.npz")]).fields) == ["image", "n"]
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "words"),
+    [
+        ({"images": np.zeros((2, 3, 3), np.float32)}, UsageError, r"images 'images' is float32 .*expected uint8"),
+        ({"images": np.zeros((2, 3), np.uint8)}, UsageError, r"of shape \(2, 3\); expected uint8 of shape \(N, H, W\)"),
+        ({"labels": np.zeros(2)}, UsageError, "labels 'labels' is float64 .*expected whole numbers"),
+        ({"labels": np.zeros((2, 10), int)}, UsageError, "one a sample"),
+        ({"a": np.zeros(())}, UsageError, "expected samples along its first axis"),
+        ({"a": np.zeros(2), "b": np.zeros(3)}, ConvertError, "different numbers of samples: a 2, b 3"),
+        ({"a": np.array([{}, []], dtype=object)}, ConvertError, "Python objects"),
+        ({}, UsageError, "holds no arrays"),
+    ],
+)
+def test_arrays_that_make_no_samples_are_explained(tmp_path: Path, content: Any, error: Any, words: str) -> None:
+    np.savez(tmp_path / "a.npz", **content)
+    with pytest.raises(error, match=words):
+        Arrays([str(tmp_path / "a.npz")])
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.npz"])
+def test_files_cut_short_or_foreign_are_an_error(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    (np.save if name == "a.npy" else np.savez)(path, np.zeros((100, 8, 8), np.uint8))
+    whole = path.read_bytes()
+    for content in (whole[: len(whole) // 2], b"", b"nonsense"):
+        path.write_bytes(content)
+        with pytest.raises(ConvertError, match=rf"{name} cannot be read as NumPy arrays"):
+            Arrays([str(path)])
