@@ -368,7 +368,7 @@ def _receive(pipe: connection.Connection) -> tuple[Any, int]:
     sizes = struct.unpack_from(f"<{count}Q", message, 4)
     beside = []
     for size in sizes:
-        whole = memoryview(np.empty(size, np.uint8))  # not a bytearray, which would be filled with zeros first
+        whole = np.empty(size, np.uint8).data  # not a bytearray, which would be filled with zeros first
         view = whole
         while len(view):
             num_read = os.readv(pipe.fileno(), [view])
