@@ -7,6 +7,7 @@ says clearly what it got when they fit none of these. Hugging Face datasets hand
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -91,13 +92,37 @@ class _Load:
 
     def __call__(self, index: int) -> Mapping[str, Any]:
         values = by_name(self._dataset[index], self._names)
-        return {name: self._image(value) if name in self._images else value for name, value in values.items()}
+        return {
+            name: self._image(value) if name in self._images else _without_torch(value)
+            for name, value in values.items()
+        }
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Pickled here by value: between processes torch hands tensors over as shared memory, which one receiver
+        # can take once, and there are as many receivers as workers.
+        return _unpacked, (pickle.dumps(self.__dict__),)
 
     def _image(self, value: Any) -> Any:
         # Hugging Face's encoded image; a dict is never an image otherwise.
         if not isinstance(value, Mapping) or set(value) != {"bytes", "path"}:
-            return value
+            return _without_torch(value)
         return value["bytes"] if value["bytes"] is not None else file_bytes(value["path"] or "", os.curdir)
+
+
+def _unpacked(packed: bytes) -> _Load:
+    load = _Load.__new__(_Load)
+    load.__dict__.update(pickle.loads(packed))
+    return load
+
+
+def _without_torch(value: Any) -> Any:
+    """Return a tensor as an array, which a worker can send on; anything else as it is."""
+    if not hasattr(value, "detach"):
+        return value
+    try:
+        return value.detach().cpu().numpy()
+    except (TypeError, RuntimeError):
+        return value  # a dtype that NumPy has not, such as bfloat16: the field will say so
 
 
 def by_name(sample: Any, names: tuple[str, ...]) -> Mapping[str, Any]:

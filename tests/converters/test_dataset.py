@@ -22,6 +22,7 @@ from dataloading import (
     JSONField,
     NDArrayField,
     Reader,
+    TorchTensorField,
     UsageError,
     decode_jpeg,
 )
@@ -169,3 +170,108 @@ def test_a_script_without_main_guard_is_told_what_to_add(tmp_path: Path) -> None
     assert done.returncode == 1
     assert 'A script that converts needs `if __name__ == "__main__":`' in done.stderr
     assert [entry.name for entry in tmp_path.iterdir()] == ["naive.py"]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "words"),
+    [
+        ("photos/", "got str 'photos/'; `beton convert` reads files"),
+        (Path("x.npz"), "`beton convert` reads files"),
+        ({"image": [1], "label": [2]}, r"got a dict with the keys \['image', 'label'\].*StackDataset"),
+        (np.array(3), "a dataset needs len\\(\\), which ndarray refuses"),
+        ((number for number in range(3)), "got generator; put an iterable's samples in a list"),
+        (None, "got NoneType"),
+    ],
+)
+def test_each_kind_of_no_dataset_is_told_its_way_out(tmp_path: Path, dataset: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        write(dataset, tmp_path / "o.beton", {"label": IntField()})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_data_frame_and_iterable_datasets_are_refused_by_name(tmp_path: Path) -> None:
+    import datasets
+    import pandas as pd
+    import torch
+
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self) -> Any:
+            return iter([1])
+
+        def __len__(self) -> int:
+            return 1
+
+    with pytest.raises(UsageError, match=r"a DataFrame gives columns by \[..\], not samples"):
+        write(pd.DataFrame({"label": [1]}), tmp_path / "o.beton", {"label": IntField()})
+    with pytest.raises(UsageError, match="got Stream; put an iterable's samples in a list"):
+        write(Stream(), tmp_path / "o.beton", {"label": IntField()})
+    streamed = datasets.Dataset.from_dict({"label": [1]}).to_iterable_dataset()
+    with pytest.raises(UsageError, match="got IterableDataset"):
+        write(streamed, tmp_path / "o.beton", {"label": IntField()})
+
+
+def test_fields_that_are_no_dict_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="fields must be a dict such as"):
+        write([1], tmp_path / "o.beton", [IntField()])
+
+
+def test_arrays_lists_and_tensors_are_datasets(tmp_path: Path) -> None:
+    import torch
+
+    images = np.random.default_rng(0).integers(0, 256, (3, 5, 4, 3), dtype=np.uint8)
+    raw = converters.ImagePolicy(mode="raw")
+    write(images, tmp_path / "a.beton", {"image": ImageField()}, images=raw)
+    with Reader(tmp_path / "a.beton") as reader:
+        assert bytes(reader.value("image", 2).data) == images[2].tobytes()
+    write(np.arange(4), tmp_path / "b.beton", {"label": IntField()})
+    write([0, 1, 2, 3], tmp_path / "c.beton", {"label": IntField()})
+    # In more than one worker: torch would hand its tensors over once.
+    stacked = torch.utils.data.TensorDataset(torch.arange(4), torch.arange(8.0).reshape(4, 2))
+    fields = {"label": IntField(), "pair": TorchTensorField(torch.float32, (2,))}
+    write(stacked, tmp_path / "d.beton", fields, num_workers=2)
+    with Reader(tmp_path / "d.beton") as reader:
+        np.testing.assert_array_equal(reader.value("pair", 3), np.array([6, 7], np.float32))
+    for name in "bcd":
+        with Reader(tmp_path / f"{name}.beton") as reader:
+            assert reader.column("label").tolist() == [0, 1, 2, 3]
+
+
+def hugging_face() -> Any:
+    import datasets
+
+    features = datasets.Features(
+        {
+            "image": datasets.Image(),
+            "label": datasets.ClassLabel(names=["cat", "dog"]),
+            "other": datasets.Value("string"),
+        }
+    )
+    rows = {
+        "image": [{"bytes": encoded(photo(20, 10, seed=seed), "JPEG"), "path": None} for seed in range(3)],
+        "label": [0, 1, 0],
+        "other": ["a", "b", "c"],
+    }
+    return datasets.Dataset.from_dict(rows, features=features)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_hugging_face_datasets_keep_their_jpegs_and_class_names(tmp_path: Path, num_workers: int) -> None:
+    report = write(hugging_face(), tmp_path / "o.beton", num_workers=num_workers)
+    assert report.kinds == {"transcoded": 3}
+    with Reader(tmp_path / "o.beton") as reader:
+        assert reader.extension is not None
+        assert reader.extension.class_names == ("cat", "dog")
+        assert reader.column("label").tolist() == [0, 1, 0]
+        for index in range(3):
+            expected = pillow_pixels(encoded(photo(20, 10, seed=index), "JPEG"))
+            np.testing.assert_array_equal(decode_jpeg(reader.value("image", index).data), expected)
+    with pytest.raises(UsageError, match="no column 'labels'; it has image, label, other"):
+        write(hugging_face(), tmp_path / "p.beton", {"labels": IntField()})
+
+
+def test_a_hugging_face_dataset_with_a_transform_gives_what_the_transform_gives(tmp_path: Path) -> None:
+    dataset = hugging_face()
+    dataset.set_transform(lambda batch: {"label": [label + 10 for label in batch["label"]]})
+    write(dataset, tmp_path / "o.beton", {"label": IntField()})
+    with Reader(tmp_path / "o.beton") as reader:
+        assert reader.column("label").tolist() == [10, 11, 10]

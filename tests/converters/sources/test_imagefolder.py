@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import converters
 from converters.sources.imagefolder import IMAGE_EXTENSIONS, ImageFolder
 from dataloading import ConvertError
+from tests.support.servers import s3_server
 
 from ..making import class_folders
+from .making import samples
 
 
 def touch(root: Path, *names: str | bytes) -> None:
@@ -98,3 +102,39 @@ def test_provenance_names_the_folder_but_not_where_it_lies(tmp_path: Path) -> No
     root = class_folders(tmp_path / "my photos", {"a": 1, "b": 2})
     provenance = ImageFolder(root).provenance
     assert provenance == {"source": "imagefolder", "source_name": "my photos", "source_samples": 3}
+
+
+def test_a_folder_behind_a_url_is_read_as_the_folder_is(tmp_path: Path, memory: Callable[[str, bytes], str]) -> None:
+    names = ["b/2.jpg", "b/c-d/1.JPG", "b/c/0.png", "b/notes.txt", "a/ü 中.jpg", "loose.jpg"]
+    for name in names:
+        touch(tmp_path, name)
+        (tmp_path / name).write_bytes(name.encode())
+        memory(f"memory://photos/{name}", name.encode())
+    here, there = ImageFolder(tmp_path), ImageFolder("memory://photos/")
+    assert there.class_names == here.class_names
+    assert samples(there) == samples(here)
+    assert [there.name(index) for index in range(4)] == [here.name(index) for index in range(4)]
+    assert sorted(there.ignored) == sorted(here.ignored) == ["b/notes.txt", "loose.jpg"]
+    assert there.provenance == {"source": "imagefolder", "source_name": "photos", "source_samples": 4}
+
+
+def test_a_folder_in_s3_is_converted_by_workers_to_the_same_bytes(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "photos", {"ant": 2, "bee ü": 3})
+    policy, options = converters.ImagePolicy(), converters.Options(num_workers=2)
+    converters.convert(ImageFolder(root), tmp_path / "here.beton", policy=policy, options=options)
+    with s3_server() as store:
+        for path in root.rglob("*.jpg"):
+            store.put(f"photos/{path.relative_to(root)}", path)
+        source = ImageFolder(store.url("photos"))
+        converters.convert(source, tmp_path / "there.beton", policy=policy, options=options)
+        assert (tmp_path / "here.beton").read_bytes() == (tmp_path / "there.beton").read_bytes()
+        store.client.delete_object(Bucket=store.bucket, Key="photos/ant/00.jpg")
+        with pytest.raises(ConvertError, match=r"sample 0 \(ant/00.jpg\): s3://.*cannot be read: it does not exist"):
+            converters.convert(source, tmp_path / "gone.beton", policy=policy, options=options)
+
+
+def test_very_long_paths_are_read(tmp_path: Path) -> None:
+    deep = tmp_path / "class" / "/".join(["d" * 200] * 5)
+    deep.mkdir(parents=True)
+    (deep / ("f" * 200 + ".jpg")).write_bytes(b"x")
+    assert samples(ImageFolder(tmp_path)) == [{"image": b"x", "label": 0}]
