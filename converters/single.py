@@ -212,7 +212,7 @@ class _Run:
             done = record.facts["done"]
             if chain.value != record.facts["chain"]:
                 raise UsageError(
-                    f"the source has changed since {job.path} was begun: of the samples converted already, one of those "
+                    f"the source has changed since {job.path} was begun: of the samples that are done, one of those "
                     f"from {self._describe(int(job.order[first]))} to {self._describe(int(job.order[done - 1]))} has "
                     "another file now (its size or time differs). Restore it, or --overwrite to start anew"
                 )
