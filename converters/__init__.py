@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .dataset import write
     from .encode import Options, convert
-    from .sources.imagefolder import ImageFolder
     from .policy import ImagePolicy
+    from .sources.imagefolder import ImageFolder
 
 __all__ = ["ImageFolder", "ImagePolicy", "Options", "convert", "write"]
 

@@ -21,7 +21,7 @@ from dataloading import ConvertError, Field, FloatField, ImageField, IntField, N
 
 from .base import printable
 from .listing import expand
-from .opening import is_url, name_of
+from .opening import absolute, is_url, name_of
 from .spool import Spool
 
 __all__ = ["Arrays"]
@@ -85,6 +85,7 @@ class Arrays:
     ) -> None:
         self._spools: list[Spool] = []
         self._name = name_of(paths[0])
+        self._path = absolute(paths[0])
         stored: dict[str, _Stored] = {}
         if any(map(is_url, paths)):
             raise UsageError(f"{paths[0]}: arrays are mapped into memory, which a URL cannot be; download it first")
@@ -127,16 +128,16 @@ class Arrays:
         return {"source": "arrays", "source_name": printable(self._name), "source_samples": len(self)}
 
     @property
-    def load(self) -> Callable[[int], Mapping[str, Any]]:
+    def load(self) -> Callable[[Any], Mapping[str, Any]]:
         """See `converters.sources.base.Source`."""
         return _Load(self._arrays, self._fields)
 
     def __len__(self) -> int:
         return self._length
 
-    def task(self, index: int) -> int:
-        """Return the index itself."""
-        return index
+    def task(self, index: int) -> tuple[int, str]:
+        """Return the index and the first file's path."""
+        return index, self._path
 
     def name(self, index: int) -> str:
         """Return the file and the index."""
@@ -223,7 +224,8 @@ class _Load:
         self._fields = dict(fields)
         self._open: dict[str, npt.NDArray[Any]] = {}
 
-    def __call__(self, index: int) -> dict[str, object]:
+    def __call__(self, task: tuple[int, str]) -> dict[str, object]:
+        index = task[0]
         if not self._open:
             self._open = {name: array.open() for name, array in self._arrays.items()}
         values: dict[str, object] = {}

@@ -27,7 +27,7 @@ from dataloading import (
 
 from .base import SampleFault, printable
 from .listing import expand
-from .opening import is_url, name_of, open_stream
+from .opening import absolute, is_url, name_of, open_stream
 
 __all__ = ["BetonFiles", "read_indices"]
 
@@ -103,15 +103,15 @@ class BetonFiles:
     def __len__(self) -> int:
         return len(self._chosen)
 
-    def task(self, index: int) -> tuple[int, int]:
-        """Return file and sample in it."""
+    def task(self, index: int) -> tuple[int, int, str]:
+        """Return the file's number, the sample in it, and the file's path."""
         sample = int(self._chosen[index])
         file = int(np.searchsorted(self._ends, sample, side="right"))
-        return file, sample - (int(self._ends[file - 1]) if file else 0)
+        return file, sample - (int(self._ends[file - 1]) if file else 0), absolute(self.paths[file])
 
     def name(self, index: int) -> str:
         """Return the file and the sample's number in it."""
-        file, sample = self.task(index)
+        file, sample, _ = self.task(index)
         return f"{printable(name_of(self.paths[file]))}[{sample}]"
 
     def _of_classes(
@@ -196,8 +196,8 @@ class _Load:
         self._relabelled = relabelled
         self._open: dict[int, Reader] = {}
 
-    def __call__(self, task: tuple[int, int]) -> dict[str, object]:
-        file, sample = task
+    def __call__(self, task: tuple[int, int, str]) -> dict[str, object]:
+        file, sample, _ = task
         try:
             reader = self._open.get(file)
             if reader is None:

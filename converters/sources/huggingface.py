@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from dataloading import ConvertError, Field, UsageError
@@ -18,7 +19,7 @@ from .base import SampleFault, printable
 from .listing import expand, list_folder
 from .opening import child, exists, folder_of, is_folder, name_of, normalised, open_stream
 from .tables import ARROW_ENDINGS, Rows, Tables, import_pyarrow
-from .values import typed_value
+from .values import gathered, typed_value
 
 __all__ = ["HuggingFace"]
 
@@ -103,8 +104,8 @@ class HuggingFace:
     def __len__(self) -> int:
         return len(self._table)
 
-    def task(self, index: int) -> tuple[int, int]:
-        """Return file and row."""
+    def task(self, index: int) -> tuple[int, int, str]:
+        """Return the file's number, the row and the file's path."""
         return self._table.task(index)
 
     def name(self, index: int) -> str:
@@ -242,13 +243,14 @@ class _Load:
         self._specs = specs
         self._root = root
 
-    def __call__(self, task: tuple[int, int]) -> dict[str, object]:
-        row = self._rows.row(*task)
-        values = {}
-        for spec in self._specs:
+    def __call__(self, task: tuple[int, int, str]) -> dict[str, object]:
+        row = self._rows.row(*task[:2])
+
+        def read(spec: FieldSpec) -> object:
             try:
-                values[spec.name] = typed_value(spec, row[spec.column], self._root)
+                return typed_value(spec, row[spec.column], self._root)
             except SampleFault as error:
                 text = str(error)
                 raise SampleFault(text if text.startswith("field ") else f"field '{spec.name}': {text}") from error
-        return values
+
+        return gathered((spec.name, partial(read, spec)) for spec in self._specs)

@@ -17,7 +17,7 @@ from .base import SampleFault, printable
 from .blocks import Texts
 from .imagefolder import IMAGE_EXTENSIONS, ImageFolder
 from .listing import list_folder
-from .opening import Identity, Ranges, child, identity, is_folder, normalised, open_stream, read_file
+from .opening import Identity, Ranges, absolute, child, identity, is_folder, normalised, open_stream, read_file
 from .tarindex import Member, members
 
 __all__ = ["ImageNetTrain", "ImageNetVal"]
@@ -73,7 +73,7 @@ class _Images:
         return printable(self._names[index])
 
     def _add_path(self, path: str, known: Identity | None) -> int:
-        self._paths.append(path)
+        self._paths.append(absolute(path))
         self._identities.append(known)
         return len(self._paths) - 1
 
@@ -93,12 +93,13 @@ class _Load:
 
     def __call__(self, task: tuple[str, int, int, Identity | None, int]) -> dict[str, object]:
         path, start, size, known, label = task
-        if known is not None:
-            return {"image": self._ranges.read(path, start, size, known), "label": label}
         try:
-            return {"image": read_file(path), "label": label}
+            data = read_file(path) if known is None else self._ranges.read(path, start, size, known)
         except OSError as error:
-            raise SampleFault(f"cannot be read: {error.strerror or error}") from error
+            raise SampleFault(f"cannot be read: {error.strerror or error}", values={"label": label}) from error
+        except SampleFault as error:
+            raise SampleFault(str(error), values={"label": label}) from error
+        return {"image": data, "label": label}
 
 
 class ImageNetTrain(_Images):

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from dataloading import ConvertError, Field, ImageField, IntField, UsageError
 
 from ..field_grammar import FieldSpec, fields_of
 from .base import SampleFault, printable
-from .opening import folder_of, name_of, normalised
+from .opening import absolute, folder_of, name_of, normalised
 from .records import Records, TextRows
 from .tables import Rows, Tables
-from .values import file_bytes, typed_value
+from .values import file_bytes, gathered, resolved, typed_value
 
 __all__ = ["Manifest", "label_names"]
 
@@ -93,6 +94,8 @@ class Manifest:
             raise ConvertError(f"{printable(self.path)} lists no samples")
         if random_access and isinstance(self._table, Tables):
             self._table.make_random(self._wanted())
+        self._reader = self._open()
+        self._last = (-1, "")
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -108,31 +111,37 @@ class Manifest:
     @property
     def load(self) -> Callable[[Any], Mapping[str, Any]]:
         """See `converters.sources.base.Source`."""
-        table = self._table
-        reader = table.records() if isinstance(table, TextRows) else table.rows(self._wanted())
         labels = None if self.class_names is None else {name: label for label, name in enumerate(self.class_names)}
         assert self.image_column is not None
-        return _Load(reader, self.image_column, self.label_column, labels, tuple(self._specs.values()), self._root)
+        return _Load(
+            self._open(), self.image_column, self.label_column, labels, tuple(self._specs.values()), self._root
+        )
 
     def __len__(self) -> int:
         return len(self._table)
 
-    def task(self, index: int) -> tuple[int, int]:
-        """Return where the row lies."""
-        return self._table.task(index)
+    def task(self, index: int) -> tuple[int, int, str]:
+        """Return where the row lies, and the image's place, empty where the row has none."""
+        place = self._table.task(index)
+        path = self._image_path(index)
+        return place[0], place[1], absolute(resolved(path, self._root)) if path else ""
 
     def name(self, index: int) -> str:
-        """Return the path in the row, or its number where it cannot be read."""
+        """Return the path in the row, or its number where it has none."""
+        return printable(self._image_path(index)) or f"row {index}"
+
+    def _image_path(self, index: int) -> str:
+        if self._last[0] != index:  # name and task are asked for in turn
+            try:
+                value = _row(self._reader, self._table.task(index)).get(str(self.image_column))
+            except SampleFault:
+                value = None
+            self._last = (index, value if isinstance(value, str) else "")
+        return self._last[1]
+
+    def _open(self) -> Records | Rows:
         table = self._table
-        try:
-            if isinstance(table, TextRows):
-                row = table.records().record(*table.task(index))
-            else:
-                row = table.rows(self._wanted()).row(*table.task(index))
-        except SampleFault:
-            return f"row {index}"
-        value = row.get(str(self.image_column))
-        return printable(value) if isinstance(value, str) and value else f"row {index}"
+        return table.records() if isinstance(table, TextRows) else table.rows(self._wanted())
 
     def _wanted(self) -> list[str]:
         columns = [self.image_column, self.label_column, *(spec.column for spec in self._specs.values())]
@@ -208,6 +217,10 @@ def label_names(labels: Iterable[Any], given: Sequence[str] | None) -> list[str]
     return sorted(names)
 
 
+def _row(reader: Records | Rows, task: tuple[int, int, str] | tuple[int, int]) -> Mapping[str, Any]:
+    return reader.record(task[0], task[1]) if isinstance(reader, Records) else reader.row(task[0], task[1])
+
+
 class _Load:
     """Reads a row and the file it names; what travels to the workers."""
 
@@ -228,21 +241,22 @@ class _Load:
         self._specs = specs
         self._root = root
 
-    def __call__(self, task: tuple[int, int]) -> dict[str, object]:
-        row = self._reader.record(*task) if isinstance(self._reader, Records) else self._reader.row(*task)
+    def __call__(self, task: tuple[int, int, str]) -> dict[str, object]:
+        row = _row(self._reader, task)
         path = self._cell(row, self._image_column)
         if not isinstance(path, str):
             raise SampleFault(f"column '{self._image_column}': expected a path, got {path!r}")
-        values: dict[str, object] = {"image": file_bytes(path, self._root)}
+        readers: list[tuple[str, Callable[[], object]]] = [("image", partial(file_bytes, path, self._root))]
         if self._label_column is not None:
-            values["label"] = self._label(self._cell(row, self._label_column))
-        for spec in self._specs:
-            value = self._cell(row, spec.column)
-            if isinstance(value, str) and self._are_cells and not spec.is_file:
-                values[spec.name] = spec.from_text(value)
-            else:
-                values[spec.name] = typed_value(spec, value, self._root)
-        return values
+            readers.append(("label", lambda: self._label(self._cell(row, str(self._label_column)))))
+        readers += [(spec.name, partial(self._value, row, spec)) for spec in self._specs]
+        return gathered(readers)
+
+    def _value(self, row: Mapping[str, Any], spec: FieldSpec) -> object:
+        value = self._cell(row, spec.column)
+        if isinstance(value, str) and self._are_cells and not spec.is_file:
+            return spec.from_text(value)
+        return typed_value(spec, value, self._root)
 
     def _cell(self, row: Mapping[str, Any], column: str) -> Any:
         if column not in row:

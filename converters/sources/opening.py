@@ -23,8 +23,8 @@ from dataloading import ConvertError, UsageError
 from .base import SampleFault, printable
 
 __all__ = [
-    "NUM_TRIES", "Identity", "Ranges", "child", "exists", "folder_of", "identity", "is_folder", "is_url", "name_of",
-    "normalised", "open_stream", "patiently", "read_file",
+    "NUM_TRIES", "Identity", "Ranges", "absolute", "child", "exists", "folder_of", "identity", "is_folder", "is_url",
+    "name_of", "normalised", "open_stream", "patiently", "read_file",
 ]  # fmt: skip
 
 NUM_TRIES = 3
@@ -117,6 +117,14 @@ def identity(path: str) -> Identity:
         return Identity(int(size))
     status = _locally(path, lambda: os.stat(path))  # noqa: PTH116
     return Identity(status.st_size, status.st_mtime_ns)
+
+
+def absolute(path: str) -> str:
+    """Return the full path of a file of this machine; a URL as it is.
+
+    A task that names its file so lets the engine see that the file has changed since an interrupted conversion.
+    """
+    return path if is_url(path) else os.path.abspath(path)  # noqa: PTH100 - links stay links
 
 
 def exists(path: str) -> bool:

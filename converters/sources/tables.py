@@ -15,7 +15,7 @@ from typing import Any
 from dataloading import ConvertError, UsageError
 
 from .base import SampleFault, printable
-from .opening import is_url, open_stream
+from .opening import absolute, is_url, open_stream
 from .spool import Spool
 
 __all__ = ["ARROW_ENDINGS", "Rows", "Tables", "import_pyarrow"]
@@ -62,6 +62,7 @@ class Tables:
         self.schema: Any = None
         self._ends: list[int] = []
         self._spool: Spool | None = None
+        self._origins: tuple[list[str], list[int]] = (self.paths, self._ends)
         total = 0
         for path in self.paths:
             try:
@@ -80,10 +81,12 @@ class Tables:
     def __len__(self) -> int:
         return self._ends[-1]
 
-    def task(self, index: int) -> tuple[int, int]:
-        """Return the number of the file and the row in it."""
+    def task(self, index: int) -> tuple[int, int, str]:
+        """Return the number of the file, the row in it, and the path of the file that the row comes from."""
+        paths, ends = self._origins
+        origin = absolute(paths[bisect.bisect_right(ends, index)])
         file = bisect.bisect_right(self._ends, index)
-        return file, index - (self._ends[file - 1] if file else 0)
+        return file, index - (self._ends[file - 1] if file else 0), origin
 
     def values(self, column: str) -> Iterator[Any]:
         """Yield a column's values as pyarrow arrays, in the order of the rows; in bounded memory."""

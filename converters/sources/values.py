@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..field_grammar import FieldSpec
 from .base import SampleFault, printable
 from .opening import child, is_url, normalised, read_file
 
-__all__ = ["file_bytes", "resolved", "typed_value"]
+__all__ = ["file_bytes", "gathered", "resolved", "typed_value"]
+
+
+def gathered(readers: Iterable[tuple[str, Callable[[], object]]]) -> dict[str, object]:
+    """Return what each reader returns, by name.
+
+    Raises
+    ------
+    SampleFault
+        The first of the readers', with the values of those that had none: what a placeholder keeps.
+    """
+    values: dict[str, object] = {}
+    fault: SampleFault | None = None
+    for name, read in readers:
+        try:
+            values[name] = read()
+        except SampleFault as error:
+            fault = fault or error
+    if fault is not None:
+        raise SampleFault(str(fault), values=values) from fault
+    return values
 
 
 def resolved(path: str, root: str) -> str:

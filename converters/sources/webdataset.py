@@ -11,6 +11,7 @@ import io
 import re
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,8 +22,9 @@ from ..field_grammar import FieldSpec, fields_of, parse_field
 from .base import SampleFault, printable
 from .blocks import Texts
 from .listing import expand
-from .opening import Identity, Ranges, identity, name_of, open_stream
+from .opening import Identity, Ranges, absolute, identity, name_of, open_stream
 from .tarindex import Member, members
+from .values import gathered
 
 __all__ = ["IMAGE_ENDINGS", "WebDataset", "parse_map"]
 
@@ -134,13 +136,13 @@ class WebDataset:
     @property
     def load(self) -> Callable[[Any], Mapping[str, Any]]:
         """See `converters.sources.base.Source`."""
-        return _Load(tuple(self._specs.values()), self.paths, self._identities)
+        return _Load(tuple(self._specs.values()), self._identities)
 
     def __len__(self) -> int:
         return len(self._shard_of)
 
-    def task(self, index: int) -> tuple[int, list[tuple[int, int]], dict[str, str]]:
-        """Return the shard, where each field's bytes lie in it, and why some are missing."""
+    def task(self, index: int) -> tuple[int, str, list[tuple[int, int]], dict[str, str]]:
+        """Return the shard's number and path, where each field's bytes lie in it, and why some are missing."""
         first = index * self._width
         places = []
         missing = {}
@@ -150,7 +152,8 @@ class WebDataset:
                 seen = f", only {self._seen[index]}" if index in self._seen else ""
                 missing[name] = f"it has no {wanted}{seen}"
             places.append((self._starts[first + column], self._sizes[first + column]))
-        return self._shard_of[index], places, missing
+        shard = self._shard_of[index]
+        return shard, absolute(self.paths[shard]), places, missing
 
     def name(self, index: int) -> str:
         """Return shard and key."""
@@ -244,18 +247,19 @@ def _samples(path: str) -> Iterator[_Sample]:
 class _Load:
     """Reads a sample's files by offset; what travels to the workers."""
 
-    def __init__(self, specs: tuple[FieldSpec, ...], paths: list[str], identities: list[Identity]) -> None:
+    def __init__(self, specs: tuple[FieldSpec, ...], identities: list[Identity]) -> None:
         self._specs = specs
-        self._paths = paths
         self._identities = identities
         self._ranges = Ranges()
 
-    def __call__(self, task: tuple[int, list[tuple[int, int]], dict[str, str]]) -> dict[str, object]:
-        shard, places, missing = task
-        values = {}
-        for spec, (start, size) in zip(self._specs, places, strict=True):
+    def __call__(self, task: tuple[int, str, list[tuple[int, int]], dict[str, str]]) -> dict[str, object]:
+        shard, path, places, missing = task
+
+        def read(spec: FieldSpec, start: int, size: int) -> object:
             if spec.name in missing:
                 raise SampleFault(f"field '{spec.name}': {missing[spec.name]}")
-            data = self._ranges.read(self._paths[shard], start, size, self._identities[shard])
-            values[spec.name] = spec.from_bytes(data)
-        return values
+            return spec.from_bytes(self._ranges.read(path, start, size, self._identities[shard]))
+
+        return gathered(
+            (spec.name, partial(read, spec, *place)) for spec, place in zip(self._specs, places, strict=True)
+        )

@@ -12,6 +12,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from converters.sources.arrays import Arrays
+from converters.sources.huggingface import HuggingFace
+from converters.sources.imagefolder import ImageFolder
+from converters.sources.imagenet import ImageNetTrain
+from converters.sources.manifest import Manifest
+from converters.sources.webdataset import WebDataset
 from dataloading import Reader
 from dataloading.cli import beton
 
@@ -89,6 +95,34 @@ def test_no_samples_are_an_error_and_no_file(tmp_path: Path) -> None:
     message = run("manifest", tmp_path / "m.csv", tmp_path / "o.beton", "--num-workers", 16, code=1)
     assert "lists no samples" in message
     assert not (tmp_path / "o.beton").exists()
+
+
+def test_an_image_that_is_gone_gets_a_placeholder_with_its_label(tmp_path: Path) -> None:
+    (tmp_path / "1.jpg").write_bytes(jpeg(1))
+    (tmp_path / "m.csv").write_text("path,label,n\n1.jpg,5,1\nnone.jpg,7,2\n")
+    shard = tar_of(tmp_path / "w.tar", [("1.jpg", jpeg(1)), ("1.cls", b"5"), ("2.txt", b""), ("2.cls", b"7")])
+    for words in (["manifest", tmp_path / "m.csv", "--field", "n=int"], ["webdataset", shard]):
+        kind, src, *more = words
+        out = tmp_path / f"{kind}.beton"
+        run(kind, *more, src, out, "--on-error", "placeholder", "--num-workers", 0, "-q")
+        with Reader(out) as reader:
+            assert reader.column("label").tolist() == [5, 7]
+
+
+def test_a_file_changed_since_an_interruption_is_seen(tmp_path: Path) -> None:
+    # The engine compares size and age of the files that a task names.
+    for kind, src, *_ in sources(tmp_path).values():
+        source = {
+            "imagefolder": lambda src: ImageFolder(src),
+            "imagenet": lambda src: ImageNetTrain(src) if src.endswith(".tar") else ImageFolder(f"{tmp_path}/photos"),
+            "webdataset": lambda src: WebDataset([src]),
+            "huggingface": lambda src: HuggingFace([src], random_access=True),
+            "manifest": lambda src: Manifest(src),
+            "arrays": lambda src: Arrays([src]),
+        }[kind](src)
+        named = [item for item in source.task(1) if isinstance(item, str)]
+        assert named, kind
+        assert all(Path(item).is_absolute() and Path(item).is_file() for item in named), (kind, named)
 
 
 def test_words_after_map_and_field_belong_to_them(tmp_path: Path) -> None:

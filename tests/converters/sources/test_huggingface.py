@@ -193,5 +193,5 @@ def test_images_are_not_decoded_in_the_parent(parquet: str, monkeypatch: pytest.
 
     monkeypatch.setattr(Image, "open", never)
     source = HuggingFace([parquet])
-    assert [source.task(index) for index in range(NUM)] == [(0, index) for index in range(NUM)]
+    assert [source.task(index) for index in range(NUM)] == [(0, index, parquet) for index in range(NUM)]
     assert samples(source) == expected()
