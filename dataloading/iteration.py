@@ -76,7 +76,7 @@ class Engines:
             if (begun, 0) == (epoch, consumed):
                 self._in_use.add(engine)
                 return engine
-            engine.stop()
+            self._end(engine)
         stopped = threading.Event()
         engine = Engine(
             self._jobs(epoch, consumed, stopped),
@@ -98,16 +98,21 @@ class Engines:
     def stop(self, engine: Engine[BatchJob]) -> None:
         """Stop one engine and drop what it has prefetched."""
         self._in_use.discard(engine)
-        engine.stop()
+        self._end(engine)
 
     def stop_all(self) -> None:
         """Stop all of them, and wait for copies to the device."""
         if self._waiting is not None:
-            self._waiting[0].stop()
+            self._end(self._waiting[0])
             self._waiting = None
         while self._in_use:
-            self._in_use.pop().stop()
+            self._end(self._in_use.pop())
         self._recipe.transfer.drain()
+
+    def _end(self, engine: Engine[BatchJob]) -> None:
+        engine.stop()
+        if self._storage is not None:
+            self._storage.cache.release_dropped()  # the pins of batches that nobody finishes any more
 
     def _jobs(self, epoch: int, consumed: int, stopped: threading.Event) -> Iterator[BatchJob]:
         """Give the jobs of this epoch from `consumed` on, then those of the epochs that follow."""

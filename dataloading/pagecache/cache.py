@@ -102,6 +102,7 @@ class PageCache:
         self.files = tuple(files)
         self.cache_bytes = cache_bytes
         self._grows = grows
+        self._exempt: set[int] = set()
         self._exempt_bytes = 0
         # Units have one number over all page files: that of the page file's first one plus the place in it.
         self._firsts = np.cumsum([0, *(each.table.num_units for each in store.files)])
@@ -139,7 +140,7 @@ class PageCache:
         parts = [np.minimum(first + step, last) for step in range(longest + 1)]
         return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
 
-    def addresses_are_there(self, units: Units) -> bool:
+    def are_there(self, units: Units) -> bool:
         """Whether all units are there now, for tests and statistics."""
         return all((part.table.state[places] == READY).all() for part, places in self._parts(units))
 
@@ -160,6 +161,10 @@ class PageCache:
     @property
     def taken_bytes(self) -> int:
         """Room that units take now, those of other datasets in the same folder included."""
+        with self._roster.locked():
+            return self._taken_bytes()
+
+    def _taken_bytes(self) -> int:
         return sum(each.taken_bytes for each in [*self._store.files, *self._store.strangers()])
 
     # ---- what is needed when
@@ -206,7 +211,7 @@ class PageCache:
         """Say that nothing is needed by this owner any more."""
         if self._roster.is_closed:
             return
-        self._release_dropped()
+        self.release_dropped()
         self._fetchers.forget(owner)
         with self._roster.locked():
             self._planned.pop(owner, None)
@@ -240,7 +245,10 @@ class PageCache:
             `stopped` said so.
         """
         if exempt:
-            self._exempt_bytes += self.num_bytes_of(units)
+            with self._changed:
+                new = [unit for unit in units.tolist() if unit not in self._exempt]
+                self._exempt.update(new)
+                self._exempt_bytes += self.num_bytes_of(np.array(new, np.int64))
         self._reserve(units, stopped, count=not exempt)
         try:
             self._complete(units, stopped)
@@ -251,14 +259,15 @@ class PageCache:
     def release(self, units: Units) -> None:
         """Take pins back."""
         self.release_later(units)
-        self._release_dropped()
+        self.release_dropped()
         self._fetchers.wake()
 
     def release_later(self, units: Units) -> None:
         """Take pins back when the lock is held next; for finalizers, which must not wait for it."""
         self._dropped.append(units)
 
-    def _release_dropped(self) -> None:
+    def release_dropped(self) -> None:
+        """Take back the pins of `release_later`."""
         if self._dropped and not self._roster.is_closed:
             with self._roster.locked():
                 while self._dropped:
@@ -291,7 +300,7 @@ class PageCache:
     def _try_reserve(self, units: Units) -> bool:
         """Pin all units if there is room, else none."""
         parts = list(self._parts(units))
-        self._release_dropped()
+        self.release_dropped()
         with self._roster.locked():
             absent = sum(
                 int(np.count_nonzero(page_file.table.state[places] == ABSENT)) * page_file.unit_bytes
@@ -429,7 +438,7 @@ class PageCache:
         """Evict until `needed` bytes more are within the bound; False (and nothing is evicted) if that cannot be."""
         if self.cache_bytes is None:
             return True
-        excess = self.taken_bytes + needed - self.cache_bytes - self._exempt_bytes
+        excess = self._taken_bytes() + needed - self.cache_bytes - self._exempt_bytes
         return excess <= 0 or self._evict(excess, alive, ahead=ahead)
 
     def _evict(self, excess: int, alive: dict[int, int], *, ahead: bool) -> bool:

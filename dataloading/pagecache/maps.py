@@ -11,7 +11,7 @@ import weakref
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["give_back", "map_shared"]
+__all__ = ["give_back", "map_shared", "read_no_neighbours"]
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -64,6 +64,17 @@ def give_back(part: Bytes) -> None:
     if _libc().madvise(part.ctypes.data, part.nbytes, mmap.MADV_REMOVE):
         code = ctypes.get_errno()
         raise OSError(code, f"cannot give back {part.nbytes} bytes: {os.strerror(code)}")
+
+
+def read_no_neighbours(part: Bytes) -> None:
+    """Tell the system that a map is read here and there: what lies beside a page that is touched is not read as well.
+
+    Parameters
+    ----------
+    part : uint8 array
+        A whole map of a file.
+    """
+    _libc().madvise(part.ctypes.data, part.nbytes, mmap.MADV_RANDOM)
 
 
 @functools.cache

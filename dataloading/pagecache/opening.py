@@ -19,6 +19,7 @@ from dataloading.format import extension as ext
 from dataloading.format.layout import DESCRIPTOR, HEADER, align_up, parse_header
 
 from .cache import CachedFile, PageCache
+from .maps import read_no_neighbours
 from .memory import MemoryStore
 from .sources import Blocks, LocalSource, RemoteSource, Retry, Source, is_url
 from .stores import FolderStore, Store, num_units
@@ -73,7 +74,7 @@ class CachedOpener:
             The folder cannot be used.
         """
         with ThreadPoolExecutor(_NUM_CONNECTIONS, thread_name_prefix="beton-open") as pool:
-            local = {path: Reader(path) for path in paths if not is_url(path)}
+            local = {path: _open_local(path) for path in paths if not is_url(path)}
             sources = list(pool.map(self._source, paths))
             page_sizes = list(pool.map(_page_size, sources, (local.get(path) for path in paths)))
             store, files = self._store(sources, page_sizes)
@@ -144,6 +145,16 @@ class CachedOpener:
 
     def _units(self, file: int, start: int, stop: int) -> npt.NDArray[np.int64]:
         return self.cache.units_of(np.array([file]), np.array([start], np.uint64), np.array([stop - start], np.uint64))
+
+
+def _open_local(path: str) -> Reader:
+    """Open a file whose tables are read through its map, and nothing else, so that its pages stay out of memory."""
+    reader = Reader(path)
+    read_no_neighbours(reader.data)
+    with open(path, "rb") as file:
+        for start, stop in ((0, reader.table_end), (reader.header.alloc_table_ptr, reader.num_bytes)):
+            os.posix_fadvise(file.fileno(), start, stop - start, os.POSIX_FADV_WILLNEED)
+    return reader
 
 
 def _page_size(source: Source, reader: Reader | None) -> int:
