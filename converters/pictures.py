@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,13 +9,12 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
-from dataloading import DecodeError, EncodedImage, MaskField, Reader, decode_jpeg, label_field
+from dataloading import DecodeError, EncodedImage, MaskField, Reader, decode_image, label_field
 
 from .inspect_file import find_sample
 
 __all__ = ["contact_sheet", "decode_sample", "decode_stored", "viewable"]
 
-_JPEG, _RAW = 0, 1
 _CELL, _CAPTION, _GAP = 160, 18, 6
 _PAPER, _INK, _BAD = (250, 250, 250), (40, 40, 40), (200, 30, 30)
 
@@ -69,33 +67,7 @@ def decode_stored(image: EncodedImage) -> npt.NDArray[Any]:
     DecodeError
         If its file is damaged, or of another size or kind than it declares.
     """
-    shape = (image.height, image.width, image.channels)
-    if image.mode == _RAW:
-        raw: npt.NDArray[Any] = np.frombuffer(image.data, np.dtype(image.dtype).newbyteorder("<")).reshape(shape)
-        return raw
-    pixels = decode_jpeg(image.data)[..., : image.channels] if image.mode == _JPEG else _decode_png(image)
-    if pixels.shape != shape or pixels.dtype != image.dtype:
-        raise DecodeError(
-            f"the stored file has {_words(pixels.shape, pixels.dtype)}, the sample table says "
-            f"{_words(shape, np.dtype(image.dtype))}"
-        )
-    return pixels
-
-
-def _words(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
-    channels = "" if shape[2] == 3 and dtype == np.uint8 else f", {shape[2]} {dtype} channels"
-    return f"{shape[1]}x{shape[0]} pixels{channels}"
-
-
-def _decode_png(image: EncodedImage) -> npt.NDArray[Any]:
-    try:
-        with Image.open(io.BytesIO(bytes(image.data)), formats=["PNG"]) as picture:
-            pixels = np.asarray(picture)
-    except (OSError, SyntaxError, ValueError) as error:
-        raise DecodeError(f"the PNG does not decode: {error}") from error
-    # Pillow gives 16-bit gray as 32-bit numbers in some versions.
-    pixels = pixels.astype(np.uint16) if pixels.dtype == np.int32 else pixels
-    return pixels if pixels.ndim == 3 else pixels[:, :, None]
+    return decode_image(image).reshape(image.height, image.width, image.channels)
 
 
 def viewable(pixels: npt.NDArray[Any], *, is_mask: bool = False) -> npt.NDArray[np.uint8]:
@@ -113,7 +85,8 @@ def viewable(pixels: npt.NDArray[Any], *, is_mask: bool = False) -> npt.NDArray[
     uint8[height, width, 3]
     """
     if is_mask:
-        return _class_colours()[pixels[..., 0] & 0xFF]
+        coloured: npt.NDArray[np.uint8] = _class_colours()[pixels[..., 0] & 0xFF]
+        return coloured
     if pixels.dtype == np.uint16:
         pixels = (pixels >> 8).astype(np.uint8)
     return np.repeat(pixels[..., :1], 3, axis=2) if pixels.shape[2] < 3 else pixels[..., :3]

@@ -145,7 +145,7 @@ class Donor:
     def read(self, position: int, size: int) -> Bytes:
         """Return ``size`` bytes of the file from ``position`` on, a copy of its own."""
         data = np.empty(size, np.uint8)
-        view = memoryview(data)
+        view = data.data
         while len(view):
             got = os.preadv(self._fd, [view], position)
             if got == 0:
@@ -188,7 +188,7 @@ class Donor:
             os.close(self._fd)
 
 
-def _heads(records: npt.NDArray[np.generic], field: Field) -> list[tuple[int | float, ...]]:
+def _heads(records: npt.NDArray[Any], field: Field) -> list[tuple[int | float, ...]]:
     names = records.dtype.names
     if names is None:
         return [()] * len(records) if field.has_data else [(value,) for value in records.tolist()]

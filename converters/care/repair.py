@@ -234,8 +234,10 @@ def _lost_fields(reader: Reader, sample: int, damage: _Damage) -> tuple[str, ...
         is_image = isinstance(field, ImageField)
         if faults or (is_image and sample in damage.lost_sizes) or damage.covers(start, start + size):
             lost.add(name)
-        if name in lost and is_image and not int(reader.column(name)[sample : sample + 1]["width"][0]):
-            return None
+        if name in lost and is_image:
+            _, width, height, _ = reader.column(name)[sample].item()
+            if not (width and height):
+                return None
     return tuple(name for name in reader.fields if name in lost)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +135,9 @@ def upgrade(
         )
 
 
-def _recoded(donor: Donor, images: list[str], num_workers: int, counts: dict[str, int]) -> Iterator[Any]:
+def _recoded(
+    donor: Donor, images: list[str], num_workers: int, counts: dict[str, int]
+) -> Generator[tuple[dict[str, Stored], dict[str, Stored]], None, None]:
     """Yield each sample as it is stored, images apart, and its images in their new form."""
     tasks = ((start, min(start + _TASK, len(donor))) for start in range(0, len(donor), _TASK))
     results = run_ordered(_Recode(donor.path, images), tasks, num_workers=num_workers)
