@@ -86,7 +86,6 @@ def test_files_that_are_not_one_dataset_are_refused(files: list[Path], tmp_path:
 
 @pytest.mark.parametrize("labels", [[0, 1, 1, 2], [number % 60 for number in range(200)], [5] * 3])
 def test_a_histogram_is_a_picture_and_equal_files_give_equal_ones(labels: list[int], tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     path = write_file(tmp_path / "a.beton", labels)
     for name in ("x.png", "y.png"):
         done = run(info, path, "--histogram", tmp_path / name)
@@ -97,7 +96,6 @@ def test_a_histogram_is_a_picture_and_equal_files_give_equal_ones(labels: list[i
 
 
 def test_a_histogram_needs_images_and_a_kind_of_picture(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     path = write_file(tmp_path / "a.beton", [0], names=("label",))
     with pytest.raises(UsageError, match="has no images"):
         run(info, path, "--histogram", tmp_path / "x.png")
