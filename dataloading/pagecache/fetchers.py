@@ -36,6 +36,7 @@ class Fetchers:
         self._ahead: deque[tuple[object, int]] = deque()
         self._threads: set[threading.Thread] = set()
         self._no_room = False
+        self._num_wakes = 0
         self._closed = False
 
     def want(self, units: Iterable[int]) -> None:
@@ -59,7 +60,9 @@ class Fetchers:
 
     def wake(self) -> None:
         """Go on with what is planned: there may be room now."""
-        self._no_room = False
+        with self._lock:
+            self._no_room = False
+            self._num_wakes += 1
         self._start()
 
     def close(self) -> None:
@@ -91,6 +94,7 @@ class Fetchers:
         while True:
             with self._lock:
                 owner: object = None
+                num_wakes = self._num_wakes
                 ahead = not self._urgent
                 if self._urgent:
                     unit = self._urgent.popleft()
@@ -105,4 +109,5 @@ class Fetchers:
                     self._queued.discard(unit)
                 elif not done and not self._closed:
                     self._ahead.appendleft((owner, unit))
-                    self._no_room = True
+                    # Unless room was made since it was looked for: whoever did that will not say so again.
+                    self._no_room = num_wakes == self._num_wakes
