@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 import dataloading
-from dataloading import ConvertError
+from dataloading import ConvertError, UsageError
 from dataloading.cli import note
 
 from .delivery import has_begun, make_file
@@ -66,9 +66,11 @@ def convert(source: Source, path: str | os.PathLike[str], *, policy: ImagePolicy
     path = normalised(path) if is_url(path) else path
     if not options.is_sharded:
         check_target(path, options)
+    _check_error_log(options)
     order = sample_order(len(source), options)
     if len(order) == 0:
-        raise ConvertError(f"there is nothing to write: the source has {len(source)} samples, limit={options.limit}")
+        limit = "" if options.limit is None else f", of which limit={options.limit} takes none"
+        raise ConvertError(f"there is nothing to write: the source has {len(source):,} samples{limit}")
     source = settled(source, policy, order)
     start = time.monotonic()
     report = Report(path=path)
@@ -125,6 +127,19 @@ def _provenance(source: Source, policy: ImagePolicy, options: Options) -> dict[s
         "shuffle": options.shuffle,
         "seed": options.seed,
     }
+
+
+def _check_error_log(options: Options) -> None:
+    """Refuse a list of errors that could not be written, before hours of work and not after them."""
+    if options.error_log is None:
+        return
+    folder = os.path.dirname(options.error_log) or os.curdir  # noqa: PTH120
+    if os.path.isdir(options.error_log):  # noqa: PTH112
+        raise UsageError(f"error_log is a file to write, and {options.error_log} is a folder; name a file in it")
+    if not os.path.isdir(folder):  # noqa: PTH112
+        raise UsageError(f"the folder {folder} of error_log does not exist; make it first")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"error_log cannot be written: there is no permission to make files in {folder}")
 
 
 def _save_faults(report: Report, options: Options) -> None:

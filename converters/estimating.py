@@ -21,12 +21,13 @@ from .processes import DeadWorkerError, Pool
 from .report import Skipped, human_bytes
 from .sources.base import Source
 
-__all__ = ["Estimate", "check_space", "measure"]
+__all__ = ["PAGE_BYTES", "Estimate", "check_space", "measure"]
 
 # Below this the disk is "clearly too small": images differ, so a few of them tell the total to some 10 %.
 _CLEARLY = 0.8
 _ALLOCATION_BYTES = 24
-_PAGE_BYTES = 8 << 20
+PAGE_BYTES = 8 << 20
+"""Bytes of a page, unless an image needs more or --page-size says otherwise."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,7 +66,7 @@ class Estimate:
     @property
     def num_bytes(self) -> int:
         """Bytes of the file; a page at most is empty at the ends of its parts."""
-        return int(self.sample_bytes * self.num_samples) + 2 * _PAGE_BYTES
+        return int(self.sample_bytes * self.num_samples) + 2 * PAGE_BYTES
 
     @property
     def total_seconds(self) -> float:

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dataloading import Reader, UsageError
+from dataloading import ConvertError, Reader, UsageError
 
+from .disk import cannot_write, whole_file
 from .inspect_file import class_counts, first_image_field, longest_sides, size_blocks
 from .report import human_bytes
 
@@ -41,7 +42,9 @@ def draw(readers: Sequence[Reader], out: str, *, field: str | None = None) -> No
     Raises
     ------
     UsageError
-        If matplotlib is not installed, there are no images, or the picture cannot be written.
+        If matplotlib is not installed, there are no images, or it knows no pictures of this ending.
+    ConvertError
+        If the picture cannot be written.
     """
     try:
         from matplotlib.figure import Figure
@@ -60,9 +63,12 @@ def draw(readers: Sequence[Reader], out: str, *, field: str | None = None) -> No
         _draw_classes(figure.add_subplot(grid[1, :]), classes)
     try:
         # Without the date and the library's name equal data give an equal file.
-        figure.savefig(out, dpi=120, metadata={"Software": None} if out.lower().endswith(".png") else None)
-    except (ValueError, OSError) as error:
+        with whole_file(out) as part:
+            figure.savefig(part, dpi=120, metadata={"Software": None} if out.lower().endswith(".png") else None)
+    except ValueError as error:  # an ending that matplotlib does not know
         raise UsageError(f"cannot write {out}: {error}") from error
+    except OSError as error:
+        raise ConvertError(cannot_write(out, error)) from error
 
 
 def _style(axes: Any, title: str, across: str, up: str = "images") -> None:

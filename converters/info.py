@@ -141,7 +141,14 @@ def _plain(value: Any) -> Any:
 
 
 def _save(picture: Any, out: str) -> None:
+    from dataloading import ConvertError
+
+    from .disk import cannot_write, whole_file
+
     try:
-        picture.save(out)
-    except (ValueError, OSError) as error:
+        with whole_file(out) as part:
+            picture.save(part)
+    except ValueError as error:  # an ending that Pillow does not know
         raise click.BadParameter(f"cannot write {out}: {error}", param_hint="--out") from error
+    except OSError as error:
+        raise ConvertError(cannot_write(out, error)) from error

@@ -21,7 +21,7 @@ from dataloading import ConvertError, FormatError, Manifest, Reader, Shard, Usag
 from dataloading.cli import note
 
 from .delivery import has_begun, make_file, shard_of
-from .estimating import check_space, measure
+from .estimating import PAGE_BYTES, check_space, measure
 from .identity import names_digest
 from .journal import journal_path, part_path
 from .options import Options
@@ -167,7 +167,8 @@ def _with_number(plan: ShardPlan, pool: Pool) -> ShardPlan:
         job = dataclasses.replace(plan.job(0), order=plan.order, path=plan.path)
         raise ConvertError(dead_worker(job, error)) from error
     if options.shard_bytes is not None:
-        number = min(count, max(1, -(-int(guess.sample_bytes * count) // options.shard_bytes)))
+        room = _room(options.shard_bytes, options.page_size or PAGE_BYTES)
+        number = min(count, max(1, -(-int(guess.sample_bytes * count) // room)))
         if number > 100_000:
             raise UsageError(f"shards of {options.shard_bytes} bytes would be {number:,}; at most 100,000 have names")
         plan = dataclasses.replace(plan, num_shards=number)
@@ -182,6 +183,19 @@ def _with_number(plan: ShardPlan, pool: Pool) -> ShardPlan:
         if warning:
             note(warning)
     return plan
+
+
+def _room(shard_bytes: int, page_size: int) -> int:
+    """Return how many bytes of samples a file of ``shard_bytes`` holds: the first page is its head, the last one ends.
+
+    Smaller files than two pages there are none; those asked for hold what they would without pages.
+
+    Examples
+    --------
+    >>> _room(100, 16), _room(32, 16), _room(20, 16), _room(5, 16)
+    (80, 16, 16, 5)
+    """
+    return max(min(shard_bytes, page_size), (shard_bytes // page_size - 1) * page_size)
 
 
 def _check_targets(plan: ShardPlan, mine: Sequence[int]) -> None:

@@ -20,12 +20,13 @@ import numpy.typing as npt
 from dataloading import ConvertError, FormatError, Reader, UsageError, Writer
 from dataloading.cli import note
 
+from .disk import cannot_write
 from .estimating import check_space
 from .identity import SampleChain, describe_fields, differences
 from .journal import Journal, journal_path, remove_orphans
 from .options import Options
 from .processes import DeadWorkerError, Pool
-from .report import Progress, Report, Skipped, human_bytes
+from .report import Progress, Report, Skipped
 from .sources.base import Source
 from .work import Outcome, Work
 
@@ -347,7 +348,7 @@ class _Run:
         if isinstance(error, (ConvertError, UsageError)):
             raise type(error)(f"{error}{kept}") from error
         if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
-            raise ConvertError(_disk_error(self._job.path, error) + (kept or ". No file was left behind")) from error
+            raise ConvertError(cannot_write(self._job.path, error) + (kept or ". No file was left behind")) from error
         if kept:
             note(kept.removeprefix(". "))
         raise error
@@ -400,14 +401,6 @@ def _count(journal: Journal) -> str:
     return f"{done:,} of {total:,}"
 
 
-def _disk_error(path: str, error: OSError) -> str:
-    free = ""
-    with contextlib.suppress(OSError):
-        status = os.statvfs(os.path.dirname(path) or os.curdir)  # noqa: PTH120
-        free = f" ({human_bytes(status.f_bavail * status.f_frsize)} free there now)"
-    return f"cannot write {path}: {error.strerror or error}{free}"
-
-
 @contextlib.contextmanager
 def _disk_errors(path: str) -> Iterator[None]:
     """Turn the system's refusals into one message with the free space."""
@@ -416,4 +409,4 @@ def _disk_errors(path: str) -> Iterator[None]:
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             raise
-        raise ConvertError(f"{_disk_error(path, error)}. No file was left behind") from error
+        raise ConvertError(f"{cannot_write(path, error)}. No file was left behind") from error

@@ -23,6 +23,8 @@ from dataloading.cli import (
     option_seed,
 )
 
+from ..disk import full_disk_names
+
 __all__ = ["append", "diff", "export", "merge", "repair", "split", "upgrade"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -70,7 +72,8 @@ def repair(
     """
     from .repair import repair as run
 
-    report = run(file, out, zero=zero, overwrite=overwrite, num_workers=_workers(num_workers), quiet=quiet)
+    with full_disk_names(out):
+        report = run(file, out, zero=zero, overwrite=overwrite, num_workers=_workers(num_workers), quiet=quiet)
     lines = [
         f"{report.path}: {report.num_samples:,} of {report.num_source_samples:,} samples, {_bytes(report.num_bytes)}, "
         "verified"
@@ -119,10 +122,11 @@ def merge(
     from .listing import list_files
     from .merge import merge as run
 
-    report = run(
-        out, list_files(files), classes=classes, overwrite=overwrite, verify=not no_verify,
-        num_workers=_workers(num_workers), quiet=quiet,
-    )  # fmt: skip
+    with full_disk_names(out):
+        report = run(
+            out, list_files(files), classes=classes, overwrite=overwrite, verify=not no_verify,
+            num_workers=_workers(num_workers), quiet=quiet,
+        )  # fmt: skip
     counts = ", ".join(f"{count:,} from {path}" for path, count in report.sources[:_SHOWN_AT_MOST])
     more = f" and {len(report.sources) - _SHOWN_AT_MOST} more files" if len(report.sources) > _SHOWN_AT_MOST else ""
     text = f"{report.path}: {report.num_samples:,} samples, {_bytes(report.num_bytes)}: {counts}{more}"
@@ -187,11 +191,12 @@ def split(
     """
     from .split import split as run
 
-    report = run(
-        file, out=file.removesuffix(".beton") + "-{name}.beton" if out is None else out, ratio=ratio, folds=folds,
-        by_class=by_class, stratify=stratify, group_field=group_field, seed=seed, overwrite=overwrite,
-        verify=not no_verify, num_workers=_workers(num_workers), quiet=quiet,
-    )  # fmt: skip
+    with full_disk_names(out or file):
+        report = run(
+            file, out=file.removesuffix(".beton") + "-{name}.beton" if out is None else out, ratio=ratio, folds=folds,
+            by_class=by_class, stratify=stratify, group_field=group_field, seed=seed, overwrite=overwrite,
+            verify=not no_verify, num_workers=_workers(num_workers), quiet=quiet,
+        )  # fmt: skip
     lines = [f"{part.path}: {part.num_samples:,} samples, {_bytes(part.num_bytes)}" for part in report.parts]
     _print(report, "\n".join(lines), as_json)
 
@@ -209,7 +214,8 @@ def append(manifest: str, files: Sequence[str], *, no_verify: bool, num_workers:
     """
     from .append import append as run
 
-    report = run(manifest, files, verify=not no_verify, num_workers=_workers(num_workers))
+    with full_disk_names(manifest):
+        report = run(manifest, files, verify=not no_verify, num_workers=_workers(num_workers))
     lines = [
         f"{shard.name}: {shard.num_samples:,} samples, {_bytes(shard.num_bytes)}"
         + (" (copied)" if shard.name in report.copied else "")
@@ -312,10 +318,11 @@ def export(
     """Write the images of FILE into the new folder OUT; their bytes are kept, raw pixels become PNG."""
     from .export import export as run
 
-    report = run(
-        file, out, format=format_, field=field, shard_bytes=shard_size, verify=not no_verify,
-        num_workers=_workers(num_workers), quiet=quiet,
-    )  # fmt: skip
+    with full_disk_names(out):
+        report = run(
+            file, out, format=format_, field=field, shard_bytes=shard_size, verify=not no_verify,
+            num_workers=_workers(num_workers), quiet=quiet,
+        )  # fmt: skip
     for text in report.notes:
         note(text)
     if report.left_out:
@@ -359,10 +366,11 @@ def upgrade(
     names = None
     if class_names is not None or class_names_from is not None:
         names = read_class_names(file=class_names, folder=class_names_from)
-    report = run(
-        file, out, class_names=names, overwrite=overwrite, verify=not no_verify, num_workers=_workers(num_workers),
-        quiet=quiet,
-    )  # fmt: skip
+    with full_disk_names(out):
+        report = run(
+            file, out, class_names=names, overwrite=overwrite, verify=not no_verify, num_workers=_workers(num_workers),
+            quiet=quiet,
+        )  # fmt: skip
     classes = f", {report.num_classes:,} classes" if report.num_classes is not None else ""
     text = (
         f"{report.path}: {report.num_samples:,} samples{classes}, {_bytes(report.num_bytes)} "

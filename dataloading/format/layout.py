@@ -178,6 +178,11 @@ def parse_header(data: bytes, file_bytes: int, path: str) -> Header:
     version = int(record["version"])
     if version != VERSION:
         hint = "; an unfinished file looks like this" if not any(data[: HEADER.itemsize]) else ""
+        if data[:1] == b"{":
+            hint = (
+                "; it starts as JSON does, such as the manifest of several files: give one of those files, or make one "
+                "of them with `beton merge`"
+            )
         raise FormatError(f"{path}: not a .beton file of version {VERSION}: the version field holds {version}{hint}")
     header = Header(
         num_fields=int(record["num_fields"]),

@@ -142,6 +142,20 @@ def test_a_size_gives_a_number_of_shards_that_is_the_same_in_each_process(tmp_pa
     assert content(parts) == content(whole)
 
 
+def test_files_of_a_size_are_of_that_size_with_their_pages(tmp_path: Path) -> None:
+    dataset = class_folders(tmp_path / "src", {"ant": 60}, size=(300, 200))
+    from converters import ImageFolder
+
+    report = convert(
+        ImageFolder(dataset), tmp_path / "o.beton", policy=ImagePolicy(mode="raw"),
+        options=Options(shard_bytes=6 << 20, page_size=2 << 20),
+    )  # fmt: skip
+    assert len(report.shards) > 1
+    sizes = [Path(shard).stat().st_size for shard in report.shards]
+    # Whole pages, and a table of a few bytes a sample behind them.
+    assert max(sizes) < (6 << 20) * 1.1
+
+
 def test_overwriting_takes_the_manifest_away_before_a_shard_changes(tmp_path: Path, whole: dict[str, bytes]) -> None:
     write(tmp_path / "o.beton", Blocks(60, bad=()), shuffle=False)
     with pytest.raises(ConvertError, match="damaged"):
