@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dataloading.format import ImageField, IntField, extension, layout
-from dataloading.format import MODE_RAW
+from dataloading.format import MODE_RAW, ImageField, IntField, extension, layout
 
 CHUNK = 1 << 20
 
