@@ -1,8 +1,10 @@
 """How fast the kernels alone can go: hops 3 and 4 on threads, without the Loader around them.
 
 Owns one measurement: the same samples through the same decoder and pipeline, on the same number of threads, with the
-crops drawn beforehand, no batches, no order to keep, no ring, no hand-over. What the Loader delivers in proportion to
-it is what the Loader costs. It is for benchmarks; training has no use for it, and nothing imports it.
+crops drawn beforehand, no batches, no order to keep, no ring, no hand-over. Images go to as much memory as the batches
+have that a loader must hold at a time: writing again and again to what the processor's caches hold would be a ceiling
+that no loader could reach. What the Loader delivers in proportion to it is what the Loader costs. It is for benchmarks;
+training has no use for it, and nothing imports it.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dataloading.checks import at_least
 from dataloading.decode import ImageDecoder
 from dataloading.errors import UsageError
 from dataloading.format import ImageField
@@ -24,6 +27,9 @@ from dataloading.pipeline import Pipeline
 from dataloading.transforms.rng import sample_keys
 
 __all__ = ["KernelCeiling", "KernelTimes"]
+
+# One with the caller, three in the making or ready: what the Loader holds with a few workers.
+_NUM_BATCHES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +75,8 @@ class KernelCeiling:
         The image field, by default the first.
     group_size : int
         Samples a native call, as the Loader takes them.
+    batch_size : int
+        Rows a batch, at least 1: the memory of four batches is written in turns.
     seed : int
         Of the order and the crops.
 
@@ -96,11 +104,12 @@ class KernelCeiling:
         transforms: Sequence[object],
         num_workers: int,
         field: str | None = None,
-        group_size: int = 16,
+        group_size: int = 32,
+        batch_size: int = 128,
         seed: int = 0,
     ) -> None:
-        if num_workers < 1 or group_size < 1:
-            raise UsageError(f"num_workers={num_workers} and group_size={group_size} must be at least 1")
+        for option, value in (("num_workers", num_workers), ("group_size", group_size), ("batch_size", batch_size)):
+            at_least(option, value, 1)
         self._files = open_files(path)
         images = [name for name, kind in self._files.fields.items() if type(kind) is ImageField]
         name = field or (images[0] if images else None)
@@ -112,6 +121,11 @@ class KernelCeiling:
         self._pipeline = Pipeline(transforms, channels=3, source_size=self._decoder.common_size())
         self._num_workers = num_workers
         self._group_size = group_size
+        num_groups = max(1, _NUM_BATCHES * batch_size // (num_workers * group_size))
+        # Kept from run to run, as the Loader keeps its buffers: touching new memory is not the kernels' doing.
+        self._memory: npt.NDArray[Any] = np.empty(
+            (num_workers, num_groups, group_size, *self._pipeline.out_shape), self._pipeline.storage_dtype
+        )
         self._seed = seed
         self._epoch = 0
         self._pipeline.warm_up()
@@ -134,13 +148,13 @@ class KernelCeiling:
         hops: list[tuple[float, float]] = []
         faults: list[BaseException] = []
 
-        def serve() -> None:
+        def serve(worker: int) -> None:
             try:
-                hops.append(self._serve(order, keys, requests, work))
+                hops.append(self._serve(order, keys, requests, work, self._memory[worker]))
             except BaseException as error:  # raised again below, in the caller's thread
                 faults.append(error)
 
-        threads = [threading.Thread(target=serve, name=f"kernels-{k}") for k in range(self._num_workers)]
+        threads = [threading.Thread(target=serve, args=(k,), name=f"kernels-{k}") for k in range(self._num_workers)]
         started = time.perf_counter()
         for thread in threads:
             thread.start()
@@ -171,13 +185,12 @@ class KernelCeiling:
         keys: npt.NDArray[np.uint64],
         requests: npt.NDArray[np.void],
         work: list[int],
+        memory: npt.NDArray[Any],
     ) -> tuple[float, float]:
         """Take groups off `work` until there are none; return the seconds spent decoding and transforming."""
         pipeline, size = self._pipeline, self._group_size
-        decoded = np.empty((size, *pipeline.decode_shape), np.uint8)
-        out: npt.NDArray[Any] = decoded
-        if not pipeline.in_place:
-            out = np.empty((size, *pipeline.out_shape), pipeline.storage_dtype)
+        decoded: npt.NDArray[Any] = np.empty((size, *pipeline.decode_shape), np.uint8)
+        group = 0
         decode = transform = 0.0
         while True:
             try:
@@ -186,6 +199,10 @@ class KernelCeiling:
                 return decode, transform
             part = slice(first, first + size)
             num = len(order[part])
+            out = memory[group]
+            group = (group + 1) % len(memory)
+            if pipeline.in_place:
+                decoded = out
             t0 = time.perf_counter()
             failures = self._decoder.decode(requests[part], decoded[:num])
             if failures:

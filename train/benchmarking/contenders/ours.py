@@ -116,7 +116,11 @@ class KernelsContender(Contender):
         from dataloading import KernelCeiling
 
         self._ceiling = KernelCeiling(
-            spec.path, transforms=our_transforms(spec), num_workers=spec.num_workers, seed=spec.seed
+            spec.path,
+            transforms=our_transforms(spec),
+            num_workers=spec.num_workers,
+            batch_size=spec.batch_size,
+            seed=spec.seed,
         )
         self._batch_size = spec.batch_size
         self._rate = 0.0
