@@ -22,7 +22,7 @@ from typing import Any
 
 import xxhash
 
-from dataloading import ConvertError, UsageError
+from dataloading import ConvertError, UsageError, sync_folder
 
 __all__ = ["Journal", "Record", "journal_path", "part_path", "remove_orphans"]
 
@@ -163,7 +163,7 @@ class Journal:
         self.header, self.last, self._end = header, None, len(MAGIC)
         _write_all(self._fd, MAGIC, 0)
         self._append(Record(facts=header))
-        _sync_folder(self.name)
+        sync_folder(os.path.dirname(self.name))  # noqa: PTH120
 
     def go_on(self) -> None:
         """Cut off what follows the newest valid record, before others are appended."""
@@ -306,11 +306,3 @@ def _write_all(descriptor: int, data: bytes, position: int) -> None:
         written = os.pwrite(descriptor, view, position)
         view = view[written:]
         position += written
-
-
-def _sync_folder(name: str) -> None:
-    folder = os.open(os.path.dirname(name) or os.curdir, os.O_RDONLY | os.O_DIRECTORY)  # noqa: PTH120
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

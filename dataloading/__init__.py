@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         is_manifest,
         manifest_path,
         shard_path,
+        sync_folder,
         verify_file,
     )
     from .loader import Loader
@@ -114,6 +115,7 @@ _HOME = {
     "manifest_path": "format",
     "num_cores": "machine",
     "shard_path": "format",
+    "sync_folder": "format",
     "verify_file": "format",
     "JpegInfo": "_native",
     "check_jpeg": "_native",
@@ -175,6 +177,7 @@ __all__ = [
     "num_cores",
     "probe_jpeg",
     "shard_path",
+    "sync_folder",
     "transcode_jpeg",
     "transforms",
     "verify_file",

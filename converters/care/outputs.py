@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-from dataloading import UsageError
+from dataloading import UsageError, sync_folder
 
 __all__ = ["OutputSet", "check_target"]
 
@@ -83,11 +83,7 @@ class OutputSet:
         for target in self._targets:
             Path(self._parts[target]).replace(target)
         for folder in self._folders:
-            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            sync_folder(folder)
 
     def _remove(self) -> None:
         for folder in self._folders.values():

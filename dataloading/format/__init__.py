@@ -8,6 +8,7 @@ from .extension import Extension
 from .fields import BytesField, CustomField, FloatField, IntField, JSONField, TextField
 from .images import MODE_JPEG, MODE_PNG, MODE_RAW, EncodedImage, ImageField, MaskField, RasterField
 from .manifest import Manifest, Shard, is_manifest, manifest_path, shard_path
+from .output import sync_folder
 from .ragged import VarArrayField
 from .reader import Reader
 from .tables import TableSet, pointers_of
@@ -44,5 +45,6 @@ __all__ = [
     "manifest_path",
     "pointers_of",
     "shard_path",
+    "sync_folder",
     "verify_file",
 ]

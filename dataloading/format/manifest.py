@@ -17,6 +17,8 @@ from typing import Any
 
 from dataloading.errors import FormatError, UsageError
 
+from .output import sync_folder
+
 __all__ = ["Manifest", "Shard", "is_manifest", "manifest_path", "shard_path"]
 
 MANIFEST_VERSION = 1
@@ -165,11 +167,7 @@ class Manifest:
         finally:
             with contextlib.suppress(FileNotFoundError):
                 part.unlink()
-        folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(target.parent)
 
 
 def manifest_path(path: str | os.PathLike[str]) -> str:

@@ -18,20 +18,22 @@ import numpy.typing as npt
 __all__ = ["Memory", "map_file"]
 
 
-def map_file(descriptor: int, num_bytes: int) -> npt.NDArray[np.uint8]:
-    """Map a file for reading; the descriptor can be closed, the map goes with its last view.
+def map_file(descriptor: int, num_bytes: int, *, writable: bool = False) -> npt.NDArray[np.uint8]:
+    """Map a file; the descriptor can be closed, the map goes with its last view.
 
     Parameters
     ----------
     descriptor : int
-        Of a file open for reading.
+        Of a file open for reading, and for writing where the map is to be writable.
     num_bytes : int
         How much of it, from the start; at least 1.
+    writable : bool
+        Whether what is written to the array is written to the file.
 
     Returns
     -------
     uint8 array, shape (num_bytes,)
-        Read-only. Shared with all processes that map the file, and survives a fork.
+        Read-only unless `writable`. Shared with all processes that map the file, and survives a fork.
 
     Raises
     ------
@@ -39,18 +41,19 @@ def map_file(descriptor: int, num_bytes: int) -> npt.NDArray[np.uint8]:
         If the system refuses.
     """
     library = _libc()
-    address = library.mmap(None, num_bytes, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+    access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+    address = library.mmap(None, num_bytes, access, mmap.MAP_SHARED, descriptor, 0)
     if address is None or address == ctypes.c_void_p(-1).value:
         code = ctypes.get_errno()
         raise OSError(code, f"cannot map {num_bytes} bytes: {os.strerror(code)}")
-    owner = Memory(address, num_bytes)
+    owner = Memory(address, num_bytes, read_only=not writable)
     # Not at exit: threads may still read, and the system takes the map back with the process.
     weakref.finalize(owner, library.munmap, address, num_bytes).atexit = False
     return np.asarray(owner)
 
 
 class Memory:
-    """What ``numpy.asarray`` needs to make a read-only array of some memory; the array keeps this object alive.
+    """What ``numpy.asarray`` needs to make an array of some memory; the array keeps this object alive.
 
     Parameters
     ----------
@@ -62,16 +65,19 @@ class Memory:
         An element's type, in the words of NumPy's array interface.
     stride : int
         Bytes from one element to the next.
+    read_only : bool
+        Whether NumPy refuses to write there.
     """
 
-    def __init__(self, address: int, num: int, *, typestr: str = "|u1", stride: int = 1) -> None:
-        is_read_only = True
+    def __init__(
+        self, address: int, num: int, *, typestr: str = "|u1", stride: int = 1, read_only: bool = True
+    ) -> None:
         self.__array_interface__ = {
             "version": 3,
             "typestr": typestr,
             "shape": (num,),
             "strides": (stride,),
-            "data": (address, is_read_only),
+            "data": (address, read_only),
         }
 
 

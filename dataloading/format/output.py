@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
-__all__ = ["PartFile"]
+__all__ = ["PartFile", "sync_folder"]
 
 
 class PartFile:
@@ -115,11 +115,7 @@ class PartFile:
         else:
             self._publish_new()
         self.discard()
-        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(self._folder)
 
     def _publish_new(self) -> None:
         try:
@@ -161,3 +157,18 @@ class PartFile:
         # A forked child has a copy of this object, but does not own the file.
         if self._fd is not None and self._owner == os.getpid():
             self.give_up()
+
+
+def sync_folder(path: str | os.PathLike[str]) -> None:
+    """Put a folder's list of names on the disk, so that a file just renamed there survives a power cut.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The folder; an empty string is the current one.
+    """
+    folder = os.open(path or os.curdir, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

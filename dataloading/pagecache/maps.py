@@ -1,4 +1,4 @@
-"""Shared writable maps of files, which keep no file open, and the holes punched into them. Linux."""
+"""What the system is told of a map of a file: parts it may take back, and how it is read. Linux."""
 
 from __future__ import annotations
 
@@ -6,46 +6,13 @@ import ctypes
 import functools
 import mmap
 import os
-import weakref
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["give_back", "map_shared", "read_no_neighbours"]
+__all__ = ["give_back", "read_no_neighbours"]
 
 Bytes = npt.NDArray[np.uint8]
-
-
-def map_shared(descriptor: int, num_bytes: int) -> Bytes:
-    """Map a file for reading and writing, so that all who map it see the same bytes.
-
-    Parameters
-    ----------
-    descriptor : int
-        Of a file open for both; can be closed afterwards.
-    num_bytes : int
-        How much of it, from the start; at least 1.
-
-    Returns
-    -------
-    uint8 array, shape (num_bytes,)
-        Writable; the map goes with its last view. A child of a fork shares it.
-
-    Raises
-    ------
-    OSError
-        If the system refuses.
-    """
-    library = _libc()
-    # Python's own mmap would keep a copy of the descriptor: thousands of files, and locks that outlive their owner.
-    address = library.mmap(None, num_bytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
-    if address is None or address == ctypes.c_void_p(-1).value:
-        code = ctypes.get_errno()
-        raise OSError(code, f"cannot map {num_bytes} bytes: {os.strerror(code)}")
-    block = (ctypes.c_uint8 * num_bytes).from_address(address)
-    # Not at exit: threads may still read, and the system takes the map back with the process.
-    weakref.finalize(block, library.munmap, address, num_bytes).atexit = False
-    return np.frombuffer(memoryview(block), np.uint8)
 
 
 def give_back(part: Bytes) -> None:
@@ -80,8 +47,5 @@ def read_no_neighbours(part: Bytes) -> None:
 @functools.cache
 def _libc() -> ctypes.CDLL:
     library = ctypes.CDLL(None, use_errno=True)
-    library.mmap.restype = ctypes.c_void_p
-    library.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_ssize_t]
-    library.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     library.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     return library

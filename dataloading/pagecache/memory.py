@@ -21,8 +21,8 @@ import warnings
 import weakref
 
 from dataloading.errors import UsageError
+from dataloading.format.mapping import map_file
 
-from .maps import map_shared
 from .shared import PageTable, Roster
 from .stores import PageFile
 
@@ -57,7 +57,7 @@ class MemoryStore:
         with self.roster.locked():
             table = PageTable(self.roster, files.table, num_units, unit_bytes, self.shown)
             table.attach()
-        self.files = [PageFile(table, map_shared(files.pages, num_units * unit_bytes), None)]
+        self.files = [PageFile(table, map_file(files.pages, num_units * unit_bytes, writable=True), None)]
         self._keeper = _Keeper(address, files)
 
     def resident_bytes(self) -> int:

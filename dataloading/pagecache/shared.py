@@ -34,8 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataloading.errors import FormatError, StorageError, UsageError
-
-from .maps import map_shared
+from dataloading.format.mapping import map_file
 
 __all__ = ["ABSENT", "LOADING", "READY", "STORED", "WANTED", "PageTable", "Roster"]
 
@@ -83,7 +82,7 @@ class Roster:
         self._process = os.getpid()
         self._shown = shown
         self._thread_lock = threading.Lock()
-        self._record = map_shared(file, self.NUM_BYTES).view(self.RECORD)[0]
+        self._record = map_file(file, self.NUM_BYTES, writable=True).view(self.RECORD)[0]
         self.seat = -1
         with self.locked():
             if not self._record["magic"]:
@@ -256,7 +255,7 @@ class PageTable:
     def __init__(self, roster: Roster, file: int, num_units: int, unit_bytes: int, shown: str) -> None:
         self._roster = roster
         num_bytes = os.fstat(file).st_size
-        block = map_shared(file, num_bytes)
+        block = map_file(file, num_bytes, writable=True)
         self._head = block[: self._HEAD.itemsize].view(self._HEAD)[0]
         if not self._head["magic"] and num_units:
             self._head["magic"], self._head["version"] = b"beton-pt", _VERSION

@@ -20,8 +20,9 @@ import numpy.typing as npt
 import xxhash
 
 from dataloading.errors import FormatError, UsageError
+from dataloading.format.mapping import map_file
 
-from .maps import give_back, map_shared
+from .maps import give_back
 from .shared import PageTable, Roster
 
 __all__ = ["FolderStore", "PageFile", "Store", "checksum", "is_full", "num_units"]
@@ -167,7 +168,7 @@ class FolderStore:
             try:
                 table = PageTable(self.roster, table_file, units, unit_bytes, str(self._folder / f"{name}.table"))
                 table.attach()
-                data = map_shared(pages_file, units * unit_bytes)
+                data = map_file(pages_file, units * unit_bytes, writable=True)
             finally:
                 os.close(table_file)
                 os.close(pages_file)
@@ -195,7 +196,7 @@ class FolderStore:
                 os.close(table_file)
             pages_file = self._open(f"{name}.pages")
             try:
-                data = map_shared(pages_file, table.num_units * table.unit_bytes)
+                data = map_file(pages_file, table.num_units * table.unit_bytes, writable=True)
             finally:
                 os.close(pages_file)
         except (OSError, FormatError, ValueError):  # not ours, or just being removed
@@ -224,7 +225,7 @@ class FolderStore:
         name = f".holes-{os.getpid()}"
         file = self._open(name, 1 << 16)
         try:
-            block = map_shared(file, 1 << 16)
+            block = map_file(file, 1 << 16, writable=True)
             block[:] = 1
             give_back(block)
         except OSError as error:

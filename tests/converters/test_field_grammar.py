@@ -13,7 +13,20 @@ from hypothesis import strategies as st
 
 from converters.field_grammar import KINDS, parse_field, parse_fields
 from converters.sources.base import SampleFault
-from dataloading import BytesField, FloatField, ImageField, IntField, JSONField, NDArrayField, TextField, UsageError
+from dataloading import (
+    BytesField,
+    Field,
+    FloatField,
+    ImageField,
+    IntField,
+    JSONField,
+    MaskField,
+    NDArrayField,
+    RasterField,
+    TextField,
+    UsageError,
+    VarArrayField,
+)
 
 
 @pytest.mark.parametrize(
@@ -171,3 +184,56 @@ def test_text_that_does_not_fit_names_the_field(declared, text):
 def test_bytes_that_do_not_fit_name_the_field(declared, data):
     with pytest.raises(SampleFault, match=r"^field 'n': expected .*, got bytes"):
         parse_field(declared).from_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("mask=mask", MaskField()),
+        ("mask=mask:uint16", MaskField("uint16")),
+        ("boxes=boxes", VarArrayField("float32", (None, 4))),
+        ("boxes=boxes:int32", VarArrayField("int32", (None, 4))),
+        ("tokens=vararray:int64:?", VarArrayField("int64", (None,))),
+        ("points=vararray:float32:?x17x3", VarArrayField("float32", (None, 17, 3))),
+        ("caption=text", TextField()),
+        ("image=image:gray", RasterField()),
+        ("image=image:uint16:1", RasterField(1, "uint16")),
+        ("image=image:uint8:4", RasterField(4)),
+    ],
+)
+def test_fields_of_our_own_kinds_can_be_declared(text: str, field: Field) -> None:
+    assert parse_field(text).field == field
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mask=mask:int64", "mask=mask:uint8:2", "boxes=boxes:float32:4", "boxes=boxes:words", "t=vararray:int64",
+        "t=vararray:int64:4", "t=vararray:int64:?x?", "t=vararray:int64:?x0", "image=image:rgb", "image=image:uint8:0",
+        "image=image:uint8:99", "image=image:float32:3", "image=image:uint16", "caption=text:utf8",
+    ],
+)  # fmt: skip
+def test_declarations_that_make_no_sense_say_how_to_write_them(text: str) -> None:
+    with pytest.raises(UsageError, match="write it as"):
+        parse_field(text)
+
+
+def test_boxes_come_from_lists_text_and_files_exactly() -> None:
+    spec = parse_field("boxes=boxes")
+    boxes = np.array([[0.5, 1, 2, 3], [4, 5, 6, 7]], np.float32)
+    buffer = io.BytesIO()
+    np.save(buffer, boxes)
+    for got in (
+        spec.from_value(boxes), spec.from_value(boxes.tolist()), spec.from_text(json.dumps(boxes.tolist())),
+        spec.from_bytes(buffer.getvalue()),
+    ):  # fmt: skip
+        np.testing.assert_array_equal(got, boxes)  # type: ignore[call-overload]
+    assert spec.from_value([]).shape == (0, 4)  # type: ignore[attr-defined]
+    for value, reason in (
+        (boxes.astype(np.float64), "dtype is float64"),
+        ([[1, 2, 3]], r"shape is \(1, 3\)"),
+        ([1, 2, 3, 4], r"shape is \(4,\)"),
+        ([["a", "b", "c", "d"]], "values make a <U1"),
+    ):
+        with pytest.raises(SampleFault, match=rf"field 'boxes': expected boxes float32 of shape \(None, 4\).*{reason}"):
+            spec.from_value(value)
