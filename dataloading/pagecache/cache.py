@@ -20,6 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +28,7 @@ import numpy.typing as npt
 from dataloading.errors import BetonError, StorageError, UsageError
 
 from .eviction import choose
-from .fetchers import Fetchers
+from .fetchers import Fetchers, nothing
 from .shared import ABSENT, LOADING, NEVER, READY, STORED, WANTED
 from .sources import Source
 from .stores import PageFile, Store, checksum, is_full
@@ -113,7 +114,7 @@ class PageCache:
         )
         self._unit_bytes = np.array([each.page_file.unit_bytes for each in self.files], np.int64)
         self._file_order = np.argsort(self._bases, kind="stable")
-        self._fetchers = Fetchers(self._bring, num_threads)
+        self._fetchers = Fetchers(self._begin, num_threads)
         self._changed = threading.Condition()
         self._failures: dict[int, tuple[int, BaseException]] = {}
         self._num_failures = 0
@@ -352,35 +353,41 @@ class PageCache:
 
     # ---- bringing
 
-    def _bring(self, unit: int, ahead: bool) -> bool:
-        """Make a unit be there, if nobody else does; False: there is no room for what is only needed later."""
+    def _begin(self, unit: int, ahead: bool) -> Callable[[], None] | None:
+        """Claim a unit and room for it, and give what brings it; None: no room for what is only needed later."""
+        begun = self._guarded(unit, ahead, lambda: self._claim(unit, ahead))
+        return None if begun is None else lambda: self._guarded(unit, ahead, begun)
+
+    def _guarded(self, unit: int, ahead: bool, work: Callable[[], Any]) -> Any:
         try:
-            return self._bring_one(unit, ahead)
+            return work()
         except BaseException as error:  # it is raised again where somebody waits for this unit
             if not ahead:
                 self._num_failures += 1
                 self._failures[unit] = self._num_failures, error
-            return True
+            return nothing
         finally:
             with self._changed:
                 self._changed.notify_all()
 
-    def _bring_one(self, unit: int, ahead: bool) -> bool:
+    def _claim(self, unit: int, ahead: bool) -> Callable[[], None] | None:
         page_file, place = self._place(unit)
         table = page_file.table
         with self._roster.locked():
             alive = self._roster.living()
             if ahead and table.stamp[place] <= min(self._planned.values(), default=NEVER):
-                return True  # it is not needed any more
+                return nothing  # it is not needed any more
             if table.state[place] == ABSENT:
                 if not ahead:
-                    return True  # whoever wanted it has gone
+                    return nothing  # whoever wanted it has gone
                 if not self._make_room(page_file.unit_bytes, alive, ahead=True):
-                    return False
+                    return None
                 table.reserve(place)
             stored = table.claim(place, alive)
-        if stored is None:
-            return True
+        return nothing if stored is None else lambda: self._fill(unit, page_file, place, bool(stored))
+
+    def _fill(self, unit: int, page_file: PageFile, place: int, stored: bool) -> None:
+        table = page_file.table
         num_bytes = 0
         arrived = False
         try:
@@ -393,7 +400,6 @@ class PageCache:
             with self._roster.locked():
                 table.settle(place, arrived=arrived)
                 self._roster.count_fetched(num_bytes)
-        return True
 
     def _fetch(self, file: CachedFile, page_file: PageFile, place: int, offset: int, size: int) -> None:
         room = page_file.room_for(place, size)

@@ -10,9 +10,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 
-__all__ = ["Fetchers"]
+__all__ = ["Fetchers", "nothing"]
 
 _CLOSE_SECONDS = 1.0
+
+
+def nothing() -> None:
+    """Do nothing: what brings a unit that need not be brought."""
 
 
 class Fetchers:
@@ -20,17 +24,19 @@ class Fetchers:
 
     Parameters
     ----------
-    bring : callable
-        ``bring(unit, ahead)`` makes a unit be there; False says that there is no room for one that is only needed
-        later (`ahead`), and that to go on is no use until `wake` is called. It raises nothing.
+    begin : callable
+        ``begin(unit, ahead)`` finds room for a unit and gives what brings it; None says that there is no room for one
+        that is only needed later (`ahead`), and that to go on is no use until `wake` is called. Neither raises.
     num_threads : int
         At most.
     """
 
-    def __init__(self, bring: Callable[[int, bool], bool], num_threads: int) -> None:
-        self._bring = bring
+    def __init__(self, begin: Callable[[int, bool], Callable[[], object] | None], num_threads: int) -> None:
+        self._begin = begin
         self._num_threads = num_threads
         self._lock = threading.Lock()
+        # Held while a unit is taken and its room is found: otherwise the last room might go to a unit behind the next.
+        self._turn = threading.Lock()
         self._urgent: deque[int] = deque()
         self._queued: set[int] = set()  # urgent ones, waiting or being brought
         self._ahead: deque[tuple[object, int]] = deque()
@@ -91,23 +97,35 @@ class Fetchers:
                 thread.start()
 
     def _run(self) -> None:
-        while True:
+        while (bring := self._next()) is not None:
+            bring()
+
+    def _next(self) -> Callable[[], None] | None:
+        """Take the next unit and find its room; None, and this thread is counted out, if there is nothing to bring."""
+        with self._turn:
+            while True:
+                with self._lock:
+                    owner: object = None
+                    num_wakes = self._num_wakes
+                    ahead = not self._urgent
+                    if self._urgent:
+                        unit = self._urgent.popleft()
+                    elif self._ahead and not self._no_room:
+                        owner, unit = self._ahead.popleft()
+                    else:
+                        self._threads.discard(threading.current_thread())
+                        return None
+                begun = self._begin(unit, ahead)
+                if begun is not None:
+                    return lambda: self._finish(unit, ahead, begun)
+                with self._lock:
+                    if not self._closed:
+                        self._ahead.appendleft((owner, unit))
+                        # Unless room was made since it was looked for: whoever did that will not say so again.
+                        self._no_room = num_wakes == self._num_wakes
+
+    def _finish(self, unit: int, ahead: bool, begun: Callable[[], object]) -> None:
+        begun()
+        if not ahead:
             with self._lock:
-                owner: object = None
-                num_wakes = self._num_wakes
-                ahead = not self._urgent
-                if self._urgent:
-                    unit = self._urgent.popleft()
-                elif self._ahead and not self._no_room:
-                    owner, unit = self._ahead.popleft()
-                else:
-                    self._threads.discard(threading.current_thread())
-                    return
-            done = self._bring(unit, ahead)
-            with self._lock:
-                if not ahead:
-                    self._queued.discard(unit)
-                elif not done and not self._closed:
-                    self._ahead.appendleft((owner, unit))
-                    # Unless room was made since it was looked for: whoever did that will not say so again.
-                    self._no_room = num_wakes == self._num_wakes
+                self._queued.discard(unit)
