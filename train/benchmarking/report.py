@@ -295,6 +295,8 @@ def lines(
         colour = _OURS if name == "beton" else next(others)
         axes.plot(*zip(*points, strict=True), marker="o", label=name, color=colour, lw=2 if name == "beton" else 1.2)
     axes.set_xscale("log" if log_x else "linear")
+    if not log_x:
+        axes.xaxis.get_major_locator().set_params(integer=True)  # workers are whole
     axes.set_yscale("log" if log_y else "linear")
     if not log_y:
         axes.set_ylim(bottom=0)
