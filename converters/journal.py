@@ -24,7 +24,7 @@ import xxhash
 
 from dataloading import ConvertError, UsageError, sync_folder
 
-__all__ = ["Journal", "Record", "journal_path", "part_path", "remove_orphans"]
+__all__ = ["Journal", "Record", "journal_path", "part_path"]
 
 MAGIC = b"beton journal 1\n"
 _FRAME = struct.Struct("<QQ")  # length and checksum of what follows
@@ -246,34 +246,6 @@ class Journal:
         if self._saver is not None:
             self._saver.join()
             self._saver = None
-
-
-def remove_orphans(path: str, *, remove: bool) -> list[str]:
-    """Return the unfinished files of dead writers beside a destination, other than the journal's.
-
-    Parameters
-    ----------
-    path : str
-        The destination.
-    remove : bool
-        Whether to remove them.
-    """
-    folder, name = os.path.split(part_path(path))
-    found = []
-    for entry in sorted(Path(folder or os.curdir).glob(f"{_glob_escaped(name)}-*")):
-        with contextlib.suppress(OSError), open(entry, "rb") as file:
-            # A writer that lives holds this lock; where there are no locks, nothing is touched.
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            found.append(str(entry))
-            if remove:
-                entry.unlink()
-    return found
-
-
-def _glob_escaped(name: str) -> str:
-    import glob
-
-    return glob.escape(name)
 
 
 def _open_locked(name: str, path: str, wait_seconds: float) -> int:

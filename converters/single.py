@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dataloading import ConvertError, FormatError, Reader, UsageError, Writer
+from dataloading import ConvertError, FormatError, Reader, UsageError, Writer, remove_orphans
 from dataloading.cli import note
 
 from .disk import cannot_write
 from .estimating import check_space
 from .identity import SampleChain, describe_fields, differences
-from .journal import Journal, journal_path, remove_orphans
+from .journal import Journal, journal_path
 from .options import Options
 from .processes import DeadWorkerError, Pool
 from .report import Progress, Report, Skipped

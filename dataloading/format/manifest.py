@@ -7,17 +7,15 @@ shards are complete. It says of each shard what tells a wrong or changed one apa
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
-import secrets
 from pathlib import Path
 from typing import Any
 
 from dataloading.errors import FormatError, UsageError
 
-from .output import sync_folder
+from .output import PartFile
 
 __all__ = ["Manifest", "Shard", "is_manifest", "manifest_path", "shard_path"]
 
@@ -157,17 +155,13 @@ class Manifest:
         target = Path(path)
         if not overwrite and os.path.lexists(target):
             raise FileExistsError(f"{target} exists; pass overwrite=True to replace it")
-        part = target.with_name(f".{target.name}.part-{secrets.token_hex(4)}")
+        part = PartFile(str(target), overwrite=overwrite)
         try:
-            with open(part, "x", encoding="utf-8") as file:
-                file.write(self.to_text())
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(target)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                part.unlink()
-        sync_folder(target.parent)
+            part.write_at(0, memoryview(self.to_text().encode()))
+            part.publish()
+        except BaseException:
+            part.give_up()
+            raise
 
 
 def manifest_path(path: str | os.PathLike[str]) -> str:

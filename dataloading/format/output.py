@@ -1,7 +1,8 @@
-"""A file that exists under its name only when it is complete.
+"""Files and folders that exist under their names only when they are complete.
 
-Owns the temporary name, the lock that tells whether its writer is alive, the durable, atomic change to the real name,
-and the removal of what was not finished. It knows nothing of what is written.
+Owns the temporary names, ``.NAME.part-XXXXXXXX`` beside the destination ``NAME``, the lock that tells whether a writer
+is alive, the durable, atomic change to the real name, and the removal of what was not finished, by its own writer or,
+where that is gone, by a later one. It knows nothing of what is written.
 """
 
 from __future__ import annotations
@@ -9,16 +10,22 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import secrets
+import shutil
+import stat
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-__all__ = ["PartFile", "sync_folder"]
+__all__ = ["PartFile", "PartFolder", "remove_orphans", "sync_folder"]
+
+_PART = re.compile(r"\.(.+)\.part-[0-9a-f]{8}", re.DOTALL)
 
 
 class PartFile:
-    """An unfinished file, hidden beside its destination as ``.name.beton.part-XXXXXXXX``.
+    """An unfinished file, hidden beside its destination as ``.NAME.part-XXXXXXXX``.
 
     Parameters
     ----------
@@ -53,16 +60,15 @@ class PartFile:
             raise FileExistsError(f"{path} exists; pass overwrite=True to replace it")
         folder, name = os.path.split(path)
         self._folder = folder or os.curdir
-        hidden = f".{name.removesuffix('.beton')}.beton.part-{secrets.token_hex(4)}"
-        self.part = str(Path(self._folder) / hidden) if part is None else part
-        flags = os.O_RDWR | os.O_CLOEXEC
-        if not go_on:
-            flags |= os.O_CREAT | (os.O_EXCL if part is None else os.O_TRUNC)
         # Not tempfile: the finished file should have the permissions that any new file gets.
-        self._fd = os.open(self.part, flags, 0o666)
-        # The system drops the lock with the process, so a file without one has lost its writer.
-        with contextlib.suppress(OSError):  # some network file systems have no locks
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        flags = os.O_RDWR | os.O_CLOEXEC
+        if part is None:
+            self.part, self._fd = _begin(self._folder, name, lambda new: _create(new, flags))
+            return
+        self.part = part
+        self._fd = os.open(part, flags | (0 if go_on else os.O_CREAT | os.O_TRUNC), 0o666)
+        # Whoever names the file sees to it that nobody else writes it; the lock only says that a writer lives.
+        _lock(self._fd)
 
     @property
     def is_open(self) -> bool:
@@ -110,24 +116,9 @@ class PartFile:
         """Put everything on the disk, then give the file its name, in one step that cannot be seen half done."""
         assert self._fd is not None
         os.fsync(self._fd)
-        if self._overwrite:
-            Path(self.part).replace(self._path)
-        else:
-            self._publish_new()
+        _rename(self.part, self._path, overwrite=self._overwrite)
         self.discard()
         sync_folder(self._folder)
-
-    def _publish_new(self) -> None:
-        try:
-            # Unlike a rename, a link never replaces a file that has appeared in the meantime.
-            os.link(self.part, self._path)
-        except FileExistsError:
-            raise FileExistsError(f"{self._path} has appeared meanwhile; pass overwrite=True to replace it") from None
-        except OSError:
-            # A file system without hard links.
-            if os.path.lexists(self._path):
-                raise FileExistsError(f"{self._path} has appeared meanwhile") from None
-            Path(self.part).replace(self._path)
 
     def discard(self) -> None:
         """Remove what has not been published; does nothing the second time."""
@@ -157,6 +148,243 @@ class PartFile:
         # A forked child has a copy of this object, but does not own the file.
         if self._fd is not None and self._owner == os.getpid():
             self.give_up()
+
+
+class PartFolder:
+    """An unfinished folder, hidden beside its destination as ``.NAME.part-XXXXXXXX``.
+
+    Parameters
+    ----------
+    path : str
+        The destination, or a file for which something is gathered in the folder.
+
+    Attributes
+    ----------
+    part : str
+        Where the folder is now.
+
+    Examples
+    --------
+    >>> with PartFolder("out") as folder:
+    ...     _ = Path(folder.part, "a.txt").write_text("done")
+    ...     folder.publish()
+    >>> Path("out/a.txt").read_text()
+    'done'
+    """
+
+    def __init__(self, path: str) -> None:
+        folder, name = os.path.split(path)
+        self._path = path
+        self._owner = os.getpid()
+        self.part, self._fd = _begin(folder or os.curdir, name, _create_folder)
+
+    @classmethod
+    def abandoned(cls, path: str) -> list[PartFolder]:
+        """Take over the unfinished folders of dead writers to a destination; whoever does holds their locks.
+
+        Parameters
+        ----------
+        path : str
+            The destination.
+        """
+        result = []
+        for part, descriptor in _orphans((path,)):
+            if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                taken = cls.__new__(cls)
+                taken._path, taken._owner, taken.part, taken._fd = path, os.getpid(), part, os.dup(descriptor)
+                result.append(taken)
+        return result
+
+    def publish(self) -> None:
+        """Give the folder its name.
+
+        Raises
+        ------
+        FileExistsError
+            If something of that name is there.
+        """
+        if os.path.lexists(self._path):
+            raise FileExistsError(f"{self._path} has appeared meanwhile; choose another folder")
+        Path(self.part).rename(self._path)
+        self.close()
+        sync_folder(os.path.dirname(self._path))  # noqa: PTH120
+
+    def publish_file(self, name: str, path: str, *, overwrite: bool) -> None:
+        """Move a file out of the folder to its destination on the same disk.
+
+        Parameters
+        ----------
+        name : str
+            The file's name in the folder.
+        path : str
+            Its destination.
+        overwrite : bool
+            Whether an existing file may be replaced.
+
+        Raises
+        ------
+        FileExistsError
+            If there is one and it must stay.
+        """
+        _rename(str(Path(self.part) / name), path, overwrite=overwrite)
+
+    def discard(self) -> None:
+        """Remove the folder, unless it was published. Does nothing the second time."""
+        if self._fd is not None:
+            shutil.rmtree(self.part, ignore_errors=True)
+            self.close()
+
+    def close(self) -> None:
+        """Give up the lock, leaving the folder to whoever looks for those of dead writers."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def __enter__(self) -> PartFolder:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.discard()
+
+    def __del__(self) -> None:
+        if getattr(self, "_fd", None) is not None and self._owner == os.getpid():
+            self.discard()
+
+
+def remove_orphans(*paths: str, remove: bool = True) -> list[str]:
+    """Return the unfinished files and folders of dead writers to some destinations, and remove them.
+
+    A writer that lives holds a lock; where the file system has no locks, nothing is found.
+
+    Parameters
+    ----------
+    *paths : str
+        The destinations.
+    remove : bool
+        Whether to remove what is found.
+
+    Returns
+    -------
+    list of str
+        Sorted within each folder.
+
+    Examples
+    --------
+    >>> _ = Path(".x.beton.part-0123abcd").write_bytes(b"half")
+    >>> writer = PartFile("x.beton", overwrite=False)
+    >>> remove_orphans("x.beton"), os.path.exists(writer.part)
+    (['.x.beton.part-0123abcd'], True)
+    >>> writer.discard()
+    """
+    found = []
+    for part, descriptor in _orphans(paths):
+        if not remove:
+            found.append(part)
+            continue
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            shutil.rmtree(part, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                os.unlink(part)  # noqa: PTH108
+        if not os.path.lexists(part):
+            found.append(part)
+    return found
+
+
+def _orphans(paths: tuple[str, ...]) -> Iterator[tuple[str, int]]:
+    """Yield what dead writers have left, each with a descriptor that holds its lock until the next one."""
+    names: dict[str, set[str]] = {}
+    for path in paths:
+        folder, name = os.path.split(path)
+        names.setdefault(folder, set()).add(name)
+    for folder, wanted in names.items():
+        try:
+            entries = sorted(os.listdir(folder or os.curdir))  # noqa: PTH208
+        except OSError:
+            continue
+        for entry in entries:
+            match = _PART.fullmatch(entry)
+            if match is None or match[1] not in wanted:
+                continue
+            part = os.path.join(folder, entry)  # noqa: PTH118
+            with contextlib.suppress(OSError), _opened(part) as descriptor:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is_same(descriptor, part):
+                    yield part, descriptor
+
+
+@contextlib.contextmanager
+def _opened(part: str) -> Iterator[int]:
+    mode = os.lstat(part).st_mode
+    if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
+        raise FileNotFoundError(f"{part} is neither a file nor a folder")
+    # A lock over NFS needs a file that is open for writing; folders have none there.
+    how = os.O_RDONLY | os.O_DIRECTORY if stat.S_ISDIR(mode) else os.O_RDWR
+    descriptor = os.open(part, how | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _begin(folder: str, name: str, create: Callable[[str], int | None]) -> tuple[str, int]:
+    """Make something hidden in a folder for a destination called ``name``; return its path and a locked descriptor."""
+    while True:
+        part = str(Path(folder) / f".{name}.part-{secrets.token_hex(4)}")
+        descriptor = create(part)
+        if descriptor is None:
+            continue
+        # Between making and locking, somebody who looks for orphans may have taken it for one.
+        if _lock(descriptor) and _is_same(descriptor, part):
+            return part, descriptor
+        with contextlib.suppress(OSError):
+            (os.rmdir if os.path.isdir(part) else os.unlink)(part)  # noqa: PTH112
+        os.close(descriptor)
+
+
+def _create(part: str, flags: int) -> int:
+    return os.open(part, flags | os.O_CREAT | os.O_EXCL, 0o666)
+
+
+def _create_folder(part: str) -> int | None:
+    os.mkdir(part)  # noqa: PTH102
+    with contextlib.suppress(FileNotFoundError):
+        return os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    return None
+
+
+def _is_same(descriptor: int, part: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(part))
+    except FileNotFoundError:
+        return False
+
+
+def _lock(descriptor: int) -> bool:
+    """Take the lock that the system drops with the process; False if another process has it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # some network file systems have no locks
+    return True
+
+
+def _rename(part: str, path: str, *, overwrite: bool) -> None:
+    if overwrite:
+        Path(part).replace(path)
+        return
+    try:
+        # Unlike a rename, a link never replaces a file that has appeared in the meantime.
+        os.link(part, path)
+    except FileExistsError:
+        raise FileExistsError(f"{path} has appeared meanwhile; pass overwrite=True to replace it") from None
+    except OSError:
+        # A file system without hard links.
+        if os.path.lexists(path):
+            raise FileExistsError(f"{path} has appeared meanwhile") from None
+        Path(part).replace(path)
 
 
 def sync_folder(path: str | os.PathLike[str]) -> None:
