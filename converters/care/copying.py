@@ -70,7 +70,8 @@ class Donor:
         self.reader = Reader(path)
         self.path = self.reader.path
         self.fields: dict[str, Field] = dict(self.reader.fields)
-        self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        self._fd = -1
+        self._identity = _identity(os.stat(self.path))  # noqa: PTH116
         for name, field in self.fields.items():
             self._check_field(name, field)
 
@@ -144,6 +145,8 @@ class Donor:
 
     def read(self, position: int, size: int) -> Bytes:
         """Return ``size`` bytes of the file from ``position`` on, a copy of its own."""
+        if self._fd < 0:
+            self._open()
         data = np.empty(size, np.uint8)
         view = data.data
         while len(view):
@@ -153,6 +156,17 @@ class Donor:
             view = view[got:]
             position += got
         return data
+
+    def _open(self) -> None:
+        self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        if _identity(os.fstat(self._fd)) != self._identity:
+            raise FormatError(f"{self.path} was replaced or changed while it was being read; start again")
+
+    def rest(self) -> None:
+        """Close the file until it is read again, so that thousands can be worked on; its tables stay at hand."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
     def decoded(self, name: str, stored: Stored) -> Any:
         """Return the value that ``stored`` stands for, as `Reader.value` does.
@@ -170,9 +184,7 @@ class Donor:
 
     def close(self) -> None:
         """Let go of the file."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self.rest()
         self.reader.close()
 
     def __enter__(self) -> Donor:
@@ -186,6 +198,10 @@ class Donor:
     def __del__(self) -> None:
         if getattr(self, "_fd", -1) >= 0:
             os.close(self._fd)
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _heads(records: npt.NDArray[Any], field: Field) -> list[tuple[int | float, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from dataloading import (
     ImageField,
     IntField,
     JSONField,
+    Manifest,
     MaskField,
     NDArrayField,
     RasterField,
     Reader,
+    Shard,
     TextField,
     VarArrayField,
     Writer,
@@ -77,6 +80,20 @@ def write_file(
             values = sample(index, label)
             writer.append({name: values[name] for name in names})
     return path
+
+
+def write_set(manifest: Path, files: Sequence[Path]) -> Path:
+    """List files beside ``manifest`` as its shards."""
+    shards = []
+    for path in files:
+        with Reader(path) as reader:
+            shards.append(
+                Shard(
+                    name=path.name, num_samples=len(reader), num_bytes=reader.num_bytes, fingerprint=reader.fingerprint
+                )
+            )
+    Manifest(shards=tuple(shards)).save(manifest)
+    return manifest
 
 
 def contents(path: Path | str, *, without: tuple[str, ...] = ()) -> list[dict[str, bytes]]:

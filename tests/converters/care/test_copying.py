@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from converters.care.copying import Donor, check_sources, heir, open_donors
+from converters.care.chain import DonorSet
+from converters.care.copying import Donor, Stored, check_sources, heir, open_donors
 from converters.care.merge import merge
 from converters.care.outputs import OutputSet
 from dataloading import ConvertError, FormatError, Reader, UsageError, verify_file
 from tests.support.foreign import flip, image_file, noise
 
-from .making import contents, strange_files, write_file
+from .making import contents, strange_files, write_file, write_set
 
 ROOT = Path(__file__).parents[3]
 
@@ -95,10 +96,52 @@ def test_a_file_that_is_cut_while_it_is_read_is_an_error(tmp_path: Path) -> None
     path = write_file(tmp_path / "a.beton", list(range(10)))
     with Donor(path) as donor:
         pointer = int(donor.reader.locate("depth", [9])[0][0])
+        donor.read(0, 1)
         with open(path, "r+b") as file:
             file.truncate(pointer)
         with pytest.raises(FormatError, match="ended at byte"):
             donor.read(pointer, 10)
+
+
+def test_a_file_that_is_replaced_before_it_is_read_is_an_error(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "a.beton", list(range(10)))
+    with Donor(path) as donor:
+        assert next(donor.samples([0]))["label"] == ((0,), None)
+        donor.rest()
+        write_file(tmp_path / "b.beton", list(range(10)), first=5).replace(path)
+        with pytest.raises(FormatError, match="was replaced or changed while it was being read"):
+            next(donor.samples([0]))
+
+
+def flat(stored: Stored) -> tuple[str, bytes | None]:
+    return repr(stored[0]), None if stored[1] is None else stored[1].tobytes()
+
+
+def test_several_files_and_shard_sets_are_read_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("converters.care.chain._OPEN_AT_ONCE", 2)
+    parts = [
+        write_file(tmp_path / f"{name}.beton", list(range(first, last)), first=first)
+        for name, first, last in (("a", 0, 4), ("b", 4, 5), ("c", 5, 11), ("d", 11, 13))
+    ]
+    whole = write_file(tmp_path / "whole.beton", list(range(13)))
+    manifest = write_set(tmp_path / "s.beton.json", parts[1:3])
+    order = np.random.default_rng(0).integers(0, 13, 60)
+    with DonorSet([str(parts[0]), str(manifest), str(parts[3])]) as chain, Donor(whole) as donor:
+        assert len(chain) == 13 and chain.paths == [str(part) for part in parts] and chain.label == "label"
+        assert chain.path == f"{parts[0]} and 2 more"
+        assert chain.column("label").tolist() == list(range(13))
+        for indices in (None, order):
+            for one, two in zip(chain.samples(indices), donor.samples(indices), strict=True):
+                assert {name: flat(stored) for name, stored in one.items()} == {
+                    name: flat(stored) for name, stored in two.items()
+                }
+        assert sum(each._fd >= 0 for each in chain.donors) <= 2
+        assert [(chain.place(i)[0].path, chain.place(i)[1]) for i in (4, 10)] == [
+            (str(parts[1]), 0),
+            (str(parts[2]), 5),
+        ]
+        with pytest.raises(UsageError, match="has samples 0 to 12, not 13"):
+            chain.place(13)
 
 
 def test_an_output_set_appears_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -1,0 +1,146 @@
+"""Several ``.beton`` files, one behind the other, as the one dataset that they are.
+
+Owns the arithmetic between a sample of the dataset and a sample of a file. Gives what `Donor` gives of one file:
+fields, columns and stored samples in any order. Bytes and their copying are the business of ``copying.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dataloading import Field, UsageError, label_field
+
+from .copying import Donor, Stored, class_names_of, open_donors
+from .listing import list_files
+from .merge import agreed_classes
+
+__all__ = ["DonorSet"]
+
+Integers = npt.NDArray[np.int64]
+
+_OPEN_AT_ONCE = 64
+
+
+class DonorSet:
+    """The samples of files and shard sets, in the order given; a single file is the simplest case.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        ``.beton`` files and manifests (``.beton.json``), with equal fields and classes.
+
+    Attributes
+    ----------
+    path : str
+        What was named, for messages: the file, the manifest, or the first and how many more.
+    donors : list of Donor
+        The files.
+    fields : dict of str to Field
+    label : str or None
+        The field of labels, see `dataloading.label_field`.
+    class_names : tuple of str or None
+
+    Raises
+    ------
+    UsageError
+        If fields or classes differ, or a file is named twice.
+    FormatError
+        If a manifest or file cannot be read, or a shard is missing.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.path = paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+        self.donors = open_donors(list_files(paths))
+        try:
+            self.fields: dict[str, Field] = self.donors[0].fields
+            self.label = label_field(self.donors[0].reader)
+            self.class_names = class_names_of(self.donors[0].reader)
+            if len(self.donors) > 1:
+                hint = "; `beton merge --classes union` makes one file of them"
+                self.class_names, _ = agreed_classes(self.donors, "equal", hint=hint)
+        except BaseException:
+            self.close()
+            raise
+        self._starts = np.cumsum([0, *map(len, self.donors)])
+        self._awake: list[int] = []
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    @property
+    def paths(self) -> list[str]:
+        """The files."""
+        return [donor.path for donor in self.donors]
+
+    def column(self, field: str) -> npt.NDArray[np.generic]:
+        """Return a field's part of every sample's record: a view of the only file, a copy of several."""
+        columns = [donor.reader.column(field) for donor in self.donors]
+        return columns[0] if len(columns) == 1 else np.concatenate(columns)
+
+    def place(self, index: int) -> tuple[Donor, int]:
+        """Return the file that holds a sample, and the sample's index there.
+
+        Raises
+        ------
+        UsageError
+            If there is no such sample.
+        """
+        if not 0 <= index < len(self):
+            raise UsageError(f"{self.path} has samples 0 to {len(self) - 1}, not {index}")
+        number = int(np.searchsorted(self._starts, index, side="right")) - 1
+        return self.donors[number], index - int(self._starts[number])
+
+    def samples(
+        self,
+        indices: Sequence[int] | Integers | None = None,
+        *,
+        only: Sequence[str] | None = None,
+        without: Sequence[str] = (),
+    ) -> Iterator[dict[str, Stored]]:
+        """Yield samples by field name, see `Donor.samples`; runs within one file are read from it at once."""
+        if indices is None:
+            for number, donor in enumerate(self.donors):
+                self._wake(number)
+                yield from donor.samples(only=only, without=without)
+            return
+        chosen = np.asarray(indices, dtype=np.int64)
+        files = np.searchsorted(self._starts, chosen, side="right") - 1
+        bounds = [0, *(np.flatnonzero(np.diff(files)) + 1).tolist(), len(chosen)]
+        for low, high in pairwise(bounds):
+            if low < high:
+                number = int(files[low])
+                self._wake(number)
+                yield from self.donors[number].samples(
+                    chosen[low:high] - int(self._starts[number]), only=only, without=without
+                )
+
+    def _wake(self, number: int) -> None:
+        """Keep the files open that were read last, and no more than a process may have."""
+        if number in self._awake:
+            self._awake.remove(number)
+        elif len(self._awake) == _OPEN_AT_ONCE:
+            self.donors[self._awake.pop(0)].rest()
+        self._awake.append(number)
+
+    def decoded(self, name: str, stored: Stored) -> Any:
+        """Return the value that ``stored`` stands for, see `Donor.decoded`."""
+        return self.donors[0].decoded(name, stored)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for donor in self.donors:
+            donor.close()
+
+    def __enter__(self) -> DonorSet:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
