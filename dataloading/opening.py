@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -140,7 +141,9 @@ def _open_local(paths: Sequence[str]) -> list[Reader]:
     for path in paths:
         if is_url(path):
             raise UsageError(f"{path} lies in a store: only Loader reads there; download the file for this")
-    return [Reader(path) for path in paths]
+    # Where files lie on network storage, opening one is mostly waiting.
+    with ThreadPoolExecutor(min(16, len(paths))) as pool:
+        return list(pool.map(Reader, paths))
 
 
 def _opened(files: Sequence[_File], opener: Callable[[Sequence[str]], Sequence[Reader]]) -> Sequence[Reader]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType, TracebackType
 from typing import Any
 
@@ -84,22 +84,30 @@ class Reader:
         self.data: npt.NDArray[np.uint8]
         if stored is not None:
             self.num_bytes, self.data = len(stored), stored
-            self.header = parse_header(stored[: HEADER.itemsize].tobytes(), self.num_bytes, self.path)
+            self._open(lambda start, end: stored[start:end].tobytes())
         else:
             with open(self.path, "rb") as file:
-                self.num_bytes = os.fstat(file.fileno()).st_size
-                self.header = parse_header(file.read(HEADER.itemsize), self.num_bytes, self.path)
-                self.data = map_file(file.fileno(), self.num_bytes)
+                descriptor = file.fileno()
+                self.num_bytes = os.fstat(descriptor).st_size
+                # Not through the map: touching it makes the system read ahead, megabytes for some kilobytes.
+                self._open(lambda start, end: os.pread(descriptor, end - start, start))
+                self.data = map_file(descriptor, self.num_bytes)
         self.base_address: int = self.data.ctypes.data
+        self._find_tables()
+        self._sorted: tuple[Integers, Integers] | None = None
+
+    def _open(self, read: Callable[[int, int], bytes]) -> None:
+        """Parse what stands before the tables and the extension block, which `read` gives by first byte and end."""
+        self.header = parse_header(read(0, HEADER.itemsize), self.num_bytes, self.path)
         self.page_size: int = self.header.page_size
         self.num_samples: int = self.header.num_samples
-        head = self.data[: self.header.table_start].tobytes()
+        head = read(0, self.header.table_start)
         descriptors = parse_descriptors(head[HEADER.itemsize :], self.header.num_fields, self.path)
         first = descriptors[0]
         # We never write fields of a class we do not know, so there the place may hold the class's arguments.
         foreign = first.type_id == CustomField.type_id and not is_ours(first.arguments)
         self.locator = None if foreign else ext.Locator.parse(first.arguments, self.num_bytes, self.path)
-        self.extension = None if self.locator is None else self._read_extension(self.locator, head)
+        self.extension = None if self.locator is None else self._read_extension(self.locator, head, read)
         try:
             fields = {
                 each.name: field_from_descriptor(each.type_id, each.name, each.arguments, self._custom_records)
@@ -108,14 +116,12 @@ class Reader:
         except FormatError as error:
             raise FormatError(f"{self.path}: {error}") from error
         self.fields: Mapping[str, Field] = MappingProxyType(fields)
-        self._find_tables()
-        self._sorted: tuple[Integers, Integers] | None = None
 
-    def _read_extension(self, locator: ext.Locator, head: bytes) -> ext.Extension:
+    def _read_extension(self, locator: ext.Locator, head: bytes, read: Callable[[int, int], bytes]) -> ext.Extension:
         end = locator.ptr + locator.text_bytes
         if not self.header.table_start <= locator.ptr <= end <= self.header.alloc_table_ptr:
             raise FormatError(f"{self.path}: the extension block at byte {locator.ptr} lies outside the pages")
-        text = self.data[locator.ptr : end].tobytes()
+        text = read(locator.ptr, end)
         if ext.digest(text) != locator.text_xxh3:
             raise ChecksumError(
                 f"{self.path}: the extension block at byte {locator.ptr} is damaged; restore the file or convert again"
