@@ -28,6 +28,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from .pixels import as_rgb, open_pillow
+from .quirks import SCALED_FROM
 from .sources.base import SampleFault
 
 __all__ = ["form_of", "gray", "labels", "natural", "open_whole", "resized", "resized_labels"]
@@ -108,15 +109,20 @@ def natural(image: Image.Image) -> Array:
     """
     if image.mode == "F":
         raise SampleFault("floating-point pixels have no agreed range; convert the file to 8 or 16 bits first")
-    if image.mode.startswith("I"):
-        return _deep(image)
     transparent = "transparency" in image.info
+    if image.mode.startswith("I"):
+        levels = _deep(image)
+        level = image.info.get("transparency")
+        if not isinstance(level, int):
+            return levels
+        return np.dstack([levels, np.where(levels == level, 0, 0xFFFF).astype(np.uint16)])
     if image.mode == "P":
         image = image.convert("RGBA" if transparent else "RGB")
-    elif image.mode == "1":
-        image = image.convert("L")
-    elif transparent and image.mode in {"L", "RGB"}:
-        image = image.convert("LA" if image.mode == "L" else "RGBA")
+    elif image.mode in {"1", "L"}:
+        # By way of RGBA, for Pillow finds a transparent level of bilevel images there alone.
+        image = image.convert("RGBA").convert("LA") if transparent else image.convert("L")
+    elif transparent and image.mode == "RGB":
+        image = image.convert("RGBA")
     elif image.mode in _BOTH_WAYS:
         image = image.convert(_BOTH_WAYS[image.mode])
     if image.mode not in _MODE_OF_CHANNELS.values():
@@ -173,6 +179,11 @@ def labels(image: Image.Image, dtype: np.dtype[Any]) -> Array:
     >>> labels(Image.new("P", (2, 1), 7), np.dtype("uint8")).tolist()
     [[7, 7]]
     """
+    if SCALED_FROM in image.info:
+        raise SampleFault(
+            f"its levels go up to {image.info[SCALED_FROM]:,} and are read as parts of 255 or 65,535, so the labels' "
+            "numbers are lost; write it with a highest level of 255 or 65535, or as PNG"
+        )
     if image.mode in {"P", "L", "1"}:
         numbers: Array = np.asarray(image).astype(np.uint8)
     elif image.mode.startswith("I"):

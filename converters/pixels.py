@@ -21,14 +21,15 @@ from __future__ import annotations
 
 import io
 import warnings
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageCms, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
 from dataloading import decode_jpeg, transcode_jpeg
 
+from .profiles import has_profile, in_srgb
+from .quirks import as_meant, stored_form
 from .sources.base import SampleFault
 
 __all__ = [
@@ -91,6 +92,7 @@ def open_pillow(data: bytes) -> Image.Image:
             # Pillow warns of odd metadata and of large images; neither keeps the pixels from being right.
             warnings.simplefilter("ignore")
             image = Image.open(io.BytesIO(data))
+            stored = stored_form(image)
             image.load()
     except Image.DecompressionBombError as error:
         raise SampleFault(f"too large to decode safely: {error}") from error
@@ -100,11 +102,11 @@ def open_pillow(data: bytes) -> Image.Image:
         raise SampleFault(sniff(data)) from error
     except Exception as error:  # decoders raise whatever they like on damaged data
         raise SampleFault(f"cannot be decoded: {error or type(error).__name__}") from error
-    return image
+    return as_meant(image, stored)
 
 
 def jpeg_orientation(data: bytes) -> int:
-    """Return the orientation (1..8) a JPEG file declares in EXIF or XMP; 1 where it declares none.
+    """Return the orientation (1..8) a JPEG file declares in EXIF or XMP; 1 where it declares none that can be read.
 
     Parameters
     ----------
@@ -116,7 +118,7 @@ def jpeg_orientation(data: bytes) -> int:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return _declared(Image.open(io.BytesIO(data)))
+            return other_orientation(Image.open(io.BytesIO(data)))
     except Exception:  # a header Pillow cannot read declares nothing; decoding will say what is wrong
         return 1
 
@@ -134,14 +136,13 @@ def _has_app1(data: bytes) -> bool:
     return False
 
 
-def _declared(image: Image.Image) -> int:
-    value = image.getexif().get(_ORIENTATION, 1)
-    return value if isinstance(value, int) and value in _TURN else 1
-
-
 def other_orientation(image: Image.Image) -> int:
-    """Return the orientation (1..8) that a loaded image that is not a JPEG declares; 1 where it declares none."""
-    return _declared(image)
+    """Return the orientation (1..8) that an opened image declares; 1 where it declares none that can be read."""
+    try:
+        value = image.getexif().get(_ORIENTATION, 1)
+    except Exception:  # damaged metadata says nothing; Pillow raises whatever its parsers meet
+        return 1
+    return value if isinstance(value, int) and value in _TURN else 1
 
 
 def upright(image: Image.Image, orientation: int) -> Image.Image:
@@ -196,7 +197,7 @@ def read_other(data: bytes, *, background: tuple[int, int, int], orient: bool, t
         If it cannot be decoded or its colours cannot be represented.
     """
     image = open_pillow(data)
-    orientation = _declared(image) if orient else 1
+    orientation = other_orientation(image) if orient else 1
     return upright(as_rgb(image, background=background, to_srgb=to_srgb), orientation)
 
 
@@ -227,8 +228,8 @@ def as_rgb(image: Image.Image, *, background: tuple[int, int, int], to_srgb: boo
     if image.mode.startswith("I;16") or image.mode == "I":
         image = _gray16(image)
     try:
-        if to_srgb and image.info.get("icc_profile"):
-            image = _to_srgb(image)
+        if to_srgb and has_profile(image):
+            image = in_srgb(image)
         if image.mode in _ALPHA_MODES or "transparency" in image.info:
             canvas = Image.new("RGBA", image.size, (*background, 255))
             canvas.alpha_composite(image.convert("RGBA"))
@@ -246,28 +247,13 @@ def _gray16(image: Image.Image) -> Image.Image:
     # Full scale to full scale: 65535 / 255 = 257 exactly.
     gray = ((samples + 128) // 257).astype(np.uint8)
     flat = Image.fromarray(gray)
+    if "icc_profile" in image.info:
+        flat.info["icc_profile"] = image.info["icc_profile"]
     level = image.info.get("transparency")
     if isinstance(level, int):  # PNG's tRNS chunk names one 16-bit level as transparent; it must match before scaling
         alpha = np.where(samples == level, 0, 255).astype(np.uint8)
         flat.putalpha(Image.fromarray(alpha))
     return flat
-
-
-def _to_srgb(image: Image.Image) -> Image.Image:
-    try:
-        profile: Any = ImageCms.ImageCmsProfile(io.BytesIO(image.info["icc_profile"]))
-        target: Any = ImageCms.createProfile("sRGB")
-        if image.mode in {"RGBA", "LA", "PA", "P"}:
-            alpha = image.convert("RGBA").getchannel("A")
-            colour = ImageCms.profileToProfile(image.convert("RGB"), profile, target, outputMode="RGB")
-            assert colour is not None
-            colour.putalpha(alpha)
-            return colour
-        converted = ImageCms.profileToProfile(image, profile, target, outputMode="RGB")
-    except ImageCms.PyCMSError as error:
-        raise SampleFault(f"its colour profile cannot be converted to sRGB: {error}") from error
-    assert converted is not None
-    return converted
 
 
 def target_size(size: tuple[int, int], longest: int | None) -> tuple[int, int]:

@@ -59,6 +59,8 @@ JPEG_MODE, RAW_MODE = 0, 1
 # What became of an image; the counts in the report carry these names.
 TRANSCODED, KEPT, RECODED, RAW = "transcoded", "kept", "encoded", "raw"
 
+_LARGEST_JPEG = 65_500  # libjpeg's own bound, below that of the format
+
 # What TurboJPEG, FFCV's decoder, reads; anything rarer is decoded and encoded again.
 _READABLE_SUBSAMPLING = frozenset({"4:4:4", "4:2:2", "4:2:0", "4:4:0", "4:1:1", "4:0:0"})
 
@@ -194,6 +196,11 @@ class ImagePolicy:
 
     def encode(self, pixels: Pixels) -> bytes:
         """Return a JPEG of RGB pixels or gray ones (no third axis) at the policy's quality, with restart markers."""
+        if max(pixels.shape[:2]) > _LARGEST_JPEG:
+            raise SampleFault(
+                f"{pixels.shape[1]}x{pixels.shape[0]} pixels: a JPEG has at most {_LARGEST_JPEG:,} a side; "
+                "--max-resolution shrinks it, --mode raw stores it"
+            )
         if pixels.ndim == 2:
             return encode_gray(pixels, self.quality)
         return encode_jpeg(pixels, quality=self.quality, subsampling=self.subsampling)
@@ -231,7 +238,7 @@ class ImagePolicy:
         pixels: Pixels = np.asarray(image)
         height, width = pixels.shape[:2]
         check_size((width, height))
-        if self.wants_raw(index):
+        if self.wants_raw(index) or (self.mode == "smart" and max(width, height) > _LARGEST_JPEG):
             return self._raw(pixels)
         data = self.encode(pixels)
         if self.mode == "smart" and not self._prefers_jpeg((width, height), len(data)):

@@ -26,6 +26,7 @@ from dataloading import (
 
 from .forms import form_of, gray, labels, natural, open_whole, resized, resized_labels
 from .pixels import is_jpeg, jpeg_orientation, open_pillow, other_orientation, read_jpeg, target_size, upright
+from .profiles import has_profile, in_srgb
 from .sources.base import SampleFault
 
 if TYPE_CHECKING:
@@ -104,12 +105,12 @@ def _from_jpeg(data: bytes, policy: ImagePolicy) -> Array:
     info = probe_jpeg(data)
     cmyk = info.colour_space in {"cmyk", "ycck"}
     orientation = jpeg_orientation(data) if policy.orient else 1
-    if info.num_components == 1:
-        # A gray profile says how bright a level looks; what is kept here are the levels.
+    profiled = policy.to_srgb and b"ICC_PROFILE\0" in data
+    if info.num_components == 1 and not profiled:
         return np.asarray(upright(Image.fromarray(decode_jpeg(data)[:, :, 0]), orientation))
-    image = read_jpeg(data, cmyk=cmyk, to_srgb=policy.to_srgb and b"ICC_PROFILE\0" in data)
-    image = upright(image, orientation)  # RGB, its profile applied already where that is wished
-    return np.asarray(image.convert("L") if policy.channels == "gray" else image)
+    # RGB, its profile applied already where that is wished.
+    image = upright(read_jpeg(data, cmyk=cmyk, to_srgb=profiled), orientation)
+    return np.asarray(image.convert("L") if policy.channels == "gray" or info.num_components == 1 else image)
 
 
 def _from_file(data: bytes, policy: ImagePolicy) -> Array:
@@ -136,8 +137,10 @@ def _from_array(image: Array, policy: ImagePolicy) -> Array:
 def _formed(image: Image.Image, policy: ImagePolicy) -> Array:
     if policy.channels == "gray":
         return gray(image, background=policy.background, to_srgb=policy.to_srgb)
-    if policy.to_srgb and image.mode in {"RGB", "RGBA", "P"} and image.info.get("icc_profile"):
-        raise SampleFault("its colour profile is converted with --channels rgb and gray only; leave out --to-srgb")
+    if policy.to_srgb and has_profile(image):
+        if image.mode.startswith("I"):
+            raise SampleFault("the profile of 16-bit gray cannot be converted to sRGB; leave out --to-srgb")
+        image = in_srgb(image)
     return natural(image)
 
 
@@ -198,7 +201,7 @@ def _kept_gray(data: bytes, index: int, field: ImageField, policy: ImagePolicy) 
         return None
     if policy.keep == "never" or policy.wants_raw(index) or target_size(size, policy.max_resolution) != size:
         return None
-    if policy.orient and jpeg_orientation(data) != 1:
+    if (policy.orient and jpeg_orientation(data) != 1) or (policy.to_srgb and b"ICC_PROFILE\0" in data):
         return None
     check_size(size)
     kept, label = policy.kept(data)
