@@ -6,6 +6,7 @@ fields, columns and stored samples in any order. Bytes and their copying are the
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from types import TracebackType
@@ -77,6 +78,10 @@ class DonorSet:
     def paths(self) -> list[str]:
         """The files."""
         return [donor.path for donor in self.donors]
+
+    def identity(self) -> list[list[str | int]]:
+        """Return for each file, JSON-able, its place and what changes when it is written anew."""
+        return [[os.path.abspath(donor.path), *donor.identity] for donor in self.donors]  # noqa: PTH100
 
     def column(self, field: str) -> npt.NDArray[np.generic]:
         """Return a field's part of every sample's record: a view of the only file, a copy of several."""

@@ -59,6 +59,8 @@ class Donor:
     reader : Reader
     path : str
     fields : dict of str to Field
+    identity : tuple of int
+        Changes when the file is written anew.
 
     Raises
     ------
@@ -71,7 +73,7 @@ class Donor:
         self.path = self.reader.path
         self.fields: dict[str, Field] = dict(self.reader.fields)
         self._fd = -1
-        self._identity = _identity(os.stat(self.path))  # noqa: PTH116
+        self.identity = _identity(os.stat(self.path))  # noqa: PTH116
         for name, field in self.fields.items():
             self._check_field(name, field)
 
@@ -159,7 +161,7 @@ class Donor:
 
     def _open(self) -> None:
         self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        if _identity(os.fstat(self._fd)) != self._identity:
+        if _identity(os.fstat(self._fd)) != self.identity:
             raise FormatError(f"{self.path} was replaced or changed while it was being read; start again")
 
     def rest(self) -> None:

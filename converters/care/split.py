@@ -1,4 +1,4 @@
-"""One file into several that are disjoint and complete: by ratio, by class, or in folds.
+"""One dataset into several files that are disjoint and complete: by ratio, by class, or in folds.
 
 Owns which sample goes where, as a pure function of labels, groups and a seed, and the writing of all parts in a few
 passes with bounded memory.
@@ -15,11 +15,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from dataloading import UsageError, label_field
+from dataloading import UsageError
 
 from ..chance import chances
 from ..report import Progress
-from .copying import Donor, check_sources, class_names_of, file_name, heir, stored_bytes
+from .chain import DonorSet
+from .copying import check_sources, file_name, heir, stored_bytes
 from .keys import equal_ids, field_keys
 from .outputs import OutputSet
 
@@ -56,7 +57,7 @@ class SplitReport:
     Parameters
     ----------
     source : str
-        The file that was split.
+        What was split.
     parts : tuple of Part
         The files, in order.
     """
@@ -80,12 +81,12 @@ def split(
     num_workers: int = 1,
     quiet: bool = True,
 ) -> SplitReport:
-    """Write each sample of a file into exactly one of several new files; stored bytes and order stay.
+    """Write each sample of a dataset into exactly one of several new files; stored bytes and order stay.
 
     Parameters
     ----------
     path : str or path-like
-        The file.
+        The file, or the manifest of a shard set, which is read as one file.
     out : str
         Pattern of the results' names with ``{index}`` (0, 1, ...) or ``{name}`` (``0.9``, ``fold0``, the class).
     ratio : sequence of float, optional
@@ -103,7 +104,7 @@ def split(
     overwrite : bool
         Whether existing files may be replaced.
     verify : bool
-        Whether to compare the file with its checksums first.
+        Whether to compare the source with its checksums first.
     num_workers : int
         Threads for that.
     quiet : bool
@@ -118,12 +119,12 @@ def split(
     UsageError
         If not exactly one way to split is given, a part would be empty, or a name is taken.
     ConvertError
-        If the file is damaged.
+        If the source is damaged.
     """
     source = os.fspath(path)
     if sum([ratio is not None, folds is not None, by_class]) != 1:
         raise UsageError("say how to split: one of ratio, folds and by_class")
-    with Donor(source) as donor:
+    with DonorSet([source]) as donor:
         if by_class:
             names, where = _by_class(donor)
         else:
@@ -131,11 +132,11 @@ def split(
                 raise UsageError(f"folds must be at least 2, got {folds}")
             shares = [1.0] * folds if folds is not None else list(ratio or ())
             names = [f"fold{index}" for index in range(len(shares))] if folds else _share_names(shares)
-            label = label_field(donor.reader) if stratify else None
-            labels = None if label is None else np.array(donor.reader.column(label), dtype=np.int64)
-            groups = None if group_field is None else equal_ids([field_keys(donor, group_field)])[0]
+            label = donor.label if stratify else None
+            labels = None if label is None else np.array(donor.column(label), dtype=np.int64)
+            groups = None if group_field is None else _groups(donor, group_field)
             where = assign(len(donor), shares, seed=seed, labels=labels, groups=groups)
-        targets = _targets(out, names, Path(source).name.removesuffix(".beton"))
+        targets = _targets(out, names, Path(source).name.removesuffix(".json").removesuffix(".beton"))
         counts = np.bincount(where, minlength=len(names))
         if (counts == 0).any():
             empty = int(np.flatnonzero(counts == 0)[0])
@@ -143,10 +144,15 @@ def split(
                 f"part {empty} ({names[empty]}) would have no sample of the {len(donor)}, and an empty file cannot be "
                 "written; ask for fewer or other parts"
             )
-        if verify:
-            check_sources([source], num_workers=num_workers)
         step = {"command": "split", **_step(ratio, folds, by_class, stratify, group_field, seed)}
-        _write(donor, where, names, targets, step, overwrite=overwrite, quiet=quiet)
+        inputs = [source, *donor.paths]
+        identity = {**step, "from": donor.identity()}
+        with OutputSet(targets, overwrite=overwrite, inputs=inputs, identity=identity) as files:
+            if not files.is_done:
+                if verify:
+                    check_sources(donor.paths, num_workers=num_workers)
+                _write(donor, where, names, targets, step, files, quiet=quiet)
+                files.publish()
     parts = [
         Part(path=target, name=name, num_samples=int(count), num_bytes=os.stat(target).st_size)  # noqa: PTH116
         for target, name, count in zip(targets, names, counts, strict=True)
@@ -272,12 +278,16 @@ def _deal_groups(sizes: Integers, classes: Integers, weights: npt.NDArray[np.flo
     return parts
 
 
-def _by_class(donor: Donor) -> tuple[list[str], npt.NDArray[np.int32]]:
-    label = label_field(donor.reader)
+def _groups(donor: DonorSet, field: str) -> Integers:
+    return np.concatenate(equal_ids([field_keys(each, field) for each in donor.donors]))
+
+
+def _by_class(donor: DonorSet) -> tuple[list[str], npt.NDArray[np.int32]]:
+    label = donor.label
     if label is None:
         raise UsageError(f"{donor.path} has no field of labels: integers named 'label', or the only integers")
-    present, where = np.unique(np.asarray(donor.reader.column(label)), return_inverse=True)
-    known = class_names_of(donor.reader) or ()
+    present, where = np.unique(np.asarray(donor.column(label)), return_inverse=True)
+    known = donor.class_names or ()
     names = [known[value] if 0 <= value < len(known) else str(value) for value in present.tolist()]
     return names, where.reshape(-1).astype(np.int32)
 
@@ -296,20 +306,17 @@ def _targets(pattern: str, names: Sequence[str], stem: str) -> list[str]:
 
 
 def _write(
-    donor: Donor,
+    donor: DonorSet,
     where: npt.NDArray[np.int32],
     names: Sequence[str],
     targets: Sequence[str],
     step: dict[str, object],
+    files: OutputSet,
     *,
-    overwrite: bool,
     quiet: bool,
 ) -> None:
-    classes = class_names_of(donor.reader)
-    with (
-        OutputSet(targets, overwrite=overwrite, inputs=[donor.path]) as files,
-        contextlib.closing(Progress(len(donor), what=f"splitting {file_name(donor.path)}", quiet=quiet)) as progress,
-    ):
+    progress = Progress(len(donor), what=f"splitting {file_name(donor.path)}", quiet=quiet)
+    with contextlib.closing(progress):
         for first in range(0, len(targets), _OPEN_AT_ONCE):
             chosen = range(first, min(first + _OPEN_AT_ONCE, len(targets)))
             with contextlib.ExitStack() as stack:
@@ -317,10 +324,10 @@ def _write(
                     stack.enter_context(
                         heir(
                             files.part(targets[index]),
-                            [donor],
+                            donor.donors,
                             num_samples=int(np.count_nonzero(where == index)),
                             step={**step, "part": index, "name": names[index], "num_parts": len(names)},
-                            class_names=classes,
+                            class_names=donor.class_names,
                             overwrite=False,
                         )
                     )
@@ -330,4 +337,3 @@ def _write(
                 for index, sample in zip(where[indices].tolist(), donor.samples(indices), strict=True):
                     writers[index - first].append(sample)
                     progress.advance(stored_bytes(sample))
-        files.publish()
