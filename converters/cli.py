@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from dataloading import counted
 from dataloading.cli import (
+    Choice,
     LazyGroup,
     Size,
     Verb,
@@ -51,7 +53,7 @@ _SOURCES = {
 
 @click.group(cls=LazyGroup, verbs=lambda: _SOURCES)
 def convert() -> None:
-    """Convert an image dataset into one .beton file."""
+    """Convert an image dataset into a .beton file, or into a set of shards (--num-shards, --shard-size)."""
 
 
 def conversion_options(command: _Command) -> _Command:
@@ -59,34 +61,34 @@ def conversion_options(command: _Command) -> _Command:
     options = [
         click.option("--max-resolution", type=click.IntRange(1, 65535), metavar="PIXELS",
                      help="Shrink images whose longest side is larger. Default: keep sizes."),
-        click.option("--channels", type=click.Choice(["rgb", "gray", "keep"]), default="rgb", show_default=True,
+        click.option("--channels", type=Choice(["rgb", "gray", "keep"]), default="rgb", show_default=True,
                      help="Make images RGB, which FFCV reads; or gray; or keep alpha, gray and 16 bits as the first "
                           "image has them."),
-        click.option("--mode", type=click.Choice(["jpg", "raw", "mix", "smart", "png"]), default="jpg",
+        click.option("--mode", type=Choice(["jpg", "raw", "mix", "smart", "png"]), default="jpg",
                      show_default=True, help="Store JPEGs, pixels, JPEGs for a random part, whichever is smaller, or "
                                              "PNGs (lossless; with --channels gray or keep)."),
         click.option("--quality", type=click.IntRange(1, 100), default=90, show_default=True,
                      help="JPEG quality of images that must be encoded; JPEGs that can be kept keep theirs."),
-        click.option("--keep", type=click.Choice(["pixels", "bytes", "never"]), default="pixels", show_default=True,
+        click.option("--keep", type=Choice(["pixels", "bytes", "never"]), default="pixels", show_default=True,
                      help="Of a JPEG that needs no change keep the pixels exactly (recoded losslessly with restart "
                           "markers, fastest to load), its very bytes, or nothing (encode anew at --quality)."),
         click.option("--mix-fraction", type=click.FloatRange(0, 1), default=0.5, show_default=True, metavar="F",
                      help="--mode mix: fraction stored as JPEG; the rest is raw."),
         click.option("--smart-threshold", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True,
                      metavar="T", help="--mode smart: JPEG where raw takes more than T times its bytes."),
-        click.option("--subsampling", type=click.Choice(["4:2:0", "4:2:2", "4:4:4"]), default="4:2:0",
+        click.option("--subsampling", type=Choice(["4:2:0", "4:2:2", "4:4:4"]), default="4:2:0",
                      show_default=True, help="Chroma subsampling of images that must be encoded."),
-        click.option("--resample", type=click.Choice(["box", "bilinear", "bicubic", "lanczos"]), default="lanczos",
+        click.option("--resample", type=Choice(["box", "bilinear", "bicubic", "lanczos"]), default="lanczos",
                      show_default=True, help="Antialiased filter for shrinking (Pillow's)."),
         click.option("--background", default="white", show_default=True, metavar="COLOUR", callback=_colour,
                      help="What shows through transparent pixels: a name, #rrggbb or R,G,B."),
-        click.option("--orientation", type=click.Choice(["apply", "ignore"]), default="apply", show_default=True,
+        click.option("--orientation", type=Choice(["apply", "ignore"]), default="apply", show_default=True,
                      help="Turn images upright as EXIF says, or take them as stored."),
         click.option("--to-srgb", is_flag=True, help="Convert embedded colour profiles to sRGB."),
         click.option("--shuffle", is_flag=True, help="Store the samples in a random order (see --seed)."),
         option_limit,
         option_seed,
-        click.option("--on-error", type=click.Choice(["raise", "skip", "placeholder"]), default="raise",
+        click.option("--on-error", type=Choice(["raise", "skip", "placeholder"]), default="raise",
                      show_default=True, help="Stop at an image that cannot be converted, leave the sample out, or put "
                                              "a gray image in its place; all are listed."),
         click.option("--error-log", type=click.Path(dir_okay=False, writable=True), metavar="FILE",
@@ -95,17 +97,17 @@ def conversion_options(command: _Command) -> _Command:
         click.option("--num-shards", type=click.IntRange(min=1), metavar="K",
                      help="Write K files OUT-00000-of-K.beton and the manifest OUT.beton.json."),
         click.option("--shard-size", "shard_bytes", type=Size(), metavar="SIZE",
-                     help="Write as many files as make about SIZE each (within some 10 %)."),
+                     help="Write as many files as make about SIZE each, such as 4GiB (2^30) or 4GB (10^9 bytes)."),
         click.option("--shard-index", type=click.IntRange(min=0), metavar="I",
                      help="Write only shard I, from 0, as a task of a job array; the last one writes the manifest."),
-        click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True,
+        click.option("--engine", type=Choice(["local", "ray"]), default="local", show_default=True,
                      help="Work on this machine, or spread shards over a Ray cluster (RAY_ADDRESS)."),
         click.option("--temp-dir", type=click.Path(file_okay=False), metavar="DIR",
                      help="Where a file lies until it is uploaded, if OUT is a URL. Default: the system's."),
         click.option("--space-check/--no-space-check", "check_space", default=True, show_default=True,
                      help="Refuse to start when the disk is clearly too small."),
         click.option("--page-size", type=Size(), default=None, metavar="SIZE",
-                     help="Page size, a power of two. Default: 8MiB, larger if an image needs it."),
+                     help="Page size, a power of two such as 16MiB. Default: 8MiB, larger if an image needs it."),
         option_num_workers,
         option_overwrite,
         option_dry_run,
@@ -187,9 +189,9 @@ def _print_estimate(guess: dict[str, Any], as_json: bool) -> None:
         return
     kinds = ", ".join(f"{count} {kind}" for kind, count in guess["images"].items())
     click.echo(
-        f"would write {guess['path']}: {guess['num_samples']:,} samples, "
+        f"would write {guess['path']}: {counted(guess['num_samples'], 'sample')}, "
         f"about {human_bytes(guess['estimated_bytes'])}, in about {guess['estimated_seconds']:,.0f} s "
-        f"(from {guess['num_tried']} samples tried: {kinds})"
+        f"(from {counted(guess['num_tried'], 'sample')} tried: {kinds})"
     )
     for item in guess["skipped"]:
         click.echo(f"cannot be converted: {item['name']}: {item['reason']}")

@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 import dataloading
-from dataloading import ConvertError, UsageError
+from dataloading import ConvertError, UsageError, counted
 from dataloading.cli import note
 
 from .delivery import has_begun, make_file
@@ -70,7 +70,7 @@ def convert(source: Source, path: str | os.PathLike[str], *, policy: ImagePolicy
     order = sample_order(len(source), options)
     if len(order) == 0:
         limit = "" if options.limit is None else f", of which limit={options.limit} takes none"
-        raise ConvertError(f"there is nothing to write: the source has {len(source):,} samples{limit}")
+        raise UsageError(f"there is nothing to write: the source has {counted(len(source), 'sample')}{limit}")
     source = settled(source, policy, order)
     start = time.monotonic()
     report = Report(path=path)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dataloading import ConvertError, Reader, UsageError
+from dataloading import ConvertError, Reader, UsageError, counted
 
 from .disk import cannot_write, whole_file
 from .inspect_file import class_counts, first_image_field, longest_sides, size_blocks
@@ -54,8 +54,8 @@ def draw(readers: Sequence[Reader], out: str, *, field: str | None = None) -> No
     classes = class_counts(readers)
     total = sum(reader.num_samples for reader in readers)
     figure = Figure(figsize=(11, 7.6 if classes else 4.2), layout="constrained")
-    where = Path(readers[0].path).name if len(readers) == 1 else f"{len(readers)} files"
-    figure.suptitle(f"{_printable(where)}: {total:,} samples", fontsize=13, color=_INK)
+    where = Path(readers[0].path).name if len(readers) == 1 else f"{len(readers):,} files"
+    figure.suptitle(f"{_printable(where)}: {counted(total, 'sample')}", fontsize=13, color=_INK)
     grid = figure.add_gridspec(2 if classes else 1, 2)
     _draw_sides(figure.add_subplot(grid[0, 0]), longest_sides(readers, name), name)
     _draw_sizes(figure.add_subplot(grid[0, 1]), readers, name)
@@ -123,8 +123,10 @@ def _draw_sizes(axes: Any, readers: Sequence[Reader], name: str) -> None:
 def _draw_classes(axes: Any, classes: Sequence[tuple[str | None, int, int]]) -> None:
     counts = np.array([count for _, _, count in classes])
     low, high = int(counts.min()), int(counts.max())
-    words = f"{low:,} samples each" if low == high else f"{low:,} to {high:,} samples, median {np.median(counts):,.0f}"
-    title = f"{len(counts):,} classes, {words}"
+    words = f"{low:,} to {high:,} samples, median {np.median(counts):,.0f}"
+    if low == high:
+        words = f"{counted(low, 'sample')} each"
+    title = f"{counted(len(counts), 'class')}, {words}"
     if len(counts) <= _NAMES_SHOWN:
         axes.bar(np.arange(len(counts)), counts, color=_BAR, width=0.8)
         names = [_printable(str(label) if name is None else name) for name, label, _ in classes]

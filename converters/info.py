@@ -14,7 +14,7 @@ from dataloading.cli import option_json
 __all__ = ["info"]
 
 
-class Grid(click.ParamType[tuple[int, int]]):
+class Grid(click.ParamType):  # type: ignore[type-arg]
     """Rows and columns: ``5x5``, ``3x8``."""
 
     name = "rows x columns"

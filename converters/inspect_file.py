@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dataloading import ImageField, Reader, UsageError, label_field
+from dataloading import ImageField, Reader, UsageError, counted, label_field
 
 from .care.copying import class_names_of, field_differences
 from .report import human_bytes
@@ -87,7 +87,7 @@ def find_sample(readers: Sequence[Reader], index: int) -> tuple[Reader, int]:
             return reader, rest
         rest -= reader.num_samples
     total = sum(reader.num_samples for reader in readers)
-    where = readers[0].path if len(readers) == 1 else f"{len(readers)} files"
+    where = readers[0].path if len(readers) == 1 else f"{len(readers):,} files"
     raise UsageError(f"there is no sample {index}: {where} has samples 0 to {total - 1}")
 
 
@@ -278,7 +278,7 @@ def _field_line(facts: dict[str, Any]) -> str:
         lengths = ", ".join("any" if length is None else str(length) for length in facts["shape"])
         parts.append(f"{facts['dtype']} ({lengths})")
     if "channels" in facts:
-        parts.append(f"{facts['channels']} {facts['dtype']} channel{'' if facts['channels'] == 1 else 's'}")
+        parts.append(f"{counted(facts['channels'], facts['dtype'] + ' channel')}")
     if "num_jpeg" in facts:
         low, high = facts["min_size"], facts["max_size"]
         png = f", {facts['num_png']:,} PNG" if "num_png" in facts else ""
@@ -297,7 +297,7 @@ def _classes_line(classes: list[dict[str, Any]]) -> str:
     counts = [each["count"] for each in classes]
     shown = ", ".join(f"{each['name']} ({each['count']:,})" for each in classes[:_CLASSES_SHOWN])
     more = f", and {len(classes) - _CLASSES_SHOWN:,} more" if len(classes) > _CLASSES_SHOWN else ""
-    return f"{len(classes):,}, with {min(counts):,} to {max(counts):,} samples: {shown}{more}"
+    return f"{len(classes):,}, with {min(counts):,} to {counted(max(counts), 'sample')}: {shown}{more}"
 
 
 def _history(steps: list[dict[str, Any]]) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from dataloading import ConvertError, DecodeError, Field, ImageField, RasterField, UsageError
+from dataloading import ConvertError, DecodeError, Field, ImageField, RasterField, UsageError, counted
 
 from .policy import ImagePolicy
 from .rasters import field_for, pixels_of
@@ -110,6 +110,6 @@ def _first_forms(source: Source, policy: ImagePolicy, images: list[str], order: 
         except Exception as error:  # sources run the user's code
             faults.append(f"{source.name(int(index))}: {type(error).__name__}: {error}")
     raise ConvertError(
-        f"none of the first {len(faults)} samples can be read, so there is no first image to decide the channels. The "
-        f"first: {faults[0] if faults else 'there is none'}"
+        f"none of the first {counted(len(faults), 'sample')} can be read, so there is no first image to decide the "
+        f"channels. The first: {faults[0] if faults else 'there is none'}"
     )

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from dataloading import ConvertError
+from dataloading import ConvertError, counted
 
 __all__ = ["Progress", "Report", "Skipped", "human_bytes"]
 
@@ -148,12 +148,12 @@ class Report:
     def __str__(self) -> str:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.kinds.items()))
         lines = [
-            f"{self.path}: {self.num_samples:,} samples, {human_bytes(self.num_bytes)}"
+            f"{self.path}: {counted(self.num_samples, 'sample')}, {human_bytes(self.num_bytes)}"
             f" from {human_bytes(self.source_bytes)} of source files",
             f"images: {kinds}" if kinds else "",
             f"skipped: {len(self.skipped):,}" if self.skipped else "",
             f"replaced by gray images: {len(self.replaced):,}" if self.replaced else "",
-            f"already there: {self.num_resumed:,} samples" if self.num_resumed else "",
+            f"already there: {counted(self.num_resumed, 'sample')}" if self.num_resumed else "",
             f"shards: {len(self.shards):,}" if self.shards else "",
             "" if self.is_whole else "the other shards are not complete yet; the last to finish writes the manifest",
             f"time: {self.seconds:.1f} s, {self.samples_per_second:,.0f} samples/s",

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import click
 
+from dataloading import counted
 from dataloading.cli import (
     default_num_workers,
     option_json,
@@ -83,7 +84,8 @@ class SynthOptions:
                 raise UsageError(f"{name} must be {low} to {high}, got {value}")
         if self.num_images < self.num_classes:
             raise UsageError(
-                f"{self.num_images} images cannot fill {self.num_classes} classes: ask for at least one image a class"
+                f"{counted(self.num_images, 'image')} cannot fill {counted(self.num_classes, 'class')}: ask for at "
+                "least one image a class"
             )
 
     def tasks(self) -> Iterator[Task]:
@@ -261,6 +263,6 @@ def synth(
         click.echo(json.dumps(dataclasses.asdict(summary), indent=2))
     else:
         click.echo(
-            f"{summary.out}: {summary.num_images} images in {summary.num_classes} classes, "
+            f"{summary.out}: {counted(summary.num_images, 'image')} in {counted(summary.num_classes, 'class')}, "
             f"{summary.total_bytes / 1e6:.1f} MB, {summary.bits_per_pixel:.2f} bits a pixel"
         )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dataloading import counted
 from dataloading.cli import default_num_workers, note, option_json, option_quiet
 
 if TYPE_CHECKING:
@@ -60,10 +61,10 @@ def verify(files: Sequence[str], *, checksums_only: bool, num_workers: int | Non
     damaged = [each for each in reports if not each.ok]
     if not single and not as_json:
         total = sum(each.num_samples for each in reports)
-        click.echo(f"{len(reports):,} files, {total:,} samples: {len(damaged) or 'none'} damaged")
+        click.echo(f"{counted(len(reports), 'file')}, {counted(total, 'sample')}: {len(damaged) or 'none'} damaged")
     for each in damaged:
         count = len(each.samples)
-        touched = f"{count:,} of {each.num_samples:,} samples are affected" if count else "no sample is affected"
+        touched = f"{count:,} of {counted(each.num_samples, 'sample')} affected" if count else "no sample is affected"
         note(f"beton: {each.path} is damaged; {touched if each.num_samples else 'it cannot be read'}")
     if damaged:
         raise click.exceptions.Exit(1)
@@ -95,7 +96,7 @@ def _show(report: VerifyReport) -> None:
     # Thousands of findings help nobody at a terminal; all of them are in the JSON.
     click.echo(str(dataclasses.replace(report, problems=report.problems[:_SHOWN_AT_MOST])))
     if len(report.problems) > _SHOWN_AT_MOST:
-        click.echo(f"  ... and {len(report.problems) - _SHOWN_AT_MOST:,} more problems; --json lists them")
+        click.echo(f"  ... and {counted(len(report.problems) - _SHOWN_AT_MOST, 'more problem')}; --json lists them")
 
 
 @contextmanager

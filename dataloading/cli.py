@@ -8,7 +8,6 @@ imports nothing of another. Verbs are entry points of the group ``beton.commands
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import signal
@@ -25,8 +24,10 @@ import click
 
 from .errors import BetonError, UsageError
 from .machine import num_cores
+from .words import did_you_mean
 
 __all__ = [
+    "Choice",
     "LazyGroup",
     "Size",
     "Verb",
@@ -51,7 +52,7 @@ _INTERRUPTED, _TERMINATED = 130, 143
 
 # One line a verb for `beton --help`: reading it from the verb itself would import the verb.
 _SUMMARIES = {
-    "convert": "Convert an image dataset into one .beton file.",
+    "convert": "Convert an image dataset into a .beton file, or a set of shards.",
     "synth": "Make a photo-like dataset of JPEG files to try things on.",
     "info": "Show what a .beton file holds: fields, sizes, classes, pictures.",
     "verify": "Check a .beton file: structure, checksums, every image.",
@@ -126,9 +127,8 @@ class LazyGroup(click.Group):
         name = args[0]
         known = self._verbs()
         if name not in known and not name.startswith("-"):
-            near = difflib.get_close_matches(name.lower(), known, n=2, cutoff=0.6)
-            guess = f"Did you mean {' or '.join(repr(word) for word in near)}?" if near else ""
-            raise click.UsageError(f"No such command {name!r}. {guess or 'There are: ' + ', '.join(known) + '.'}", ctx)
+            guess = did_you_mean(name, known) or f"There are: {', '.join(known)}."
+            raise click.UsageError(f"No such command {name!r}. {guess}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -306,11 +306,48 @@ def default_num_workers() -> int:
     return num_cores()
 
 
-class Size(click.ParamType[int]):
-    """A number of bytes: ``8388608``, ``8MiB``, ``64M``, ``1GiB`` (units are powers of two)."""
+class Choice(click.Choice):  # type: ignore[type-arg] # generic from click 8.4 on only
+    """One of a few words; a wrong one is answered with the nearest right spelling.
+
+    Parameters
+    ----------
+    choices : sequence of str
+        The words.
+
+    Examples
+    --------
+    >>> Choice(["jpg", "raw"]).convert("raw", None, None)
+    'raw'
+    """
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return ``value``, or fail with the words there are and the nearest one."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            guess = did_you_mean(str(value), map(str, self.choices))
+            error.message += f" {guess}" if guess else ""
+            raise
+
+
+class Size(click.ParamType):  # type: ignore[type-arg]
+    """A number of bytes: ``8388608``, ``8MiB``, ``500MB``.
+
+    ``KiB MiB GiB TiB`` and the bare letters ``K M G T`` are powers of 1,024, ``KB MB GB TB`` powers of 1,000, as GNU's
+    tools read them; upper and lower case are the same.
+
+    Examples
+    --------
+    >>> [Size().convert(text, None, None) for text in ("2KiB", "2K", "2KB", "7")]
+    [2048, 2048, 2000, 7]
+    """
 
     name = "size"
-    _UNITS: Mapping[str, int] = {"": 0, "B": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+    _UNITS: Mapping[str, int] = {
+        "": 1, "B": 1,
+        **{letter + ending: 1024**power for power, letter in enumerate("KMGT", 1) for ending in ("", "IB")},
+        **{letter + "B": 1000**power for power, letter in enumerate("KMGT", 1)},
+    }  # fmt: skip
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Parse ``value`` or fail with the accepted spellings."""
@@ -318,11 +355,15 @@ class Size(click.ParamType[int]):
             return value
         text = str(value).strip().upper()
         digits = text.rstrip("KMGTIB ")
-        unit = text[len(digits) :].strip()
-        shift = self._UNITS.get(unit[:1] if unit in {"B", ""} else unit.removesuffix("B").removesuffix("I"))
-        if not digits.isdigit() or shift is None:
-            self.fail(f"{value!r} is not a size; write 8MiB, 1GiB or a number of bytes", param, ctx)
-        return int(digits) << shift
+        unit = self._UNITS.get(text[len(digits) :].strip())
+        if not (digits.isascii() and digits.isdigit()) or unit is None:
+            self.fail(
+                f"{value!r} is not a size; write a whole number of bytes, or one with a unit: 8MiB (x 2^20), 8MB "
+                "(x 10^6), 1GiB",
+                param,
+                ctx,
+            )
+        return int(digits) * unit
 
 
 def option_num_workers(command: _Command) -> _Command:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from dataloading.files import FileSet
 from dataloading.format import IntField, Reader
+from dataloading.words import counted
 
 __all__ = ["DatasetInfo", "label_field"]
 
@@ -42,7 +43,7 @@ class DatasetInfo:
         return self._num_samples
 
     def __repr__(self) -> str:
-        return f"DatasetInfo({self.path!r}, {len(self)} samples)"
+        return f"DatasetInfo({self.path!r}, {counted(len(self), 'sample')})"
 
 
 def label_field(reader: Reader | FileSet, names: Sequence[str] | None = None) -> str | None:

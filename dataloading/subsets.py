@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataloading.errors import UsageError
+from dataloading.words import counted
 
 __all__ = ["balanced_weights", "checked_indices", "checked_weights", "chosen_by", "digest", "occurrences"]
 
@@ -33,7 +34,9 @@ def checked_indices(indices: Iterable[int] | Indices, num_samples: int) -> Indic
     low, high = int(given.min()), int(given.max())
     if low < 0 or high >= num_samples:
         wrong = low if low < 0 else high
-        raise UsageError(f"index {wrong} is outside the dataset: it has {num_samples} samples, 0..{num_samples - 1}")
+        raise UsageError(
+            f"index {wrong} is outside the dataset: it has {counted(num_samples, 'sample')}, 0..{num_samples - 1}"
+        )
     subset = given.astype(np.int64)  # a copy: the caller may change theirs
     subset.flags.writeable = False
     return subset

@@ -79,7 +79,7 @@ def test_version_is_pyprojects(capsys: pytest.CaptureFixture[str]) -> None:
         (["convert", "imagefolder", "a", "b", "--max-resolutoin", "3"], "--max-resolution"),
         (["convert", "imagefolder", ".", "o.beton", "--quality", "0"], "1<=x<=100"),
         (["convert", "imagefolder", ".", "o.beton", "--mode", "jpeg"], "'jpg'"),
-        (["convert", "imagefolder", ".", "o.beton", "--page-size", "8 parsecs"], "write 8MiB"),
+        (["convert", "imagefolder", ".", "o.beton", "--page-size", "8 parsecs"], "8MiB (x 2^20), 8MB (x 10^6)"),
         (["convert", "imagefolder", ".", "o.beton", "--background", "no-colour"], "is not a colour"),
         (["convert", "imagefolder", "no-such-folder", "o.beton"], "does not exist"),
         (["info", "no-such-file"], "does not exist"),

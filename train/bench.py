@@ -6,7 +6,6 @@ Parses options and prints; the measuring is in ``benchmarking``. Progress goes t
 
 from __future__ import annotations
 
-import difflib
 import json
 import shlex
 import sys
@@ -17,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dataloading import Reader, UsageError
-from dataloading.cli import default_num_workers, note, option_json, option_quiet, option_seed
+from dataloading import Reader, UsageError, counted, did_you_mean
+from dataloading.cli import Choice, default_num_workers, note, option_json, option_quiet, option_seed
 
 from .option_types import different_numbers
 
@@ -66,9 +65,8 @@ def _names(_ctx: click.Context, param: click.Parameter, value: str) -> list[str]
     names = list(CONTENDERS) if value == "all" else [word.strip() for word in value.split(",")]
     for name in names:
         if name not in CONTENDERS:
-            near = difflib.get_close_matches(name, CONTENDERS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(CONTENDERS)}, or all"
-            raise click.BadParameter(f"no loader is called {name!r}; {hint}", param=param)
+            hint = did_you_mean(name, CONTENDERS) or f"There are {', '.join(CONTENDERS)}, or all."
+            raise click.BadParameter(f"no loader is called {name!r}. {hint}", param=param)
     if len(set(names)) != len(names):
         raise click.BadParameter("a loader is named twice", param=param)
     return names
@@ -79,7 +77,7 @@ def _names(_ctx: click.Context, param: click.Parameter, value: str) -> list[str]
 @click.option("--loaders", default=_DEFAULT_LOADERS, callback=_names, metavar="NAMES",
               help="Separated by commas: beton; torch, torch-fast, ffcv; dali, webdataset, litdata, "
                    "mosaicml-streaming, grain, spdl, timm; kernels and synthetic are ceilings; or all.")  # fmt: skip
-@click.option("--pipeline", type=click.Choice(_PIPELINES), default="train",
+@click.option("--pipeline", type=Choice(_PIPELINES), default="train",
               help="train: RandomResizedCrop 224 and flip, uint8; eval: Resize 256, CenterCrop 224.")  # fmt: skip
 @click.option("--batch-size", type=click.IntRange(min=1), default=128, help="Images a batch.")
 @click.option(
@@ -134,8 +132,8 @@ def bench(
         say = (lambda text: None) if quiet else note
         results = _measure(specs, options, say)
     head = (
-        f"{file}: {num_samples:,} samples, {num_bytes / 2**20:,.0f} MiB; {_words(options['pipeline'])}; batch "
-        f"{options['batch_size']}; {options['rounds']} rounds of {options['seconds']:g} s"
+        f"{file}: {counted(num_samples, 'sample')}, {num_bytes / 2**20:,.0f} MiB; {_words(options['pipeline'])}; batch "
+        f"{options['batch_size']}; {counted(options['rounds'], 'round')} of {options['seconds']:g} s"
     )
     if out is not None:
         for path in _write(Path(out), results, base, head, workers):

@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 
 import click
 
-from dataloading import UsageError
-from dataloading.cli import run_command
+from dataloading import UsageError, did_you_mean
+from dataloading.cli import Choice, run_command
 
 from .launch import launch_environment, option_flag, torchrun_command
 from .options import LOADERS, make_options, option_fields
@@ -35,7 +35,7 @@ def training_options(*, skip: tuple[str, ...] = ()) -> Callable[[Callable[..., A
             if item.metadata["short"]:
                 names.append(item.metadata["short"])
             if item.metadata["choices"]:
-                kind = click.Choice(item.metadata["choices"])
+                kind = Choice(item.metadata["choices"])
             command = click.option(
                 *names, item.name, type=kind, default=item.default, show_default=True, help=item.metadata["help"]
             )(command)
@@ -112,7 +112,8 @@ def _loader_list(_context: click.Context, _parameter: click.Parameter, text: str
     names = [name.strip() for name in text.split(",") if name.strip()]
     unknown = [name for name in names if name not in LOADERS]
     if unknown or not names:
-        raise click.BadParameter(f"{', '.join(unknown) or 'empty'}; choose from {', '.join(LOADERS)}")
+        guess = " ".join(filter(None, (did_you_mean(name, LOADERS) for name in unknown)))
+        raise click.BadParameter(f"{', '.join(unknown) or 'empty'}; choose from {', '.join(LOADERS)}. {guess}".strip())
     if len(set(names)) != len(names):
         raise click.BadParameter("a loader is named twice")
     return names

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dataloading import counted
+
 from .compare import Comparison, Spread
 
 _BUSY = {
@@ -24,8 +26,9 @@ def headline(comparison: Comparison) -> str:
     else:
         what = f"{training['model']} ({training['strategy']}) on {comparison.machine['device']}"
     return (
-        f"{what}; {comparison.nproc_per_node} process(es) x batch {training['batch_size']}, "
-        f"{training['image_size']} px, {comparison.num_steps} steps, {comparison.repeats} run(s) of each loader"
+        f"{what}; {counted(comparison.nproc_per_node, 'process')} x batch {training['batch_size']}, "
+        f"{training['image_size']} px, {counted(comparison.num_steps, 'step')}, {counted(comparison.repeats, 'run')} "
+        "of each loader"
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from dataloading import UsageError, num_cores
+from dataloading import UsageError, counted, num_cores
 
 from .checkpoint import (
     Progress,
@@ -326,10 +326,11 @@ class Trainer:
         if saved is not None:
             self.log.say(
                 f"resumed {saved['path']}: epoch {saved['epoch']} after {saved['images']} of {self._data.num_images} "
-                f"images, saved by {saved['world_size']} process(es) with batch size {saved['options']['batch_size']}"
+                f"images, saved by {counted(saved['world_size'], 'process')} with batch size "
+                f"{saved['options']['batch_size']}"
             )
         self.log.say(
-            f"{options.data.loader} loader, {self._world.world_size} process(es) on {self._device.type}, "
+            f"{options.data.loader} loader, {counted(self._world.world_size, 'process')} on {self._device.type}, "
             + (
                 f"SIMULATED device ({options.run.accelerator}: no training happens)"
                 if simulated

@@ -12,7 +12,9 @@ from typing import Any, TypeVar
 
 import click
 
+from dataloading import counted
 from dataloading.cli import (
+    Choice,
     Size,
     default_num_workers,
     note,
@@ -75,8 +77,8 @@ def repair(
     with full_disk_names(out):
         report = run(file, out, zero=zero, overwrite=overwrite, num_workers=_workers(num_workers), quiet=quiet)
     lines = [
-        f"{report.path}: {report.num_samples:,} of {report.num_source_samples:,} samples, {_bytes(report.num_bytes)}, "
-        "verified"
+        f"{report.path}: {report.num_samples:,} of {counted(report.num_source_samples, 'sample')}, "
+        f"{_bytes(report.num_bytes)}, verified"
     ]
     if not report.num_problems:
         lines.append(f"{report.source} was sound already")
@@ -97,7 +99,7 @@ def repair(
 @click.command()
 @click.argument("out", type=click.Path(dir_okay=False))
 @click.argument("files", type=_BETON, nargs=-1, required=True)
-@click.option("--classes", type=click.Choice(["equal", "union"]), default="equal", show_default=True,
+@click.option("--classes", type=Choice(["equal", "union"]), default="equal", show_default=True,
               help="Demand equal lists of classes, or map labels by name into the union of all lists.")  # fmt: skip
 @option_no_verify
 @option_num_workers
@@ -128,14 +130,16 @@ def merge(
             num_workers=_workers(num_workers), quiet=quiet,
         )  # fmt: skip
     counts = ", ".join(f"{count:,} from {path}" for path, count in report.sources[:_SHOWN_AT_MOST])
-    more = f" and {len(report.sources) - _SHOWN_AT_MOST} more files" if len(report.sources) > _SHOWN_AT_MOST else ""
-    text = f"{report.path}: {report.num_samples:,} samples, {_bytes(report.num_bytes)}: {counts}{more}"
+    num_more = len(report.sources) - _SHOWN_AT_MOST
+    more = f" and {counted(num_more, 'more file')}" if num_more > 0 else ""
+    text = f"{report.path}: {counted(report.num_samples, 'sample')}, {_bytes(report.num_bytes)}: {counts}{more}"
     if report.num_relabelled:
-        text += f"\n{report.num_classes} classes; {report.num_relabelled:,} labels changed to keep their class's name"
+        labels = counted(report.num_relabelled, "label")
+        text += f"\n{counted(report.num_classes, 'class')}; {labels} changed to keep their class's name"
     _print(report, text, as_json)
 
 
-class Ratio(click.ParamType[tuple[float, ...]]):
+class Ratio(click.ParamType):  # type: ignore[type-arg]
     """Shares of the parts: ``0.9,0.1`` or ``8,1,1``."""
 
     name = "shares"
@@ -197,7 +201,7 @@ def split(
             by_class=by_class, stratify=stratify, group_field=group_field, seed=seed, overwrite=overwrite,
             verify=not no_verify, num_workers=_workers(num_workers), quiet=quiet,
         )  # fmt: skip
-    lines = [f"{part.path}: {part.num_samples:,} samples, {_bytes(part.num_bytes)}" for part in report.parts]
+    lines = [f"{part.path}: {counted(part.num_samples, 'sample')}, {_bytes(part.num_bytes)}" for part in report.parts]
     _print(report, "\n".join(lines), as_json)
 
 
@@ -217,12 +221,13 @@ def append(manifest: str, files: Sequence[str], *, no_verify: bool, num_workers:
     with full_disk_names(manifest):
         report = run(manifest, files, verify=not no_verify, num_workers=_workers(num_workers))
     lines = [
-        f"{shard.name}: {shard.num_samples:,} samples, {_bytes(shard.num_bytes)}"
+        f"{shard.name}: {counted(shard.num_samples, 'sample')}, {_bytes(shard.num_bytes)}"
         + (" (copied)" if shard.name in report.copied else "")
         for shard in report.added
     ]
     lines.append(
-        f"{report.path}: now {report.num_shards:,} shards, {report.num_samples:,} samples, {_bytes(report.num_bytes)}"
+        f"{report.path}: now {counted(report.num_shards, 'shard')}, {counted(report.num_samples, 'sample')}, "
+        f"{_bytes(report.num_bytes)}"
     )
     _print(report, "\n".join(lines), as_json)
 
@@ -232,7 +237,7 @@ def append(manifest: str, files: Sequence[str], *, no_verify: bool, num_workers:
 @click.argument("second", type=_BETON)
 @click.option("--match-by", default=None, metavar="FIELD|content",
               help="Pair samples by equal FIELD, or by equal pixels. Default: by their order.")  # fmt: skip
-@click.option("--level", type=click.Choice(["pixels", "bytes"]), default="pixels", show_default=True,
+@click.option("--level", type=Choice(["pixels", "bytes"]), default="pixels", show_default=True,
               help="Whether equal pixels in other bytes are the same.")  # fmt: skip
 @click.option("--min-psnr", type=click.FloatRange(min=0, min_open=True), default=None, metavar="DB",
               help="Images this close or closer count as the same.")  # fmt: skip
@@ -268,14 +273,14 @@ def diff(
 def _diff_text(report: Any, limit: int) -> str:
     how = "in order" if report.matched_by == "order" else f"by {report.matched_by}"
     lines = [
-        f"{report.first}: {report.num_first:,} samples; {report.second}: {report.num_second:,} samples; "
-        f"{report.num_pairs:,} pairs {how}"
+        f"{report.first}: {counted(report.num_first, 'sample')}; "
+        f"{report.second}: {counted(report.num_second, 'sample')}; {counted(report.num_pairs, 'pair')} {how}"
     ]
     lines += report.notes
     for where, only in (("first", report.only_first), ("second", report.only_second)):
         if only:
             shown = ", ".join(map(str, only[:limit])) + (", ..." if len(only) > limit else "")
-            lines.append(f"only in the {where}: {len(only):,} samples ({shown})")
+            lines.append(f"only in the {where}: {counted(len(only), 'sample')} ({shown})")
     if any(report.images.values()):
         lines.append(
             "images: " + ", ".join(f"{n:,} {kind.replace('_', ' ')}" for kind, n in report.images.items() if n)
@@ -285,8 +290,8 @@ def _diff_text(report: Any, limit: int) -> str:
     for each in report.differing:
         pair = f"sample {each.first}" + (f" and {each.second}" if each.second != each.first else "")
         lines.append(f"{pair}: " + "; ".join(f"{name}: {words}" for name, words in each.fields.items()))
-    if report.num_differing > len(report.differing):
-        lines.append(f"... and {report.num_differing - len(report.differing):,} more pairs; --json lists all of them")
+    if num_more := report.num_differing - len(report.differing):
+        lines.append(f"... and {counted(num_more, 'more pair')}; --json lists all of them")
     lines.append("the same" if report.same else "not the same")
     return "\n".join(lines)
 
@@ -294,11 +299,11 @@ def _diff_text(report: Any, limit: int) -> str:
 @click.command()
 @click.argument("file", type=_BETON)
 @click.argument("out", type=click.Path())
-@click.option("--format", "format_", type=click.Choice(["imagefolder", "webdataset"]), default="imagefolder",
+@click.option("--format", "format_", type=Choice(["imagefolder", "webdataset"]), default="imagefolder",
               show_default=True, help="One folder a class, or tar shards.")  # fmt: skip
 @click.option("--field", default=None, help="imagefolder: the image field. Default: the first.")
 @click.option("--shard-size", type=Size(), default="1GiB", show_default=True, metavar="SIZE",
-              help="webdataset: largest tar.")  # fmt: skip
+              help="webdataset: largest tar; 1GiB is 2^30, 1GB 10^9 bytes.")  # fmt: skip
 @option_no_verify
 @option_num_workers
 @option_json
@@ -327,8 +332,10 @@ def export(
         note(text)
     if report.left_out:
         note(f"fields without a place in this format: {', '.join(report.left_out)}")
-    what = f"{report.num_shards:,} shards" if report.format == "webdataset" else f"{report.num_classes:,} class folders"
-    _print(report, f"{report.path}: {report.num_samples:,} samples, {_bytes(report.num_bytes)}, {what}", as_json)
+    tars = report.format == "webdataset"
+    what = counted(report.num_shards, "shard") if tars else counted(report.num_classes, "class folder")
+    samples = counted(report.num_samples, "sample")
+    _print(report, f"{report.path}: {samples}, {_bytes(report.num_bytes)}, {what}", as_json)
 
 
 @click.command()
@@ -371,9 +378,9 @@ def upgrade(
             file, out, class_names=names, overwrite=overwrite, verify=not no_verify, num_workers=_workers(num_workers),
             quiet=quiet,
         )  # fmt: skip
-    classes = f", {report.num_classes:,} classes" if report.num_classes is not None else ""
+    classes = f", {counted(report.num_classes, 'class')}" if report.num_classes is not None else ""
     text = (
-        f"{report.path}: {report.num_samples:,} samples{classes}, {_bytes(report.num_bytes)} "
+        f"{report.path}: {counted(report.num_samples, 'sample')}{classes}, {_bytes(report.num_bytes)} "
         f"(before: {_bytes(report.num_source_bytes)}); {report.num_recoded:,} JPEGs with the same pixels, "
         f"{report.num_kept:,} other images as they were"
     )

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dataloading.cli import Choice
+
 from ..cli import conversion_options, run_conversion
 from .shared import SourcePath, argument_out, option_classes
 
@@ -20,7 +22,7 @@ _DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
 @click.command()
 @click.argument("src", type=SourcePath())
 @argument_out
-@click.option("--split", type=click.Choice(["train", "val"]), default=None,
+@click.option("--split", type=Choice(["train", "val"]), default=None,
               help="Default: val if SRC's name has 'val' in it, else train.")  # fmt: skip
 @click.option("--devkit", type=SourcePath(), metavar="TAR|FOLDER",
               help=f"val: the development kit with the labels. Default: {_DEVKIT} beside SRC.")  # fmt: skip

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dataloading import counted
 from dataloading.cli import note
 
 from ..cli import conversion_options, run_conversion
@@ -53,5 +54,5 @@ def manifest(
     )  # fmt: skip
     label = "none" if source.label_column is None else f"'{source.label_column}'"
     if not options["quiet"]:
-        note(f"{len(source):,} rows; images from the column '{source.image_column}', labels from {label}")
+        note(f"{counted(len(source), 'row')}; images from the column '{source.image_column}', labels from {label}")
     run_conversion(source, out, extra={"num_classes": len(source.class_names or ())}, **options)

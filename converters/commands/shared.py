@@ -21,7 +21,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _WORD = re.compile(r"[^\s=/-][^\s=/]*=\S+")
 
 
-class SourcePath(click.ParamType[str]):
+class SourcePath(click.ParamType):  # type: ignore[type-arg]
     """A file or folder of this machine, which must be there, or a URL, of which that is seen when it is read.
 
     Parameters

@@ -187,7 +187,7 @@ def _read_at(fd: int, position: int, size: int) -> bytearray:
     while len(view):
         got = os.preadv(fd, [view], position)
         if got == 0:
-            raise OSError(f"the file ended at byte {position} while it was being read")
+            raise OSError(f"the file ended at byte {position:,} while it was being read")
         view = view[got:]
         position += got
     return data

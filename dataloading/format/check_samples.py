@@ -58,8 +58,8 @@ def _check_records(reader: Reader, found: Findings, name: str, samples: npt.NDAr
     for row in np.flatnonzero(~exists | (allocated != sizes[filled])).tolist():
         position = int(filled[row])
         if position not in known:
-            what = f"{allocated[row]} bytes" if exists[row] else "nothing"
-            reason = f"its record declares {sizes[position]} bytes where the allocation table has {what}"
+            what = f"{allocated[row]:,} bytes" if exists[row] else "nothing"
+            reason = f"its record declares {sizes[position]:,} bytes where the allocation table has {what}"
             faults.append((position, reason))
     for position, reason in sorted(faults):
         sample = int(samples[position])
@@ -81,8 +81,8 @@ def _check_allocations(reader: Reader, found: Findings) -> None:
         outside = (pointers < reader.table_end) | (pointers > limit) | (sizes > limit - np.minimum(pointers, limit))
         crosses = pointers // reader.page_size != (pointers + (sizes - filled)) // reader.page_size
         for bad, reason in (
-            (owners >= reader.num_samples, f"belongs to no sample (there are {reader.num_samples})"),
-            (filled & outside, f"lies outside the pages (bytes {reader.table_end} to {reader.data_end - 1})"),
+            (owners >= reader.num_samples, f"belongs to no sample (there are {reader.num_samples:,})"),
+            (filled & outside, f"lies outside the pages (bytes {reader.table_end:,} to {reader.data_end - 1:,})"),
             (filled & ~outside & crosses, "crosses the border of a page"),
         ):
             for position in np.flatnonzero(bad).tolist():
@@ -118,7 +118,7 @@ def _check_overlaps(table: npt.NDArray[np.void], found: Findings) -> None:
 
 def _report_allocation(found: Findings, table: npt.NDArray[np.void], row: int, reason: str) -> None:
     owner, pointer, size = table[row].item()
-    message = f"entry {row}, {size} bytes at {pointer} for sample {owner}, {reason}"
+    message = f"entry {row}, {size:,} bytes at {pointer:,} for sample {owner}, {reason}"
     found.add(Problem(region="allocation table", message=message, samples=((owner, owner + 1),)))
 
 

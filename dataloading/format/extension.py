@@ -206,8 +206,8 @@ class Locator:
         locator = cls(**numbers)
         if locator.file_bytes != file_bytes:
             raise FormatError(
-                f"{path}: the file has {file_bytes} bytes, but {locator.file_bytes} were written; it was cut short or "
-                "something was added to it"
+                f"{path}: the file has {file_bytes:,} bytes, but {locator.file_bytes:,} were written; it was cut "
+                "short or something was added to it"
             )
         return locator
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+from dataloading.words import counted
+
 __all__ = ["Findings", "Problem", "VerifyReport", "in_order"]
 
 Result = TypeVar("Result")
@@ -42,7 +44,7 @@ class Problem:
     def __str__(self) -> str:
         place = self.region
         if self.stop > self.start:
-            place += f", bytes {self.start} to {self.stop - 1}"
+            place += f", bytes {self.start:,} to {self.stop - 1:,}"
         if self.page is not None:
             place += f" (page {self.page})"
         text = f"{place}: {self.message}"
@@ -91,10 +93,9 @@ class VerifyReport:
     def __str__(self) -> str:
         if self.ok:
             how = "every byte matches its checksum" if self.has_checksums else "no checksums stored; structure is sound"
-            decoded = f", {self.num_decoded} images decoded" if self.num_decoded else ""
-            return f"{self.path}: {self.num_samples} samples, {self.num_bytes} bytes: {how}{decoded}"
-        count = len(self.problems)
-        lines = [f"{self.path}: {count} problem{'s' if count > 1 else ''} found"]
+            decoded = f", {counted(self.num_decoded, 'image')} decoded" if self.num_decoded else ""
+            return f"{self.path}: {counted(self.num_samples, 'sample')}, {self.num_bytes:,} bytes: {how}{decoded}"
+        lines = [f"{self.path}: {counted(len(self.problems), 'problem')} found"]
         lines += [f"  {problem}" for problem in self.problems]
         return "\n".join(lines if self.complete else [*lines, "  ... and perhaps more: the search ended here"])
 

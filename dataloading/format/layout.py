@@ -201,13 +201,13 @@ def parse_header(data: bytes, file_bytes: int, path: str) -> Header:
         raise FormatError(f"{path}: the writer never finished this file (it has no allocation table); write it again")
     if not header.table_start <= header.alloc_table_ptr <= file_bytes:
         raise FormatError(
-            f"{path}: the allocation table should start at byte {header.alloc_table_ptr}, outside the file's "
-            f"{file_bytes} bytes; the file was cut short or its header is damaged"
+            f"{path}: the allocation table should start at byte {header.alloc_table_ptr:,}, outside the file's "
+            f"{file_bytes:,} bytes; the file was cut short or its header is damaged"
         )
     rest = file_bytes - header.alloc_table_ptr
     if rest % ALLOCATION.itemsize:
         raise FormatError(
-            f"{path}: {rest} bytes lie between the allocation table's start and the end of the file; expected a "
+            f"{path}: {rest:,} bytes lie between the allocation table's start and the end of the file; expected a "
             f"multiple of {ALLOCATION.itemsize}, so bytes are missing at the end or were added there"
         )
     return header

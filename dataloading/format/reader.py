@@ -120,16 +120,17 @@ class Reader:
     def _read_extension(self, locator: ext.Locator, head: bytes, read: Callable[[int, int], bytes]) -> ext.Extension:
         end = locator.ptr + locator.text_bytes
         if not self.header.table_start <= locator.ptr <= end <= self.header.alloc_table_ptr:
-            raise FormatError(f"{self.path}: the extension block at byte {locator.ptr} lies outside the pages")
+            raise FormatError(f"{self.path}: the extension block at byte {locator.ptr:,} lies outside the pages")
         text = read(locator.ptr, end)
         if ext.digest(text) != locator.text_xxh3:
             raise ChecksumError(
-                f"{self.path}: the extension block at byte {locator.ptr} is damaged; restore the file or convert again"
+                f"{self.path}: the extension block at byte {locator.ptr:,} is damaged; restore the file or convert "
+                "again"
             )
         extension = ext.Extension.from_text(text, self.path)
         if ext.header_digest(head) != locator.header_xxh3:
             raise ChecksumError(
-                f"{self.path}: the header or a field descriptor (bytes 0 to {len(head) - 1}) has changed since the "
+                f"{self.path}: the header or a field descriptor (bytes 0 to {len(head) - 1:,}) has changed since the "
                 "file was written; restore the file or convert again"
             )
         return extension
@@ -140,8 +141,8 @@ class Reader:
         self.table_end: int = start + self.num_samples * record.itemsize
         if self.table_end > self.header.alloc_table_ptr:
             raise FormatError(
-                f"{self.path}: the tables of {self.num_samples} samples of {record.itemsize} bytes would reach byte "
-                f"{self.table_end}, beyond the allocation table's start at {self.header.alloc_table_ptr}"
+                f"{self.path}: the tables of {self.num_samples:,} samples of {record.itemsize:,} bytes would reach "
+                f"byte {self.table_end:,}, beyond the allocation table's start at {self.header.alloc_table_ptr:,}"
             )
         self.table: npt.NDArray[np.void] = self.data[start : self.table_end].view(record)
         self.allocations: npt.NDArray[np.void] = self.data[self.header.alloc_table_ptr :].view(ALLOCATION)
@@ -154,8 +155,8 @@ class Reader:
         for name, field in self.fields.items():
             if field.fixed_bytes is not None and field.fixed_bytes > self.num_bytes:
                 raise FormatError(
-                    f"{self.path}: a value of field '{name}' has {field.fixed_bytes} bytes, the whole file only "
-                    f"{self.num_bytes}"
+                    f"{self.path}: a value of field '{name}' has {field.fixed_bytes:,} bytes, the whole file only "
+                    f"{self.num_bytes:,}"
                 )
 
     @property
@@ -260,8 +261,8 @@ class Reader:
             is_file = mode != MODE_RAW
             if is_file.any():
                 allocated, found = self.allocated(field, samples, pointers)
-                note(is_file & ~found, "no allocation starts at its pointer {}", pointers)
-                note(is_file & found & (allocated == 0), "its image file at {} has no bytes", pointers)
+                note(is_file & ~found, "no allocation starts at its pointer {:,}", pointers)
+                note(is_file & found & (allocated == 0), "its image file at {:,} has no bytes", pointers)
                 np.copyto(sizes, allocated, where=is_file)
         else:
             pointers = records.astype(np.uint64)
@@ -273,7 +274,7 @@ class Reader:
         outside |= sizes > end - np.minimum(pointers, end)
         note(
             outside,
-            f"its {{}} stored bytes lie outside the pages (bytes {self.table_end} to {self.data_end - 1})",
+            f"its {{:,}} stored bytes lie outside the pages (bytes {self.table_end:,} to {self.data_end - 1:,})",
             sizes,
         )
         return pointers, sizes, list(faults.items())

@@ -177,7 +177,7 @@ TABLE, ALLOCATIONS = 24 + 2 * 1041, 2 * PAGE
         (TABLE + 5, (3 * PAGE).to_bytes(8, "little"), "no allocation starts at its pointer"),
         (TABLE + 5, b"\xff" * 8, "no allocation starts at its pointer"),
         (TABLE, b"\x07", "mode"),
-        (TABLE, b"\x01", "declares 1152 bytes where the allocation table has"),
+        (TABLE, b"\x01", "declares 1,152 bytes where the allocation table has"),
         (ALLOCATIONS, b"\xff" * 8, "belongs to no sample"),
         (ALLOCATIONS + 8, b"\xff" * 8, "outside the pages"),
         (ALLOCATIONS + 16, b"\xff" * 8, "outside the pages"),

@@ -1,0 +1,57 @@
+"""Words that messages share: counts with their noun in the right number, and the nearest right spelling.
+
+Imports nothing of the project and nothing heavy, so that the command line can use it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["counted", "did_you_mean"]
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count and its noun, in the plural unless there is one.
+
+    Parameters
+    ----------
+    count : int
+        How many; written with thousands separators.
+    noun : str
+        In the singular; its last word gets the plural's ending.
+
+    Examples
+    --------
+    >>> counted(1, "sample"), counted(0, "sample"), counted(1234, "class"), counted(2, "entry")
+    ('1 sample', '0 samples', '1,234 classes', '2 entries')
+    """
+    return f"{count:,} {noun if count == 1 else _plural(noun)}"
+
+
+def _plural(noun: str) -> str:
+    if noun.endswith(("s", "x", "ch", "sh")):
+        return noun + "es"
+    if noun.endswith("y") and noun[-2:-1] not in "aeiou":
+        return noun[:-1] + "ies"
+    return noun + "s"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return a question with the nearest right spellings of a word, or nothing where none is near.
+
+    Parameters
+    ----------
+    word : str
+        What was written; upper and lower case are the same.
+    known : iterable of str
+        What could have been.
+
+    Examples
+    --------
+    >>> did_you_mean("rww", ["jpg", "raw", "mix"]), did_you_mean("parsecs", ["jpg", "raw"])
+    ("Did you mean 'raw'?", '')
+    """
+    by_lower = {name.lower(): name for name in reversed(list(known))}
+    near = difflib.get_close_matches(word.lower(), by_lower, n=2, cutoff=0.6)
+    return f"Did you mean {' or '.join(repr(by_lower[name]) for name in near)}?" if near else ""
