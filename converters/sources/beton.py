@@ -49,9 +49,7 @@ class BetonFiles:
     Raises
     ------
     UsageError
-        If the files differ in their fields or classes, or an index or class is not there.
-    ConvertError
-        If nothing is left.
+        If the files differ in their fields or classes, an index or class is not there, or nothing is left.
     """
 
     def __init__(
@@ -80,7 +78,7 @@ class BetonFiles:
         if classes is not None:
             chosen = self._of_classes(readers, chosen, classes)
         if not len(chosen):
-            raise ConvertError(f"{printable(self.paths[0])}: no samples are left")
+            raise UsageError(f"{printable(self.paths[0])}: no samples are left")
         self._chosen = chosen
         for reader in readers:
             reader.close()

@@ -37,8 +37,10 @@ def labels_from_devkit(path: str, *, synsets: str | None = None) -> tuple[dict[s
 
     Raises
     ------
+    UsageError
+        If the kit has not the files.
     ConvertError
-        If the kit has not the files, or they contradict each other.
+        If they contradict each other.
     """
     read = _opened(normalised(path))
     wnid_of = _synsets_from_text(synsets) if synsets is not None else _synsets_from_mat(read(_META), path)
@@ -76,7 +78,7 @@ def _opened(path: str) -> Callable[[str], bytes]:
                         return found.read()
         except (tarfile.TarError, EOFError, OSError) as error:
             raise ConvertError(f"{printable(path)} cannot be read as a tar file: {error}") from error
-        raise ConvertError(f"{printable(path)} has no {name}; expected ILSVRC2012_devkit_t12.tar.gz or its folder")
+        raise UsageError(f"{printable(path)} has no {name}; expected ILSVRC2012_devkit_t12.tar.gz or its folder")
 
     return from_tar
 
@@ -123,7 +125,9 @@ def labels_from_text(path: str, *, class_names: Sequence[str] | None = None) -> 
     Raises
     ------
     ConvertError
-        If a line is written otherwise, or the numbers are the kit's and not labels.
+        If a line is written otherwise.
+    UsageError
+        If the numbers are the kit's and not labels.
     """
     names: dict[str, str] = {}
     for number, line in _lines(path):
@@ -146,7 +150,7 @@ def labels_from_text(path: str, *, class_names: Sequence[str] | None = None) -> 
 def _numbers(path: str, names: Mapping[str, str]) -> dict[str, int]:
     labels = {name: int(word) for name, word in names.items()}
     if labels and min(labels.values()) == 1 and max(labels.values()) == _NUM_LEAVES:
-        raise ConvertError(
+        raise UsageError(
             f"{printable(path)}: labels run from 1 to 1,000, so they are the development kit's numbers, whose order is "
             "another one; give the kit itself with --devkit, or labels from 0 to 999, or WordNet ids"
         )

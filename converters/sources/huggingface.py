@@ -45,9 +45,9 @@ class HuggingFace:
     Raises
     ------
     ConvertError
-        If a file cannot be read, files differ in their columns, or there are no rows.
+        If a file cannot be read.
     UsageError
-        If there is nothing of that name, or no column can be taken.
+        If there is nothing of that name, there are no rows, files differ in their columns, or no column can be taken.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class HuggingFace:
         self._root = folder_of(paths[0])
         self._table = Tables(paths)
         if not len(self._table):
-            raise ConvertError(f"{printable(paths[0])} has no rows")
+            raise UsageError(f"{printable(paths[0])} has no rows")
         names = list(self._table.schema.names)
         for name in columns or ():
             if name not in names:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dataloading import ConvertError, Field, ImageField, IntField
+from dataloading import ConvertError, Field, ImageField, IntField, UsageError, counted
 
 from .base import SampleFault, printable
 from .blocks import Texts
@@ -43,8 +43,10 @@ class ImageFolder:
 
     Raises
     ------
+    UsageError
+        If there are no class folders, or a class has no images.
     ConvertError
-        If there are no classes or images, or a folder cannot be listed.
+        If a folder cannot be listed.
 
     Attributes
     ----------
@@ -69,7 +71,7 @@ class ImageFolder:
         empty = [name for label, name in enumerate(self.class_names) if not self._take_class(label, name)]
         if empty and not allow_empty:
             shown = ", ".join(map(printable, empty[:_NAMED_AT_MOST]))
-            raise ConvertError(
+            raise UsageError(
                 f"{printable(self.root)}: no images in {len(empty)} of {len(self.class_names)} classes ({shown}). "
                 f"Files with these endings are images: {', '.join(self.extensions)}; --extensions changes that, "
                 "--allow-empty accepts empty classes"
@@ -115,8 +117,8 @@ class ImageFolder:
             self._ignore(name)
         loose = sum(map(self._is_image, files))
         if not classes:
-            found = f"{loose:,} images lie in it directly" if loose else "it holds no images either"
-            raise ConvertError(
+            found = f"{counted(loose, 'image')} directly in it" if loose else "it holds no images either"
+            raise UsageError(
                 f"{printable(self.root)} has no class folders ({found}). Expected SRC/class/image.jpg: one folder a "
                 "class, whose name is the class's name"
             )
@@ -152,7 +154,10 @@ class ImageFolder:
             identity = (status.st_dev, status.st_ino)
             ancestors = above.pop(path)
             if identity in ancestors:
-                raise ConvertError(f"{printable(path)} is a link to a folder above itself; remove it")
+                link = path  # what is found again may be the real folder, reached by a link further up
+                while not os.path.islink(link):  # noqa: PTH114
+                    link = os.path.dirname(link)  # noqa: PTH120
+                raise ConvertError(f"the link {printable(link)} leads to a folder above itself; remove the link")
             for folder in folders:
                 above[os.path.join(path, folder)] = ancestors | {identity}  # noqa: PTH118
             yield os.path.relpath(path, self.root), files

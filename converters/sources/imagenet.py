@@ -112,8 +112,10 @@ class ImageNetTrain(_Images):
 
     Raises
     ------
+    UsageError
+        If there are neither tar files nor class folders.
     ConvertError
-        If a tar file is damaged, or there are no images.
+        If a tar file is damaged or holds no images.
     """
 
     split = "train"
@@ -132,7 +134,7 @@ class ImageNetTrain(_Images):
         elif folders:
             self._take_folders(src)
         else:
-            raise ConvertError(f"{printable(src)} has neither tar files such as n01440764.tar nor class folders")
+            raise UsageError(f"{printable(src)} has neither tar files such as n01440764.tar nor class folders")
 
     def _take_tar_of_tars(self, src: str) -> None:
         label = printable(src)
@@ -140,7 +142,7 @@ class ImageNetTrain(_Images):
         with open_stream(src) as file:
             inner = [member for member in members(file, label) if member.name.endswith(".tar")]
             if not inner:
-                raise ConvertError(f"{label} holds no tar files; expected one a class, such as n01440764.tar")
+                raise UsageError(f"{label} holds no tar files; expected one a class, such as n01440764.tar")
             path = self._add_path(src, known)
             for tar in sorted(inner, key=lambda member: _stem(member.name)):
                 place = f"{label}: {printable(tar.name)}"
@@ -184,8 +186,10 @@ class ImageNetVal(_Images):
 
     Raises
     ------
+    UsageError
+        If there are no images, or they lie in folders.
     ConvertError
-        If a tar file is damaged, there are no images, or an image has no label.
+        If a tar file is damaged, or an image has no label.
     """
 
     split = "val"
@@ -198,7 +202,7 @@ class ImageNetVal(_Images):
             folders, files = list_folder(src)
             found = [Member(name, 0, 0) for name in files]
             if folders and not any(map(_is_image, found)):
-                raise ConvertError(
+                raise UsageError(
                     f"{printable(src)} has folders and no images beside them; where val is in class folders already, "
                     "--split train converts it as it is, with the same labels"
                 )
@@ -209,7 +213,7 @@ class ImageNetVal(_Images):
             path = self._add_path(src, identity(src))
         images = sorted(filter(_is_image, found), key=lambda member: _base(member.name))
         if not images:
-            raise ConvertError(f"{printable(src)} holds no images")
+            raise UsageError(f"{printable(src)} holds no images")
         without = [member.name for member in images if _base(member.name) not in labels]
         if without:
             raise ConvertError(

@@ -10,7 +10,7 @@ import tarfile
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
-from dataloading import ConvertError
+from dataloading import ConvertError, UsageError
 
 from .base import printable
 
@@ -50,13 +50,15 @@ def members(file: BinaryIO, label: str, *, start: int = 0, stop: int | None = No
     Raises
     ------
     ConvertError
-        If it is no uncompressed tar file, or is damaged or cut short.
+        If it is no tar file, or is damaged or cut short.
+    UsageError
+        If it is compressed.
     """
     end = file.seek(0, 2) if stop is None else stop
     file.seek(start)
     head = file.read(min(4, end - start))
     if head[:2] == b"\x1f\x8b" or head[:3] == b"BZh" or head == b"\xfd7zX" or head == b"\x28\xb5\x2f\xfd":
-        raise ConvertError(f"{label} is compressed, so its members cannot be read by offset; uncompress it first")
+        raise UsageError(f"{label} is compressed, so its members cannot be read by offset; uncompress it first")
     file.seek(start)
     try:
         tar = tarfile.open(fileobj=file, mode="r:", errors="surrogateescape")  # noqa: SIM115 - the file is not ours
@@ -76,3 +78,8 @@ def members(file: BinaryIO, label: str, *, start: int = 0, stop: int | None = No
     mark = file.read(max(0, min(_BLOCK, end - place)))
     if mark.strip(b"\0"):
         raise ConvertError(f"{label} is damaged: there is no member's header at byte {place - start}")
+    if len(mark) < _BLOCK:
+        raise ConvertError(
+            f"{label} has no end mark behind its last member, so it may be cut short; if it is known to be whole, "
+            "`truncate -s +1024 FILE` gives it one"
+        )

@@ -45,7 +45,9 @@ class TorchvisionDataset:
     UsageError
         If torchvision is not installed, has no such dataset, or the arguments do not fit it.
     ConvertError
-        If the dataset is not there, or its samples are not images with a target.
+        If the dataset is not there.
+    UsageError
+        If its samples are not images with a target.
     """
 
     def __init__(
@@ -106,7 +108,7 @@ class TorchvisionDataset:
         sample = self._dataset[0]
         if not isinstance(sample, (tuple, list)) or len(sample) != 2:
             got = f"{len(sample)} values" if isinstance(sample, (tuple, list)) else type(sample).__name__
-            raise ConvertError(
+            raise UsageError(
                 f"a sample of torchvision's {self._name} is {got}, expected an image and a target; converters.write "
                 "takes any dataset with fields that you name"
             )

@@ -113,9 +113,7 @@ class WebDataset:
             for sample in _samples(path):
                 self._take(number, sample)
         if not len(self):
-            raise ConvertError(
-                f"{printable(self.paths[0])}: no samples; expected members such as 0001.jpg and 0001.cls"
-            )
+            raise UsageError(f"{printable(self.paths[0])}: no samples; expected members such as 0001.jpg and 0001.cls")
         self._specs = self._find_specs(specs or {})
 
     @property
@@ -205,7 +203,7 @@ class WebDataset:
                 except SampleFault as error:
                     raise ConvertError(f"{self.name(index)}: {error}") from error
                 return _described(data, self.name(index))
-        raise ConvertError(f"no sample has the .npy that the field '{name}' is mapped to")
+        raise UsageError(f"no sample has the .npy that the field '{name}' is mapped to")
 
 
 def _described(data: bytes, name: str) -> str:

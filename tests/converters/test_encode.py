@@ -76,7 +76,7 @@ def test_few_samples_with_many_workers(tmp_path: Path, count: int) -> None:
 
 
 def test_nothing_to_write_is_an_error_and_leaves_nothing(source: ImageFolder, tmp_path: Path) -> None:
-    with pytest.raises(ConvertError, match="nothing to write"):
+    with pytest.raises(UsageError, match="nothing to write"):
         run(source, tmp_path / "o.beton", limit=0)
     assert leftovers(tmp_path) == []
 

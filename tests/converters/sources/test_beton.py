@@ -12,7 +12,6 @@ import converters
 from converters.sources.base import SampleFault
 from converters.sources.beton import BetonFiles, read_indices
 from dataloading import (
-    ConvertError,
     FloatField,
     ImageField,
     IntField,
@@ -93,7 +92,7 @@ def test_chosen_classes_are_numbered_in_their_order(tmp_path: Path) -> None:
         BetonFiles([path], classes=["cow"])
     with pytest.raises(UsageError, match="a class twice"):
         BetonFiles([path], classes=["cat", "cat"])
-    with pytest.raises(ConvertError, match="no samples are left"):
+    with pytest.raises(UsageError, match="no samples are left"):
         BetonFiles([path], indices=np.array([0]), classes=["dog"])
     with pytest.raises(UsageError, match="records no class names"):
         BetonFiles([made(tmp_path / "2.beton", range(2), names=None)], classes=["cat"])

@@ -158,10 +158,10 @@ def test_files_that_differ_are_told_apart(tmp_path: Path) -> None:
     pa.parquet.write_table(pa.table({"a": [1.5], "b": ["x"]}), tmp_path / "2.parquet")
     pa.parquet.write_table(pa.table({"a": [1]}), tmp_path / "3.parquet")
     with pytest.raises(
-        ConvertError, match=r"2.parquet has other columns than .*1.parquet: column 'a' is double, expected int64"
+        UsageError, match=r"2.parquet has other columns than .*1.parquet: column 'a' is double, expected int64"
     ):
         HuggingFace([f"{tmp_path}/1.parquet", f"{tmp_path}/2.parquet"])
-    with pytest.raises(ConvertError, match="there is no column 'b'"):
+    with pytest.raises(UsageError, match="there is no column 'b'"):
         HuggingFace([f"{tmp_path}/1.parquet", f"{tmp_path}/3.parquet"])
 
 

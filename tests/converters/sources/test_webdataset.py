@@ -136,12 +136,12 @@ def test_a_file_twice_in_one_sample_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["w:gz", "w:bz2", "w:xz"])
 def test_a_compressed_shard_is_refused_with_the_way_out(tmp_path: Path, mode: str) -> None:
     path = tar_of(tmp_path / "a.tar", [("1.jpg", b"A")], mode)
-    with pytest.raises(ConvertError, match=r"is compressed.*uncompress it first"):
+    with pytest.raises(UsageError, match=r"is compressed.*uncompress it first"):
         WebDataset([str(path)])
 
 
 def test_an_empty_tar_has_no_samples(tmp_path: Path) -> None:
-    with pytest.raises(ConvertError, match=r"no samples; expected members such as"):
+    with pytest.raises(UsageError, match=r"no samples; expected members such as"):
         WebDataset([str(tar_of(tmp_path / "a.tar", []))])
     (tmp_path / "b.tar").write_bytes(b"")
     with pytest.raises(ConvertError, match=r"b\.tar cannot be read as a tar file: empty"):
@@ -162,6 +162,15 @@ def test_a_shard_cut_anywhere_is_an_error_or_whole(tmp_path: Path, place: int) -
         # Only what follows the last member may be missing.
         assert len(found) == 4
         assert place >= found[-1].start + 700
+
+
+@pytest.mark.parametrize("num_members", [1, 2, 4])
+def test_a_shard_cut_between_two_members_is_an_error_and_never_fewer_samples(num_members: int) -> None:
+    whole = tar_bytes([(f"{number}.jpg", bytes([number]) * 700) for number in range(4)])
+    cut = whole[: num_members * (512 + 1024)]
+    with pytest.raises(ConvertError, match=r"a\.tar has no end mark .* may be cut short"):
+        list(members(io.BytesIO(cut), "a.tar"))
+    assert len(list(members(io.BytesIO(cut + bytes(1024)), "a.tar"))) == num_members
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
