@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from dataloading import UsageError
-
 from .compare import Comparison, Spread
+from .figures import new_figure
 
 # Okabe-Ito: told apart with any colour vision; ours is always the strong blue.
 _COLOURS = {"beton": "#0072B2", "torch": "#7F7F7F", "torch-fast": "#E69F00", "ffcv": "#CC79A7"}
@@ -33,14 +32,7 @@ def draw(comparison: Comparison, path: Path, *, title: str, verdict: str) -> Non
     UsageError
         matplotlib is not installed.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UsageError(f"the picture needs matplotlib ({error}); pip install 'beton[plot]'") from error
-
-    figure = Figure(figsize=(13.5, 8.4), dpi=110)
-    FigureCanvasAgg(figure)  # no window, no global state
+    figure = new_figure(13.5, 8.4, dpi=110)
     grid = figure.add_gridspec(
         2, 4, height_ratios=[1.0, 0.95], hspace=0.38, wspace=0.32, top=0.82, bottom=0.07, left=0.06, right=0.98
     )

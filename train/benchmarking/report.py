@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dataloading import UsageError
+from train.figures import axes_of, new_figure
 
 from .machine import hardware, hardware_slug
 from .machine import versions as installed_versions
@@ -223,26 +223,6 @@ def results_as_data(results: Sequence[Result]) -> list[dict[str, Any]]:
     ]
 
 
-def blank_figure(width: float, height: float) -> tuple[Any, Any]:
-    """Make a matplotlib Figure of so many inches, with one Axes; no window, no global state.
-
-    Raises
-    ------
-    UsageError
-        matplotlib is not installed.
-    """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UsageError(f"pictures need matplotlib ({error}); pip install 'beton[plot]'") from error
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
 def bars(results: Sequence[Result], *, title: str, baseline: str) -> Any:
     """Draw rates as bars with the spread of the rounds, fastest above; ceilings are hollow.
 
@@ -252,7 +232,8 @@ def bars(results: Sequence[Result], *, title: str, baseline: str) -> Any:
     """
     shown = [result for result in results if result.summary is not None and result.spec.loader != "synthetic"]
     shown.sort(key=lambda result: result.summary.median if result.summary else 0.0)
-    figure, axes = blank_figure(8.0, 1.2 + 0.42 * max(1, len(shown)))
+    figure = new_figure(8.0, 1.2 + 0.42 * max(1, len(shown)), layout="constrained")
+    axes = axes_of(figure)
     base = next((result.summary for result in shown if result.spec.label == baseline), None)
     for place, result in enumerate(shown):
         summary = result.summary
@@ -289,7 +270,8 @@ def lines(
     -------
     matplotlib Figure
     """
-    figure, axes = blank_figure(7.0, 4.2)
+    figure = new_figure(7.0, 4.2, layout="constrained")
+    axes = axes_of(figure)
     others = iter(("#E69F00", "#CC79A7", "#009E73", "#7F7F7F", "#56B4E9", "#D55E00", "#F0E442", "#000000") * 3)
     for name, points in series.items():
         colour = _OURS if name == "beton" else next(others)

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dataloading import WindowQuality
-
-from .report import blank_figure
+from train.figures import axes_of, new_figure
 
 __all__ = ["HEAD", "draw_windows", "smallest_window", "window_rows", "windows_as_data"]
 
@@ -82,7 +81,8 @@ def draw_windows(found: Sequence[WindowQuality], within: float, *, title: str) -
     -------
     matplotlib Figure
     """
-    figure, axes = blank_figure(7.6, 4.6)
+    figure = new_figure(7.6, 4.6, layout="constrained")
+    axes = axes_of(figure)
     found = sorted(found, key=lambda each: each.window_pages)
     windows = [each.window_pages for each in found]
     best = smallest_window(found, within)

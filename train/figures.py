@@ -1,0 +1,41 @@
+"""Empty matplotlib figures: without a window, and without matplotlib's global state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dataloading import UsageError
+
+__all__ = ["axes_of", "new_figure"]
+
+
+def new_figure(width: float, height: float, **options: Any) -> Any:
+    """Make a Figure of so many inches.
+
+    Parameters
+    ----------
+    width, height : float
+        Inches.
+    **options
+        Of ``matplotlib.figure.Figure``.
+
+    Raises
+    ------
+    UsageError
+        matplotlib is not installed.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise UsageError(f"pictures need matplotlib ({error}); pip install 'beton[plot]'") from error
+    figure = Figure(figsize=(width, height), **options)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def axes_of(figure: Any) -> Any:
+    """Give a figure its one pair of axes, open above and on the right."""
+    axes = figure.add_subplot()
+    axes.spines[["top", "right"]].set_visible(False)
+    return axes
