@@ -56,7 +56,7 @@ _SUMMARIES = {
     "synth": "Make a photo-like dataset of JPEG files to try things on.",
     "info": "Show what a .beton file holds: fields, sizes, classes, pictures.",
     "verify": "Check a .beton file: structure, checksums, every image.",
-    "diff": "Compare two .beton files sample by sample.",
+    "diff": "Compare two .beton files or shard sets sample by sample.",
     "repair": "Make a sound .beton file of a damaged one.",
     "upgrade": "Give a file of FFCV restart markers, checksums, class names.",
     "merge": "Make one .beton file of several.",

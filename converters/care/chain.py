@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from types import TracebackType
 from typing import Any
 
@@ -26,6 +25,7 @@ __all__ = ["DonorSet"]
 Integers = npt.NDArray[np.int64]
 
 _OPEN_AT_ONCE = 64
+_BLOCK = 4096
 
 
 class DonorSet:
@@ -108,7 +108,7 @@ class DonorSet:
         only: Sequence[str] | None = None,
         without: Sequence[str] = (),
     ) -> Iterator[dict[str, Stored]]:
-        """Yield samples by field name, see `Donor.samples`; runs within one file are read from it at once."""
+        """Yield samples by field name, see `Donor.samples`."""
         if indices is None:
             for number, donor in enumerate(self.donors):
                 self._wake(number)
@@ -116,14 +116,18 @@ class DonorSet:
             return
         chosen = np.asarray(indices, dtype=np.int64)
         files = np.searchsorted(self._starts, chosen, side="right") - 1
-        bounds = [0, *(np.flatnonzero(np.diff(files)) + 1).tolist(), len(chosen)]
-        for low, high in pairwise(bounds):
-            if low < high:
-                number = int(files[low])
-                self._wake(number)
-                yield from self.donors[number].samples(
-                    chosen[low:high] - int(self._starts[number]), only=only, without=without
+        for start in range(0, len(chosen), _BLOCK):
+            part, owners = chosen[start : start + _BLOCK], files[start : start + _BLOCK]
+            # Each file looks up its own samples of the block at once, and they are taken in the order asked for.
+            found = {
+                number: self.donors[number].samples(
+                    part[owners == number] - int(self._starts[number]), only=only, without=without
                 )
+                for number in np.unique(owners).tolist()
+            }
+            for number in owners.tolist():
+                self._wake(number)
+                yield next(found[number])
 
     def _wake(self, number: int) -> None:
         """Keep the files open that were read last, and no more than a process may have."""

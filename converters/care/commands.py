@@ -50,6 +50,10 @@ def _print(report: Any, text: str, as_json: bool, **extra: Any) -> None:
     click.echo(json.dumps(dataclasses.asdict(report) | extra, indent=2) if as_json else text)
 
 
+def _stem(file: str) -> str:
+    return file.removesuffix(".json").removesuffix(".beton")
+
+
 def _bytes(count: int) -> str:
     from ..report import human_bytes
 
@@ -71,6 +75,7 @@ def repair(
 
     Samples that a damaged byte touches, or whose image does not decode, are left out and listed. A checksum covers
     64 KiB: every sample with bytes in a damaged block counts as damaged. The result is verified before it appears.
+    Of a shard set (SET.beton.json) a new set OUT.beton.json is made.
     """
     from .repair import repair as run
 
@@ -91,6 +96,13 @@ def repair(
             ]
             if len(items) > _SHOWN_AT_MOST:
                 lines.append(f"  ... and {len(items) - _SHOWN_AT_MOST:,} more; --json lists all of them")
+    if report.lost_shards:
+        lines.append(f"shards left out whole: {len(report.lost_shards):,}")
+        lines += [
+            f"  {counted(each.num_samples, 'sample')}: {each.reason}" for each in report.lost_shards[:_SHOWN_AT_MOST]
+        ]
+        if len(report.lost_shards) > _SHOWN_AT_MOST:
+            lines.append(f"  ... and {len(report.lost_shards) - _SHOWN_AT_MOST:,} more; --json lists all of them")
     if not report.checksums_usable:
         note(f"{report.source} has no usable checksums: damage that still decodes could not be seen")
     _print(report, "\n".join(lines), as_json)
@@ -189,7 +201,7 @@ def split(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Write each sample of FILE into exactly one of several new files.
+    """Write each sample of FILE, or of a shard set (SET.beton.json), into exactly one of several new files.
 
     Which one depends on the labels and the seed alone. Within a part samples keep their order.
     """
@@ -197,7 +209,7 @@ def split(
 
     with full_disk_names(out or file):
         report = run(
-            file, out=file.removesuffix(".beton") + "-{name}.beton" if out is None else out, ratio=ratio, folds=folds,
+            file, out=_stem(file) + "-{name}.beton" if out is None else out, ratio=ratio, folds=folds,
             by_class=by_class, stratify=stratify, group_field=group_field, seed=seed, overwrite=overwrite,
             verify=not no_verify, num_workers=_workers(num_workers), quiet=quiet,
         )  # fmt: skip
@@ -258,7 +270,10 @@ def diff(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Compare two files sample by sample: fields, labels, pixels. Exit code 0 if they are the same, 1 if not."""
+    """Compare two datasets sample by sample: fields, labels, pixels. Exit code 0 if they are the same, 1 if not.
+
+    FIRST and SECOND are files, or manifests of shard sets (SET.beton.json), however many shards they have.
+    """
     from .diff import compare
 
     report = compare(
@@ -297,7 +312,7 @@ def _diff_text(report: Any, limit: int) -> str:
 
 
 @click.command()
-@click.argument("file", type=_BETON)
+@click.argument("files", type=_BETON, nargs=-1, required=True)
 @click.argument("out", type=click.Path())
 @click.option("--format", "format_", type=Choice(["imagefolder", "webdataset"]), default="imagefolder",
               show_default=True, help="One folder a class, or tar shards.")  # fmt: skip
@@ -309,7 +324,7 @@ def _diff_text(report: Any, limit: int) -> str:
 @option_json
 @option_quiet
 def export(
-    file: str,
+    files: Sequence[str],
     out: str,
     *,
     format_: Any,
@@ -320,12 +335,15 @@ def export(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Write the images of FILE into the new folder OUT; their bytes are kept, raw pixels become PNG."""
+    """Write the images of FILES into the new folder OUT; their bytes are kept, raw pixels become PNG.
+
+    Several files and shard sets (SET.beton.json) are one dataset, one behind the other.
+    """
     from .export import export as run
 
     with full_disk_names(out):
         report = run(
-            file, out, format=format_, field=field, shard_bytes=shard_size, verify=not no_verify,
+            files, out, format=format_, field=field, shard_bytes=shard_size, verify=not no_verify,
             num_workers=_workers(num_workers), quiet=quiet,
         )  # fmt: skip
     for text in report.notes:
@@ -363,7 +381,8 @@ def upgrade(
 ) -> None:
     """Write FILE, which FFCV made, into OUT with restart markers, checksums and, if given, class names.
 
-    JPEGs are re-coded without a change to any pixel, which is checked; FFCV still reads the result.
+    JPEGs are re-coded without a change to any pixel, which is checked; FFCV still reads the result. Of a shard set
+    (SET.beton.json) a new set OUT.beton.json is made.
     """
     from .upgrade import read_class_names
     from .upgrade import upgrade as run

@@ -1,7 +1,8 @@
-"""Whether two files hold the same samples: `compare`, by bytes, by pixels, or within a tolerance.
+"""Whether two datasets hold the same samples: `compare`, by bytes, by pixels, or within a tolerance.
 
-Owns the pairing of samples and what counts as equal. Reads both files once from front to back (the second in the order
-of its partners) and keeps a bounded number of samples; pairing by a field or by content keeps 16 bytes a sample.
+Owns the pairing of samples and what counts as equal. A dataset is a file or a shard set, however it is cut. Both are
+read once from front to back (the second in the order of its partners) with a bounded number of samples in memory;
+pairing by a field or by content keeps 16 bytes a sample.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dataloading import DecodeError, EncodedImage, FormatError, ImageField, MaskField, UsageError, label_field
+from dataloading import DecodeError, EncodedImage, FormatError, ImageField, MaskField, UsageError
 
 from ..pictures import decode_stored
 from ..report import Progress
-from .copying import Donor, Stored, class_names_of, field_differences
+from .chain import DonorSet
+from .copying import Stored, field_differences
 from .keys import digest_array, field_keys, match
 
 __all__ = ["DiffReport", "Difference", "Level", "compare"]
@@ -40,7 +42,7 @@ class Difference:
     Parameters
     ----------
     first, second : int
-        Their indices in either file.
+        Their indices in either dataset.
     fields : dict of str to str
         What differs, in words.
     """
@@ -57,7 +59,7 @@ class DiffReport:
     Parameters
     ----------
     first, second : str
-        The files.
+        The files or manifests.
     num_first, num_second : int
         Samples in either.
     matched_by : str
@@ -100,7 +102,7 @@ class DiffReport:
 
     @property
     def same(self) -> bool:
-        """Whether the files hold the same samples."""
+        """Whether both hold the same samples."""
         return not (self.notes or self.only_first or self.only_second or self.num_differing)
 
 
@@ -125,12 +127,12 @@ def compare(
     num_workers: int = 1,
     quiet: bool = True,
 ) -> DiffReport:
-    """Compare two files sample by sample.
+    """Compare two datasets sample by sample.
 
     Parameters
     ----------
     first, second : str or path-like
-        The files.
+        Files, or manifests of shard sets; how many shards there are makes no difference.
     match_by : str, optional
         The field whose equal values make two samples partners, or ``"content"`` for equal pixels (without images:
         equal stored bytes); by default the samples' order. Labels are compared by class name where both files have
@@ -153,15 +155,17 @@ def compare(
     Raises
     ------
     UsageError
-        If a file does not have the field to match by.
+        If a file does not have the field to match by, or the shards of a set have different fields or classes.
     FormatError
-        If a file cannot be read.
+        If a file cannot be read, or a shard is missing.
     """
     if level not in ("bytes", "pixels"):
         raise UsageError(f"level must be 'bytes' or 'pixels', got {level!r}")
     if min_psnr is not None and (level == "bytes" or not min_psnr > 0):
         raise UsageError(f"min_psnr must be positive and goes with level='pixels', got {min_psnr!r}")
-    with Donor(first) as left, Donor(second) as right, ThreadPoolExecutor(max(1, num_workers)) as pool:
+    with contextlib.ExitStack() as stack:
+        left, right = (stack.enter_context(DonorSet([os.fspath(each)])) for each in (first, second))
+        pool = stack.enter_context(ThreadPoolExecutor(max(1, num_workers)))
         report = DiffReport(
             first=left.path,
             second=right.path,
@@ -188,17 +192,25 @@ def compare(
 
 
 def _pairs(
-    left: Donor, right: Donor, match_by: str | None, pool: ThreadPoolExecutor
+    left: DonorSet, right: DonorSet, match_by: str | None, pool: ThreadPoolExecutor
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     if match_by is None:
         both = np.arange(min(len(left), len(right)), dtype=np.int64)
         return both, both
     if match_by == "content" and not ("content" in left.fields and "content" in right.fields):
         return match(_content_keys(left, pool), _content_keys(right, pool))
-    return match(field_keys(left, match_by), field_keys(right, match_by))
+    return match(_field_keys(left, match_by), _field_keys(right, match_by))
 
 
-def _content_keys(donor: Donor, pool: ThreadPoolExecutor) -> npt.NDArray[np.uint64]:
+def _field_keys(donors: DonorSet, field: str) -> npt.NDArray[np.uint64]:
+    keys = []
+    for donor in donors.donors:
+        keys.append(field_keys(donor, field))
+        donor.rest()
+    return np.concatenate(keys)
+
+
+def _content_keys(donor: DonorSet, pool: ThreadPoolExecutor) -> npt.NDArray[np.uint64]:
     images = [name for name, field in donor.fields.items() if isinstance(field, ImageField)]
     stored = [name for name, field in donor.fields.items() if field.has_data]
     names = images[:1] or stored
@@ -230,12 +242,13 @@ def _payloads(sample: dict[str, Stored], names: Sequence[str]) -> Iterator[npt.N
         yield payload
 
 
-def _named(function: Any, donor: Donor, index: int) -> Any:
+def _named(function: Any, donors: DonorSet, index: int) -> Any:
     def run(sample: dict[str, Stored]) -> Any:
         try:
             return function(sample)
         except DecodeError as error:
-            raise DecodeError(error.reason, sample=index, path=donor.path, advice="`beton repair` drops it") from error
+            file, local = donors.place(index)
+            raise DecodeError(error.reason, sample=local, path=file.path, advice="`beton repair` drops it") from error
 
     return run
 
@@ -245,20 +258,20 @@ class _Comparer:
 
     Parameters
     ----------
-    left, right : Donor
-        The files.
+    left, right : DonorSet
+        The datasets.
     level : {"bytes", "pixels"}
         See `compare`.
     min_psnr : float or None
         See `compare`.
     """
 
-    def __init__(self, left: Donor, right: Donor, level: Level, min_psnr: float | None) -> None:
+    def __init__(self, left: DonorSet, right: DonorSet, level: Level, min_psnr: float | None) -> None:
         self.left, self.right = left, right
         self._level = level
         self._min_psnr = min_psnr
         self._names = [name for name, field in left.fields.items() if right.fields.get(name) == field]
-        self._label, self._words = label_field(left.reader), (class_names_of(left.reader), class_names_of(right.reader))
+        self._label, self._words = left.label, (left.class_names, right.class_names)
         self.notes = []
         one, two = self._words
         if one is not None and two is not None and set(one) != set(two):

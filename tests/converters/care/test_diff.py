@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import converters
 from converters.care.commands import diff as command
 from converters.care.diff import compare
 from converters.care.merge import merge
 from converters.care.split import split
-from dataloading import EncodedImage, ImageField, IntField, Reader, UsageError, Writer, decode_jpeg, transcode_jpeg
+from converters.encode import Options, convert
+from converters.sources.imagefolder import ImageFolder
+from dataloading import (
+    DecodeError,
+    EncodedImage,
+    FormatError,
+    ImageField,
+    IntField,
+    Reader,
+    UsageError,
+    Writer,
+    decode_jpeg,
+    transcode_jpeg,
+)
 from tests.support.files import jpeg, photo_like, raw
 
-from .making import run, run_json, write_file
+from ..making import class_folders
+from .making import run, run_json, write_file, write_set
 
 
 def pictures(path: Path, images: list[EncodedImage], labels: list[int] | None = None, **options: object) -> Path:
@@ -67,7 +83,7 @@ def test_what_differs_is_measured_and_listed(photos: list[np.ndarray], tmp_path:
     assert compare(one, two, min_psnr=expected - 0.1).num_differing == 1
     assert compare(one, two, min_psnr=expected + 0.1).num_differing == 2
     text = run(command, one, two, "-q", "--limit", 1).stdout
-    assert "sample 2: label: 2 against 9" in text and "... and 1 more pairs" in text and "sample 5" not in text
+    assert "sample 2: label: 2 against 9" in text and "... and 1 more pair;" in text and "sample 5" not in text
 
 
 def test_images_of_other_sizes_and_damaged_ones_differ(photos: list[np.ndarray], tmp_path: Path) -> None:
@@ -151,3 +167,87 @@ def test_what_cannot_be_compared_is_said(photos: list[np.ndarray], tmp_path: Pat
         compare(labels, labels, match_by="content")
     with Reader(path) as reader:
         assert reader.num_samples == 1
+
+
+@pytest.fixture
+def one_file_and_a_set(tmp_path: Path) -> tuple[Path, Path]:
+    """Ten samples in one file, and in three shards of 4, 1 and 5."""
+    labels = [index % 3 for index in range(10)]
+    whole = write_file(tmp_path / "whole.beton", labels)
+    cuts = [0, 4, 5, 10]
+    shards = [
+        write_file(tmp_path / f"s{low}.beton", labels[low:high], first=low)
+        for low, high in pairwise(cuts)
+    ]
+    return whole, write_set(tmp_path / "set.beton.json", shards)
+
+
+def test_a_dataset_converted_in_shards_and_as_one_file_is_the_same(tmp_path: Path) -> None:
+    source = class_folders(tmp_path / "src", {"ant": 5, "bee": 6})
+    for name, num_shards in (("one", None), ("three", 3), ("four", 4)):
+        options = Options(num_shards=num_shards, shuffle=True, seed=5)
+        convert(ImageFolder(source), tmp_path / f"{name}.beton", policy=converters.ImagePolicy(), options=options)
+    one, three, four = tmp_path / "one.beton", tmp_path / "three.beton.json", tmp_path / "four.beton.json"
+    for pair in ((one, three), (three, one), (three, four)):
+        for words in ([], ["--level", "bytes"], ["--match-by", "content"]):
+            done = run(command, *pair, "-q", *words)
+            assert done.exit_code == 0 and done.stdout.endswith("the same\n"), (pair, done.stdout)
+            assert "11 samples; " in done.stdout and "11 pairs" in done.stdout
+
+
+def test_a_set_is_compared_as_one_file_is_whatever_pairs_its_samples(one_file_and_a_set: tuple[Path, Path]) -> None:
+    whole, manifest = one_file_and_a_set
+    for how in (None, "content", "meta", "label", "weight"):
+        report = compare(whole, manifest, match_by=how, level="bytes")
+        assert report.same and report.num_pairs == 10, (how, report)
+
+
+def test_differences_in_a_set_are_counted_through_its_shards(
+    one_file_and_a_set: tuple[Path, Path], tmp_path: Path
+) -> None:
+    whole, _ = one_file_and_a_set
+    labels = [index % 3 for index in range(10)]
+    labels[6] = 9
+    other = write_set(
+        tmp_path / "other.beton.json",
+        [write_file(tmp_path / "o0.beton", labels[:4]), write_file(tmp_path / "o4.beton", labels[4:9], first=4)],
+    )
+    report = compare(whole, other)
+    assert report.only_first == [9] and not report.only_second
+    assert [(each.first, each.second, each.fields) for each in report.differing] == [(6, 6, {"label": "0 against 9"})]
+
+
+def test_shuffled_shards_are_paired_with_one_file_by_field_and_by_content(
+    one_file_and_a_set: tuple[Path, Path], tmp_path: Path
+) -> None:
+    whole, _ = one_file_and_a_set
+    parts = split(whole, out=str(tmp_path / "part{index}.beton"), folds=3, seed=1).parts
+    shuffled = write_set(tmp_path / "shuffled.beton.json", [Path(part.path) for part in reversed(parts)])
+    assert not compare(whole, shuffled).same
+    for how in ("meta", "content"):
+        for pair in ((whole, shuffled), (shuffled, whole)):
+            assert compare(*pair, match_by=how, level="bytes").same, how
+
+
+def test_a_damaged_sample_of_a_set_is_named_by_its_file(photos: list[np.ndarray], tmp_path: Path) -> None:
+    broken = EncodedImage(0, 50, 40, bytes(jpeg(photos[0]).data)[:300])
+    manifest = write_set(
+        tmp_path / "set.beton.json",
+        [pictures(tmp_path / "a.beton", [jpeg(photos[1])] * 2), pictures(tmp_path / "b.beton", [broken])],
+    )
+    with pytest.raises(DecodeError, match=r"sample 0 of .*b\.beton: "):
+        compare(manifest, manifest, match_by="content")
+
+
+def test_a_set_whose_shard_is_missing_or_of_other_fields_is_refused(
+    one_file_and_a_set: tuple[Path, Path], tmp_path: Path
+) -> None:
+    whole, manifest = one_file_and_a_set
+    mixed = write_set(
+        tmp_path / "mixed.beton.json", [whole, write_file(tmp_path / "few.beton", [0], names=("label", "box"))]
+    )
+    with pytest.raises(UsageError, match="different fields"):
+        compare(whole, mixed)
+    (tmp_path / "s4.beton").unlink()
+    with pytest.raises(FormatError, match=r"lists s4\.beton, which is not there"):
+        compare(whole, manifest)
