@@ -27,6 +27,7 @@ _IMAGE_COLUMNS = ("image", "path", "file", "filename", "file_name", "filepath", 
 _LABEL_COLUMNS = ("label", "class", "category", "target")
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
 _MOST_CLASSES = 1_000_000
+_PATHS_KEPT = 4096
 _KINDS = {".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 
 
@@ -53,9 +54,9 @@ class Manifest:
     Raises
     ------
     ConvertError
-        If the table cannot be read, has no rows, or its labels are neither all numbers nor all words.
+        If the table cannot be read, or its labels are neither all numbers nor all words.
     UsageError
-        If a column is not there.
+        If a column is not there, there are no rows, or the labels are too many different words.
     """
 
     def __init__(
@@ -91,11 +92,11 @@ class Manifest:
         if self.class_names is None and self.label_column is not None:
             self.class_names = found
         if not len(self._table):
-            raise ConvertError(f"{printable(self.path)} lists no samples")
+            raise UsageError(f"{printable(self.path)} lists no samples")
         if random_access and isinstance(self._table, Tables):
             self._table.make_random(self._wanted())
         self._reader = self._open()
-        self._last = (-1, "")
+        self._paths: dict[int, str] = {}
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -131,13 +132,18 @@ class Manifest:
         return printable(self._image_path(index)) or f"row {index}"
 
     def _image_path(self, index: int) -> str:
-        if self._last[0] != index:  # name and task are asked for in turn
+        path = self._paths.get(index)
+        if path is None:
             try:
                 value = _row(self._reader, self._table.task(index)).get(str(self.image_column))
             except SampleFault:
                 value = None
-            self._last = (index, value if isinstance(value, str) else "")
-        return self._last[1]
+            path = value if isinstance(value, str) else ""
+            # Asked for when the task goes out, and for the name when its result comes.
+            if len(self._paths) >= _PATHS_KEPT:
+                del self._paths[next(iter(self._paths))]
+            self._paths[index] = path
+        return path
 
     def _open(self) -> Records | Rows:
         table = self._table
@@ -183,7 +189,9 @@ def label_names(labels: Iterable[Any], given: Sequence[str] | None) -> list[str]
     Raises
     ------
     ConvertError
-        If there are numbers and words, or too many different words.
+        If there are numbers and words.
+    UsageError
+        If there are too many different words.
 
     Examples
     --------
@@ -191,27 +199,35 @@ def label_names(labels: Iterable[Any], given: Sequence[str] | None) -> list[str]
     ['cat', 'dog']
     >>> label_names(["3", "0"], None) is None
     True
+    >>> label_names(["100", "007"], None)
+    ['007', '100']
     """
     names: set[str] = set()
-    number = word = None
+    number = word = code = None
     for label in labels:
-        if given is not None or label is None:
+        if given is not None or label is None or label == "":  # the sample without one is refused by its name
             continue
         if isinstance(label, bool) or not isinstance(label, (int, str)):
             raise ConvertError(f"a label is a {type(label).__name__} ({label!r}), expected whole numbers or names")
         if isinstance(label, int) or _INTEGER.fullmatch(label):
             number = label
+        elif label.isdecimal():
+            code = label  # 007: a name, and so is 100 beside it
         else:
             word = label
         if isinstance(label, str) and len(names) <= _MOST_CLASSES:
             names.add(label)
-    if word is None:
+    if word is None and code is None:
         return None
-    if isinstance(number, int):
-        raise ConvertError(f"labels are numbers and names: {number!r} and {word!r}; make them one or the other")
-    if len(names) > _MOST_CLASSES:
+    if isinstance(number, int) or (number is not None and word is not None):
+        # Sorted as words, numbers would become other numbers, all of them for the sake of one stray word.
         raise ConvertError(
-            f"the labels are more than {_MOST_CLASSES:,} different words, such as {word!r}; keep such a column as text "
+            f"labels are numbers and names: {number!r} and {word or code!r}; make them one or the other, or, if the "
+            "numbers are names as well, list all names in a file for --classes"
+        )
+    if len(names) > _MOST_CLASSES:
+        raise UsageError(
+            f"the labels are more than {_MOST_CLASSES:,} different words, such as {word or code!r}; keep such a column as text "
             "with --field NAME=text"
         )
     return sorted(names)
@@ -265,6 +281,8 @@ class _Load:
 
     def _label(self, value: Any) -> int:
         if self._labels is not None:
+            if value == "":
+                raise SampleFault(f"it has no label: column '{self._label_column}' is empty")
             if not isinstance(value, str) or value not in self._labels:
                 raise SampleFault(f"its label {value!r} is none of the {len(self._labels)} classes")
             return self._labels[value]
