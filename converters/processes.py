@@ -104,10 +104,12 @@ class Pool:
     Raises
     ------
     UsageError
-        If ``work`` cannot be sent to another process.
+        If ``work`` cannot be sent to another process, or processes cannot be started in the working folder.
     """
 
     def __init__(self, work: Callable[[Any], Any], *, num_workers: int) -> None:
+        if num_workers:
+            _check_working_folder()
         self._work = work
         self.num_workers = num_workers
         self._workers = None if num_workers == 0 else _Workers(_sendable(work), num_workers)
@@ -141,6 +143,17 @@ class Pool:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _check_working_folder() -> None:
+    """Refuse a working folder that a new process, which is told its path, could not enter."""
+    try:
+        os.stat(os.getcwd())  # noqa: PTH109, PTH116
+    except OSError as error:
+        raise UsageError(
+            f"worker processes cannot be started in the working folder ({error.strerror or error}): go to another one, "
+            "such as one with a shorter path, or do without them (--num-workers 0, num_workers=0)"
+        ) from error
 
 
 def _sendable(work: Callable[[Any], Any]) -> bytes:

@@ -116,7 +116,17 @@ def check_target(path: str, options: Options) -> None:
     if os.path.lexists(place.local) and not (options.overwrite or options.resume):
         raise UsageError(f"{path} exists; --overwrite (overwrite=True) replaces it when the new file is complete")
     if not os.path.isdir(place.folder):  # noqa: PTH112
-        raise UsageError(f"the folder {place.folder} does not exist; make it first")
+        raise UsageError(f"the folder {place.folder} {_why_no_folder(place.folder)}")
+
+
+def _why_no_folder(path: str) -> str:
+    try:
+        os.stat(path)  # noqa: PTH116
+    except (FileNotFoundError, NotADirectoryError):
+        return "does not exist; make it first"
+    except OSError as error:  # its path is too long, or leads through a folder that is closed to us
+        return f"cannot be used: {error.strerror or error}"
+    return "is a file"
 
 
 class Store:

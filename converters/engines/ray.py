@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import pickle
 from collections.abc import Sequence
 from typing import Any
 
@@ -83,7 +84,8 @@ def run_shards(plan: ShardPlan, mine: Sequence[int], progress: Progress, report:
 
 def _run(ray: Any, plan: ShardPlan, mine: Sequence[int], progress: Progress, report: Report) -> dict[int, Shard]:
     task = ray.remote(num_cpus=max(1, plan.options.num_workers), max_retries=NUM_RETRIES)(_make)
-    shared = ray.put(plan)
+    # As bytes: what goes wrong where it arrives is then the task's error, with its words.
+    shared = ray.put(ray.cloudpickle.dumps(plan))
     numbers = {task.remote(shared, number): number for number in mine}
     waiting = list(numbers)
     found: dict[int, Shard] = {}
@@ -118,8 +120,9 @@ def _run(ray: Any, plan: ShardPlan, mine: Sequence[int], progress: Progress, rep
     return found
 
 
-def _make(plan: ShardPlan, number: int) -> tuple[Shard, Report]:
-    """Make one shard; runs on the cluster."""
+def _make(data: bytes, number: int) -> tuple[Shard, Report]:
+    """Make one shard of a pickled plan; runs on the cluster."""
+    plan: ShardPlan = pickle.loads(data)
     report = Report(path=plan.shard(number))
     progress = Progress(1, quiet=True)
     with Pool(plan.work(), num_workers=plan.options.num_workers) as pool:

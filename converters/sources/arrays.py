@@ -165,7 +165,11 @@ class Arrays:
                 start = entry.header_offset + _LOCAL_HEADER.size + sum(lengths)
                 file.seek(start)
                 return _header(file, path, start)
-        spool = Spool()
+        spool = Spool(
+            f"the unpacked array '{printable(entry.filename)}' of {printable(path)}",
+            "save it without compression (numpy.savez or .npy) in a folder that all machines see, or convert with "
+            "--engine local",
+        )
         self._spools.append(spool)
         with archive.open(entry) as packed:
             shutil.copyfileobj(packed, spool.file, 1 << 20)

@@ -89,7 +89,9 @@ class TextRows:
         return Records(self._path, self._identity, self._kind, tuple(self.columns))
 
     def _local(self, url: str) -> str:
-        self._spool = Spool()
+        self._spool = Spool(
+            f"the table {url}", "copy it to a folder that all machines see, or convert with --engine local"
+        )
         with open_stream(url) as file:
             while block := file.read(_COPY_BYTES):
                 self._spool.file.write(block)
@@ -171,11 +173,25 @@ class Records:
                 return _parsed(data, "the record")
             except ConvertError as error:
                 raise SampleFault(str(error)) from error
-        lines = _Lines(io.BytesIO(data), 0)  # cut where the file was, and not at every character that ends a line
-        row = next(filter(None, csv.reader(lines, delimiter=_DELIMITERS[self._kind], strict=True)), [])
+        row = _cells(data, _DELIMITERS[self._kind])
         if len(row) != len(self._columns):
             raise SampleFault(f"its record has {len(row)} cells, expected {len(self._columns)}: {_shortened(data)}")
         return dict(zip(self._columns, row, strict=True))
+
+
+def _cells(data: bytes, delimiter: str) -> list[str]:
+    """Return the cells of one record.
+
+    Examples
+    --------
+    >>> _cells(b'a,b', ","), _cells(b'a,"b,c"', ",")
+    (['a', 'b'], ['a', 'b,c'])
+    """
+    line = data.rstrip(b"\r\n")
+    if not (b'"' in line or b"\r" in line or b"\n" in line):  # nearly all, and many times as fast
+        return line.decode("utf-8", "surrogateescape").split(delimiter)
+    lines = _Lines(io.BytesIO(data), 0)  # cut where the file was, and not at every character that ends a line
+    return next(filter(None, csv.reader(lines, delimiter=delimiter, strict=True)), [])
 
 
 class _Lines:

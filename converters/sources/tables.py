@@ -54,7 +54,9 @@ class Tables:
     Raises
     ------
     ConvertError
-        If a file cannot be read or has other columns than the first.
+        If a file cannot be read.
+    UsageError
+        If one has other columns than the first.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
@@ -72,7 +74,7 @@ class Tables:
             if self.schema is None:
                 self.schema = table.schema
             elif not table.schema.equals(self.schema, check_metadata=False):
-                raise ConvertError(f"{printable(path)} has other columns than {printable(paths[0])}: "
+                raise UsageError(f"{printable(path)} has other columns than {printable(paths[0])}: "
                                    f"{_difference(table.schema, self.schema)}")  # fmt: skip
             total += table.num_rows
             self._ends.append(total)
@@ -104,7 +106,11 @@ class Tables:
         if all(isinstance(table, _Arrow) for table in map(_open, self.paths)):
             return
         pa = import_pyarrow()
-        spool = Spool()
+        spool = Spool(
+            f"the rows of {printable(self.paths[0])} that a random order needs",
+            "leave out --shuffle (Loader shuffles when it reads), keep the rows as an Arrow file in a folder that all "
+            "machines see, or convert with --engine local",
+        )
         wanted = list(dict.fromkeys(columns))
         schema = pa.schema([_without_dictionary(pa, self.schema.field(name)) for name in wanted])
         with pa.ipc.new_file(spool.file, schema) as writer:

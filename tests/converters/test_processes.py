@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -202,3 +203,21 @@ def test_work_that_does_not_arrive_is_told() -> None:
     ) as caught:
         list(run_ordered(Unarriving(), range(3), num_workers=1))
     assert caught.value.position is None
+
+
+def test_a_working_folder_that_no_process_could_enter_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for _ in range(30):  # longer than any path the system takes, reached by short steps
+        Path("d" * 200).mkdir()
+        os.chdir("d" * 200)
+    with pytest.raises(UsageError, match=r"working folder \(File name too long\).*--num-workers 0"):
+        Pool(square, num_workers=1)
+    assert [result for result, _ in run_ordered(square, range(3), num_workers=0)] == [0, 1, 4]
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    os.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(UsageError, match="No such file"):
+        Pool(square, num_workers=1)
