@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         UsageError,
         WorkerError,
     )
+    from .files import check_all_named
     from .format import (
         BytesField,
         EncodedImage,
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
         Manifest,
         MaskField,
         NDArrayField,
-        PartFile,
         PartFolder,
         Problem,
         RasterField,
@@ -104,7 +104,6 @@ _HOME = {
     "Manifest": "format",
     "MaskField": "format",
     "NDArrayField": "format",
-    "PartFile": "format",
     "PartFolder": "format",
     "Problem": "format",
     "RasterField": "format",
@@ -116,6 +115,7 @@ _HOME = {
     "VerifyReport": "format",
     "Writer": "format",
     "is_manifest": "format",
+    "check_all_named": "files",
     "counted": "words",
     "decode_image": "stored",
     "did_you_mean": "words",
@@ -157,7 +157,6 @@ __all__ = [
     "MaskField",
     "Mixture",
     "NDArrayField",
-    "PartFile",
     "PartFolder",
     "Problem",
     "RasterField",
@@ -177,6 +176,7 @@ __all__ = [
     "WorkerError",
     "Writer",
     "__version__",
+    "check_all_named",
     "check_jpeg",
     "compare_windows",
     "counted",

@@ -6,9 +6,8 @@ import contextlib
 import dataclasses
 import fcntl
 import os
-import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from dataloading import ConvertError, Manifest, Reader, Shard, UsageError, is_manifest
@@ -16,6 +15,8 @@ from dataloading import ConvertError, Manifest, Reader, Shard, UsageError, is_ma
 from .copying import Donor, check_sources, field_differences
 from .listing import list_files, shards_of
 from .merge import agreed_classes
+from .outputs import OutputSet
+from .sets import entry
 
 __all__ = ["AppendReport", "append"]
 
@@ -55,6 +56,7 @@ def append(
 
     A file below the manifest's folder is listed where it lies; one from elsewhere is copied beside the manifest first.
     The manifest is replaced in one step, after everything was checked: whoever opens the set sees the old or the new.
+    If the process is killed between the copies' names and the manifest's, the next append to the set goes on there.
 
     Parameters
     ----------
@@ -85,42 +87,86 @@ def append(
         raise UsageError(f"{target} is no manifest: expected a name that ends with .beton.json")
     if not paths:
         raise UsageError("append needs at least one file to add")
-    folder = target.resolve().parent
+    folder = target.parent
     with _locked(folder):
-        old = Manifest.load(target)
         files = list_files(paths)
-        with Donor(shards_of(str(target))[0]) as first:
-            for file in files:
-                _check(first, file)
         names = [_name_in(folder, file) for file in files]
-        _check_new(old, files, names)
-        if verify:
-            check_sources(files, num_workers=num_workers)
-        copied: list[Path] = []
-        try:
-            added = []
-            for file, name in zip(files, names, strict=True):
-                place = Path(file)
-                if name is None:
-                    place = folder / place.name
-                    _copy(Path(file), place)
-                    copied.append(place)
-                added.append(_entry(place, name or place.name))
-            new = Manifest(shards=(*old.shards, *added))
-            new.save(target, overwrite=True)
-        except BaseException:
-            for place in copied:
-                with contextlib.suppress(OSError):
-                    place.unlink()
-            raise
+        places = {file: str(folder / Path(file).name) for file, name in zip(files, names, strict=True) if name is None}
+        with _outputs(target, files, places) as outputs:
+            old = Manifest.load(target)
+            if outputs.is_done:
+                new = old
+            else:
+                new = _extend(target, old, files, names, places, outputs, verify=verify, num_workers=num_workers)
     return AppendReport(
         path=str(target),
-        added=tuple(added),
-        copied=tuple(place.name for place in copied),
+        added=new.shards[-len(files) :],
+        copied=tuple(Path(place).name for place in places.values()),
         num_shards=len(new.shards),
         num_samples=new.num_samples,
         num_bytes=new.num_bytes,
     )
+
+
+def _outputs(target: Path, files: Sequence[str], places: Mapping[str, str]) -> OutputSet:
+    """Return the copies and the manifest under way, or done, if an earlier run of the same died as it named them."""
+    owners: dict[str, str] = {}
+    for file, place in places.items():
+        if owners.setdefault(place, file) != file:
+            raise UsageError(f"{owners[place]} and {file} would both be copied to {place}; rename one")
+    identity = {"command": "append", "files": [_identity(file) for file in files]}
+    try:
+        return OutputSet(
+            [*places.values(), str(target)],
+            overwrite=False,
+            inputs=files,
+            anchor=str(target),
+            replaces=[str(target)],
+            identity=identity,
+        )
+    except UsageError as error:
+        for file, place in places.items():
+            if os.path.lexists(place):
+                raise UsageError(
+                    f"{place} exists, so {file} cannot be copied beside the manifest; rename one"
+                ) from error
+        raise
+
+
+def _identity(file: str) -> list[str | int]:
+    status = Path(file).stat()
+    return [os.path.abspath(file), status.st_ino, status.st_size, status.st_mtime_ns]  # noqa: PTH100
+
+
+def _extend(
+    target: Path,
+    old: Manifest,
+    files: Sequence[str],
+    names: Sequence[str | None],
+    places: Mapping[str, str],
+    outputs: OutputSet,
+    *,
+    verify: bool,
+    num_workers: int,
+) -> Manifest:
+    """Check and copy the files, and replace the manifest."""
+    with Donor(shards_of(str(target))[0]) as first:
+        for file in files:
+            _check(first, file)
+    _check_new(old, files, names)
+    if verify:
+        check_sources(files, num_workers=num_workers)
+    added = []
+    for file, name in zip(files, names, strict=True):
+        if name is None:
+            _copy(file, outputs.part(places[file]), places[file])
+            added.append(entry(outputs.part(places[file]), Path(file).name))
+        else:
+            added.append(entry(file, name))
+    new = Manifest(shards=(*old.shards, *added))
+    new.save(outputs.part(str(target)))
+    outputs.publish()
+    return new
 
 
 @contextlib.contextmanager
@@ -147,7 +193,7 @@ def _check(first: Donor, file: str) -> None:
 
 def _name_in(folder: Path, file: str) -> str | None:
     """Return how a manifest in ``folder`` names ``file``, or None where the file lies elsewhere."""
-    place = Path(file).resolve()
+    place, folder = Path(file).resolve(), folder.resolve()
     return place.relative_to(folder).as_posix() if place.is_relative_to(folder) else None
 
 
@@ -164,26 +210,11 @@ def _check_new(old: Manifest, files: Sequence[str], names: Sequence[str | None])
                 raise UsageError(f"{file} has the same content as {twin}; its samples would count twice")
 
 
-def _copy(source: Path, place: Path) -> None:
-    part = place.with_name(f".{place.name.removesuffix('.beton')}.beton.part-{secrets.token_hex(4)}")
+def _copy(source: str, part: str, place: str) -> None:
     try:
         with open(source, "rb") as reading, open(part, "xb") as writing:
             shutil.copyfileobj(reading, writing, 1 << 22)
             writing.flush()
             os.fsync(writing.fileno())
-        # Unlike a rename, a link never replaces a file that is there.
-        os.link(part, place)
-    except FileExistsError as error:
-        raise UsageError(f"{place} exists, so {source} cannot be copied beside the manifest; rename one") from error
     except OSError as error:
         raise ConvertError(f"cannot copy {source} to {place}: {error.strerror or error}") from error
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            part.unlink()
-
-
-def _entry(place: Path, name: str) -> Shard:
-    with Reader(place) as reader:
-        return Shard(
-            name=name, num_samples=reader.num_samples, num_bytes=reader.num_bytes, fingerprint=reader.fingerprint
-        )

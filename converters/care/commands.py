@@ -113,6 +113,8 @@ def repair(
 @click.argument("files", type=_BETON, nargs=-1, required=True)
 @click.option("--classes", type=Choice(["equal", "union"]), default="equal", show_default=True,
               help="Demand equal lists of classes, or map labels by name into the union of all lists.")  # fmt: skip
+@click.option("--assume-classes", is_flag=True,
+              help="Files without class names (FFCV's) have those of the others, on your word.")  # fmt: skip
 @option_no_verify
 @option_num_workers
 @option_overwrite
@@ -123,6 +125,7 @@ def merge(
     files: Sequence[str],
     *,
     classes: Any,
+    assume_classes: bool,
     no_verify: bool,
     num_workers: int | None,
     overwrite: bool,
@@ -138,8 +141,8 @@ def merge(
 
     with full_disk_names(out):
         report = run(
-            out, list_files(files), classes=classes, overwrite=overwrite, verify=not no_verify,
-            num_workers=_workers(num_workers), quiet=quiet,
+            out, list_files(files), classes=classes, assume_classes=assume_classes, overwrite=overwrite,
+            verify=not no_verify, num_workers=_workers(num_workers), quiet=quiet,
         )  # fmt: skip
     counts = ", ".join(f"{count:,} from {path}" for path, count in report.sources[:_SHOWN_AT_MOST])
     num_more = len(report.sources) - _SHOWN_AT_MOST
@@ -360,8 +363,9 @@ def export(
 @click.argument("file", type=_BETON)
 @click.argument("out", type=click.Path(dir_okay=False))
 @click.option("--class-names", type=_BETON, default=None, metavar="TEXTFILE", help="Class names, one a line.")
-@click.option("--class-names-from", type=click.Path(exists=True, file_okay=False), default=None, metavar="FOLDER",
-              help="Class names are FOLDER's sub-folders, sorted, as ImageFolder numbers them.")  # fmt: skip
+@click.option("--class-names-from", type=click.Path(exists=True), default=None, metavar="FILE|FOLDER",
+              help="Class names of another .beton file or set, or a FOLDER's sub-folders, sorted, as ImageFolder "
+                   "numbers them.")  # fmt: skip
 @option_no_verify
 @option_num_workers
 @option_overwrite
@@ -391,7 +395,7 @@ def upgrade(
         raise click.UsageError("give either --class-names or --class-names-from, not both")
     names = None
     if class_names is not None or class_names_from is not None:
-        names = read_class_names(file=class_names, folder=class_names_from)
+        names = read_class_names(file=class_names, like=class_names_from)
     with full_disk_names(out):
         report = run(
             file, out, class_names=names, overwrite=overwrite, verify=not no_verify, num_workers=_workers(num_workers),

@@ -1,7 +1,7 @@
-"""A ``.beton`` file back into files that everything reads: an ImageFolder or WebDataset's tar shards.
+"""``.beton`` files back into files that everything reads: an ImageFolder or WebDataset's tar shards.
 
 Image bytes are kept: a JPEG or PNG comes out as it is stored, raw pixels as a PNG. The folder appears when it is whole.
-Names, order, times and owners in it are functions of the file alone, so equal files give equal exports.
+Names, order, times and owners in it are functions of the samples alone, so equal datasets give equal exports.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ import dataclasses
 import io
 import json
 import os
-import shutil
 import tarfile
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -22,10 +20,12 @@ from typing import IO, Any, Literal
 
 import numpy as np
 
-from dataloading import EncodedImage, ImageField, UsageError, label_field
+from dataloading import EncodedImage, ImageField, PartFolder, UsageError
 
 from ..report import Progress
-from .copying import Donor, Stored, check_sources, class_names_of, file_name, stored_bytes
+from .chain import DonorSet
+from .copying import Stored, check_sources, file_name, stored_bytes
+from .outputs import make_room
 
 __all__ = ["ExportFormat", "ExportReport", "export"]
 
@@ -46,7 +46,7 @@ class ExportReport:
     Parameters
     ----------
     source, path : str
-        The file and the folder.
+        What was exported, and the folder.
     format : str
         ``"imagefolder"`` or ``"webdataset"``.
     num_samples, num_bytes : int
@@ -73,7 +73,7 @@ class ExportReport:
 
 
 def export(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Sequence[str],
     out: str | os.PathLike[str],
     *,
     format: ExportFormat = "imagefolder",
@@ -83,23 +83,24 @@ def export(
     num_workers: int = 1,
     quiet: bool = True,
 ) -> ExportReport:
-    """Write a file's samples into a new folder.
+    """Write a dataset's samples into a new folder.
 
     Parameters
     ----------
-    path : str or path-like
-        The file.
+    path : str or path-like, or sequence of str
+        The file, the manifest of a shard set, or several of them, one behind the other as one dataset.
     out : str or path-like
         The folder to make.
     format : {"imagefolder", "webdataset"}
-        ``OUT/CLASS/INDEX.jpg`` with the other fields in ``samples.csv``, or ``OUT/NAME-000000.tar`` and so on with an
-        image, ``.cls`` (the label) and ``.json`` (the other fields) a sample, and ``classes.json``.
+        ``OUT/CLASS/INDEX.jpg`` with the other fields in ``samples.csv``, or ``OUT/NAME-000000.tar`` and so on (NAME
+        from the first path) with an image, ``.cls`` (the label) and ``.json`` (the other fields) a sample, and
+        ``classes.json``.
     field : str, optional
         The image field of an ImageFolder, by default the first.
     shard_bytes : int
         A tar ends before it would grow larger, except for a single sample larger than that.
     verify : bool
-        Whether to compare the file with its checksums first.
+        Whether to compare the files with their checksums first.
     num_workers : int
         Threads for that.
     quiet : bool
@@ -112,11 +113,15 @@ def export(
     Raises
     ------
     UsageError
-        If the folder exists, or the file has no images or no labels where the format needs them.
+        If the folder exists, the files do not fit together, or there are no images, or no labels where the format
+        needs them.
     ConvertError
-        If the file is damaged.
+        If a file is damaged.
     """
-    source, target = os.fspath(path), Path(out)
+    paths = list(path) if isinstance(path, Sequence) and not isinstance(path, str) else [os.fspath(path)]
+    target = Path(out)
+    if not paths:
+        raise UsageError("export needs at least one file to take samples from")
     if format not in ("imagefolder", "webdataset"):
         raise UsageError(f"format must be 'imagefolder' or 'webdataset', got {format!r}")
     if shard_bytes < 1 << 20:
@@ -125,38 +130,27 @@ def export(
         raise UsageError(f"{target} exists; choose a folder that does not")
     if not target.parent.is_dir():
         raise UsageError(f"the folder {target.parent} does not exist; make it first")
-    with Donor(source) as donor:
+    with DonorSet(paths) as donor:
         images = [name for name, each in donor.fields.items() if isinstance(each, ImageField)]
         if not images or (field is not None and field not in images):
             what = "has no images" if field is None else f"has no image field '{field}'"
-            raise UsageError(f"{source} {what}; its fields are {list(donor.fields)}")
+            raise UsageError(f"{donor.path} {what}; its fields are {list(donor.fields)}")
         if verify:
-            check_sources([source], num_workers=num_workers)
-        part = Path(tempfile.mkdtemp(prefix=f".{target.name}.part-", dir=target.parent))
-        try:
-            part.chmod(0o777 & ~_umask())
-            progress = Progress(len(donor), what=f"exporting {file_name(source)}", quiet=quiet)
-            with contextlib.closing(progress):
-                if format == "imagefolder":
-                    report = _image_folder(donor, part, field or images[0], progress)
-                else:
-                    stem = file_name(source).removesuffix(".beton").replace(".", "_")
-                    report = _web_dataset(donor, part, stem, shard_bytes, progress)
-            if os.path.lexists(target):
-                raise UsageError(f"{target} has appeared meanwhile; choose another folder")
-            part.rename(target)
-        except BaseException:
-            shutil.rmtree(part, ignore_errors=True)
-            raise
+            check_sources(donor.paths, num_workers=num_workers)
+        make_room(str(target))
+        progress = Progress(len(donor), what=f"exporting {file_name(donor.path)}", quiet=quiet)
+        with PartFolder(str(target)) as folder, contextlib.closing(progress):
+            part = Path(folder.part)
+            if format == "imagefolder":
+                report = _image_folder(donor, part, field or images[0], progress)
+            else:
+                stem = file_name(paths[0]).removesuffix(".json").removesuffix(".beton").replace(".", "_")
+                report = _web_dataset(donor, part, stem, shard_bytes, progress)
+            try:
+                folder.publish()
+            except FileExistsError as error:
+                raise UsageError(str(error)) from error
     return dataclasses.replace(report, path=str(target))
-
-
-def _umask() -> int:
-    """Return the process's umask as Linux tells it; asking by setting it would change it for other threads."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("Umask:"):
-            return int(line.split()[1], 8)
-    return 0o022
 
 
 def image_file(image: EncodedImage) -> tuple[str, bytes]:
@@ -193,31 +187,31 @@ def array_file(array: Any) -> bytes:
 
 
 class _Folders:
-    """The class folders of an ImageFolder, named so that reading it back gives the labels of the file.
+    """The class folders of an ImageFolder, named so that reading it back gives the labels of the files.
 
     Parameters
     ----------
-    donor : Donor
-        The file.
+    donor : DonorSet
+        What is exported.
     root : path
         Where the folders are made.
     """
 
-    def __init__(self, donor: Donor, root: Path) -> None:
-        label = label_field(donor.reader)
+    def __init__(self, donor: DonorSet, root: Path) -> None:
+        label = donor.label
         if label is None:
             raise UsageError(
                 f"{donor.path} has no field of labels (integers named 'label', or the only integers), so there are no "
                 "class folders to make; --format webdataset needs none"
             )
         self.label = label
-        column = donor.reader.column(label)
+        column = donor.column(label)
         low, high = int(column.min()), int(column.max())
         if low < 0 or high >= _MOST_CLASSES:
             raise UsageError(
                 f"{donor.path} has labels from {low} to {high}; class folders stand for 0 to {_MOST_CLASSES - 1}"
             )
-        known = class_names_of(donor.reader) or ()
+        known = donor.class_names or ()
         count = max(len(known), high + 1)
         self.note = ""
         names = [_safe(known[number]) if number < len(known) else str(number) for number in range(count)]
@@ -238,7 +232,7 @@ def _safe(name: str) -> str:
     return f"%2E{text[1:]}" if text.startswith(".") else text
 
 
-def _image_folder(donor: Donor, part: Path, image: str, progress: Progress) -> ExportReport:
+def _image_folder(donor: DonorSet, part: Path, image: str, progress: Progress) -> ExportReport:
     folders = _Folders(donor, part)
     others = [name for name, field in donor.fields.items() if name != image and not isinstance(field, ImageField)]
     width = max(8, len(str(len(donor) - 1)))
@@ -286,10 +280,10 @@ def _cell(value: Any) -> str:
     return repr(value) if isinstance(value, (int, float)) else json.dumps(value)
 
 
-def _web_dataset(donor: Donor, part: Path, stem: str, shard_bytes: int, progress: Progress) -> ExportReport:
-    label = label_field(donor.reader)
+def _web_dataset(donor: DonorSet, part: Path, stem: str, shard_bytes: int, progress: Progress) -> ExportReport:
+    label = donor.label
     width = max(8, len(str(len(donor) - 1)))
-    names = class_names_of(donor.reader)
+    names = donor.class_names
     if names is not None:
         (part / CLASSES).write_text(json.dumps(list(names), indent=1) + "\n")
     with _Shards(part, stem, shard_bytes) as shards:
@@ -309,7 +303,7 @@ def _web_dataset(donor: Donor, part: Path, stem: str, shard_bytes: int, progress
     )
 
 
-def _members(donor: Donor, sample: Mapping[str, Stored], key: str, label: str | None) -> Iterator[tuple[str, bytes]]:
+def _members(donor: DonorSet, sample: Mapping[str, Stored], key: str, label: str | None) -> Iterator[tuple[str, bytes]]:
     """Yield the files of one sample: its first image under the plain ending, other fields' bytes under their names."""
     plain: dict[str, Any] = {}
     first = True

@@ -11,11 +11,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dataloading import UsageError, label_field
+from dataloading import UsageError, check_all_named, label_field
 
 from ..report import Progress
-from .copying import Donor, Stored, check_sources, class_names_of, heir, open_donors, stored_bytes
-from .outputs import check_target
+from .copying import Donor, Stored, check_sources, class_names_of, file_name, heir, open_donors, stored_bytes
+from .listing import list_files
+from .outputs import check_target, make_room
 
 __all__ = ["Classes", "MergeReport", "agreed_classes", "merge"]
 
@@ -53,6 +54,7 @@ def merge(
     paths: Sequence[str],
     *,
     classes: Classes = "equal",
+    assume_classes: bool = False,
     overwrite: bool = False,
     verify: bool = True,
     num_workers: int = 1,
@@ -65,10 +67,13 @@ def merge(
     out : str or path-like
         The file to make; it appears when it is complete.
     paths : sequence of str
-        Files of equal fields.
+        Files of equal fields, and manifests of shard sets.
     classes : {"equal", "union"}
-        Whether all must name the same classes (a file without names takes those of the others), or labels are mapped
-        by name into the union: the first file's classes, then the new ones of the second, and so on.
+        Whether all must name the same classes, or labels are mapped by name into the union: the first file's classes,
+        then the new ones of the second, and so on.
+    assume_classes : bool
+        With "equal": take the caller's word that in files without class names labels mean what they do in the others.
+        The provenance's history names these files.
     overwrite : bool
         Whether ``out`` may be replaced.
     verify : bool
@@ -92,14 +97,25 @@ def merge(
     target = os.fspath(out)
     if not paths:
         raise UsageError("merge needs at least one file to take samples from")
-    check_target(target, overwrite=overwrite, inputs=paths)
+    named, paths = paths, list_files(paths)
+    check_target(target, overwrite=overwrite, inputs=[*named, *paths])
     with contextlib.ExitStack() as stack:
         donors = [stack.enter_context(donor) for donor in open_donors(paths)]
-        names, maps = agreed_classes(donors, classes, hint="; --classes union maps labels by name")
+        names, maps = agreed_classes(
+            donors,
+            classes,
+            assume=assume_classes,
+            hint="; --classes union maps labels by name",
+            advice="; or take my word for it: --assume-classes (assume_classes=True) of `beton merge`",
+        )
         if verify:
             check_sources(paths, num_workers=num_workers)
+        make_room(target)
         total = sum(map(len, donors))
-        step = {"command": "merge", "classes": classes}
+        step: dict[str, Any] = {"command": "merge", "classes": classes}
+        assumed = [file_name(donor.path) for donor in donors if class_names_of(donor.reader) is None]
+        if names is not None and assumed:
+            step["assumed_classes_of"] = assumed
         writer = stack.enter_context(
             heir(target, donors, num_samples=total, step=step, class_names=names, overwrite=overwrite)
         )
@@ -112,6 +128,7 @@ def merge(
                 num_relabelled += changed is not sample
                 writer.append(changed)
                 progress.advance(stored_bytes(sample))
+            donor.rest()
         writer.finish()
         return MergeReport(
             path=target,
@@ -130,7 +147,7 @@ def _relabel(sample: dict[str, Stored], label: str, mapping: Mapping[int, int]) 
 
 
 def agreed_classes(
-    donors: Sequence[Donor], classes: Classes, *, hint: str = ""
+    donors: Sequence[Donor], classes: Classes, *, assume: bool = False, hint: str = "", advice: str = ""
 ) -> tuple[tuple[str, ...] | None, list[Mapping[int, int] | None]]:
     """Return the class names of a file made of ``donors``, and for each how its labels become the new ones.
 
@@ -140,8 +157,12 @@ def agreed_classes(
         The files, with equal fields.
     classes : {"equal", "union"}
         See `merge`.
+    assume : bool
+        Whether files without class names have those of the others.
     hint : str
         Ends the message about classes that differ.
+    advice : str
+        Ends the message about files without class names.
 
     Returns
     -------
@@ -156,6 +177,8 @@ def agreed_classes(
     """
     if classes not in ("equal", "union"):
         raise UsageError(f"classes must be 'equal' or 'union', got {classes!r}")
+    if assume and classes != "equal":
+        raise UsageError("assume_classes goes with classes='equal': a union is made of names, which every file needs")
     lists = [class_names_of(donor.reader) for donor in donors]
     named = [names for names in lists if names is not None]
     if not named:
@@ -165,6 +188,8 @@ def agreed_classes(
             if names is not None and names != named[0]:
                 first = donors[lists.index(named[0])].path
                 raise UsageError(_difference(first, named[0], donor.path, names) + hint)
+        if not assume:
+            check_all_named([donor.reader for donor in donors], advice)
         for donor in donors:
             _check_labels(donor, len(named[0]))
         return named[0], [None] * len(donors)
@@ -172,7 +197,7 @@ def agreed_classes(
         if names is None:
             raise UsageError(
                 f"{donor.path} records no class names, so its labels cannot be mapped by name; give it names with "
-                "`beton upgrade --class-names`"
+                "`beton upgrade --class-names-from`"
             )
         if label_field(donor.reader) is None:
             raise UsageError(f"{donor.path} has no field of labels: integers named 'label', or the only integers")

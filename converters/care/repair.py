@@ -10,7 +10,7 @@ import bisect
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,20 +21,23 @@ from dataloading import (
     FormatError,
     ImageField,
     JSONField,
+    Manifest,
     Reader,
     decode_jpeg,
     encode_jpeg,
+    is_manifest,
     verify_file,
 )
 
 from ..report import Progress
-from .copying import Donor, Stored, class_names_of, heir, stored_bytes
-from .outputs import OutputSet
+from .copying import Donor, Stored, class_names_of, file_name, heir, stored_bytes
+from .outputs import OutputSet, check_target
+from .sets import results, write_manifest
 
 if TYPE_CHECKING:
     from dataloading import VerifyReport
 
-__all__ = ["Lost", "RepairReport", "repair"]
+__all__ = ["Lost", "LostShard", "RepairReport", "repair"]
 
 _ALL_PROBLEMS = 10_000_000
 
@@ -46,7 +49,7 @@ class Lost:
     Parameters
     ----------
     sample : int
-        Its index in the damaged file.
+        Its index in the damaged file, or through all shards of a damaged set.
     fields : tuple of str
         The fields that were blanked; empty if the sample was left out.
     reason : str
@@ -59,22 +62,43 @@ class Lost:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class LostShard:
+    """A shard of which nothing could be kept; the new set has one shard less.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    num_samples : int
+        How many the manifest lists.
+    reason : str
+        What is wrong with it.
+    """
+
+    path: str
+    num_samples: int
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RepairReport:
     """What `repair` found and made.
 
     Parameters
     ----------
     source, path : str
-        The damaged and the new file.
+        The damaged and the new file, or manifest.
     num_source_samples, num_samples, num_bytes : int
         Samples before, samples after, bytes after.
     num_problems : int
-        What `verify_file` found in the damaged file.
+        What `verify_file` found in the damaged files.
     checksums_usable : bool
         Whether every byte could be compared with its checksum. If not (FFCV wrote the file, or its list of checksums
         is damaged itself), only what structure and decoder can tell was found.
     dropped, blanked : tuple of Lost
         Samples left out, and samples kept with blank fields.
+    lost_shards : tuple of LostShard
+        Shards left out with all their samples, which are not in ``dropped``.
     """
 
     source: str
@@ -86,6 +110,7 @@ class RepairReport:
     checksums_usable: bool
     dropped: tuple[Lost, ...]
     blanked: tuple[Lost, ...]
+    lost_shards: tuple[LostShard, ...] = ()
 
 
 def repair(
@@ -97,19 +122,19 @@ def repair(
     num_workers: int = 1,
     quiet: bool = True,
 ) -> RepairReport:
-    """Write the sound samples of a file into a new one, which is verified before it appears.
+    """Write the sound samples of a file into a new one, which is verified before it appears; a set's into a new set.
 
     Parameters
     ----------
     path : str or path-like
-        The damaged file; it is only read.
+        The damaged file, or the manifest of a set with damaged shards; they are only read.
     out : str or path-like
-        The file to make.
+        The file to make, or the new set's manifest, whose shards appear with it.
     zero : bool
         Keep a damaged sample whose record is readable, with what is damaged of it blank: a black image of the declared
         size, an array of zeros, no bytes, JSON's null. Its label and its undamaged fields stay.
     overwrite : bool
-        Whether ``out`` may be replaced.
+        Whether existing files may be replaced.
     num_workers : int
         Threads for verifying.
     quiet : bool
@@ -122,47 +147,135 @@ def repair(
     Raises
     ------
     ConvertError
-        If the file cannot be opened (its head or its end is damaged), or nothing sound is left.
+        If the file cannot be opened (its head or its end is damaged), or nothing sound is left. A shard of which that
+        is true is left out of the new set.
     UsageError
         If ``out`` cannot be written.
     """
     source, target = os.fspath(path), os.fspath(out)
     workers = max(1, num_workers)
-    with OutputSet([target], overwrite=overwrite, inputs=[source]) as files:
-        found = verify_file(
-            source, decode=decode_jpeg, decode_all=True, num_workers=workers, max_problems=_ALL_PROBLEMS
-        )
-        if any("cannot be read" in problem.message for problem in found.problems):
-            raise ConvertError(f"{source}: the disk fails while reading; copy the file with ddrescue first:\n{found}")
+    results(source, target, 1)
+    check_target(target, overwrite=overwrite, inputs=[source])
+    listed = _listed(source)
+    surveys: list[_Survey] = []
+    lost: list[LostShard] = []
+    for file, num_samples in listed:
         try:
-            donor = Donor(source)
-        except FormatError as error:
-            raise ConvertError(
-                f"{error}. Its samples cannot be found without that part, so there is nothing to repair from; restore "
-                "the file or convert again"
-            ) from error
-        with donor:
-            damage = _Damage(donor, found)
-            plan = _plan(donor, damage, zero=zero)
-            num_left = len(donor) - sum(not lost.fields for lost in plan.values())
-            if num_left == 0:
-                raise ConvertError(f"{source}: none of its {len(donor)} samples is sound; {target} was not written")
-            _write(donor, files.part(target), plan, num_left, {"command": "repair", "zero": zero}, quiet=quiet)
-            result = verify_file(files.part(target), decode=decode_jpeg, decode_all=True, num_workers=workers)
-            if not result.ok:
-                raise ConvertError(f"the repaired file is not sound, so {target} was not written:\n{result}")
+            surveys.append(_survey(file, workers, zero=zero))
+        except _NothingSoundError as error:
+            if not is_manifest(source):
+                raise ConvertError(f"{error}; {target} was not written") from error
+            lost.append(LostShard(path=file, num_samples=num_samples, reason=str(error)))
+    if not surveys:
+        raise ConvertError(f"{source}: none of its shards has a sound sample; {target} was not written")
+    targets = results(source, target, len(surveys))
+    step = {"command": "repair", "zero": zero}
+    identity = {**step, "from": [[os.path.abspath(each.path), *each.identity] for each in surveys]}  # noqa: PTH100
+    inputs = [source, *(file for file, _ in listed)]
+    with OutputSet(targets, overwrite=overwrite, inputs=inputs, anchor=target, identity=identity) as files:
+        if not files.is_done:
+            progress = Progress(sum(each.num_left for each in surveys), what="repairing", quiet=quiet)
+            with contextlib.closing(progress):
+                for survey, place in zip(surveys, targets, strict=False):
+                    _write(survey, files.part(place), step, progress)
+                    result = verify_file(files.part(place), decode=decode_jpeg, decode_all=True, num_workers=workers)
+                    if not result.ok:
+                        raise ConvertError(f"the repaired file is not sound, so {place} was not written:\n{result}")
+            if is_manifest(target):
+                write_manifest(files, targets)
             files.publish()
-            return RepairReport(
-                source=source,
-                path=target,
-                num_source_samples=len(donor),
-                num_samples=num_left,
-                num_bytes=os.stat(target).st_size,  # noqa: PTH116
-                num_problems=len(found.problems),
-                checksums_usable=found.has_checksums and not damage.unknown,
-                dropped=tuple(lost for lost in plan.values() if not lost.fields),
-                blanked=tuple(lost for lost in plan.values() if lost.fields),
-            )
+    plan = [*_through(listed, surveys)]
+    return RepairReport(
+        source=source,
+        path=target,
+        num_source_samples=sum(each.num_samples for each in [*surveys, *lost]),
+        num_samples=sum(each.num_left for each in surveys),
+        num_bytes=sum(os.stat(place).st_size for place in targets[: len(surveys)]),  # noqa: PTH116
+        num_problems=sum(each.num_problems for each in surveys) + len(lost),
+        checksums_usable=all(each.checksums_usable for each in surveys),
+        dropped=tuple(each for each in plan if not each.fields),
+        blanked=tuple(each for each in plan if each.fields),
+        lost_shards=tuple(lost),
+    )
+
+
+def _listed(source: str) -> list[tuple[str, int]]:
+    """Return the files of a source, there or not, and how many samples the manifest lists of each."""
+    if not is_manifest(source):
+        return [(source, 0)]
+    folder = os.path.dirname(source)  # noqa: PTH120
+    return [(os.path.join(folder, shard.name), shard.num_samples) for shard in Manifest.load(source).shards]  # noqa: PTH118
+
+
+class _NothingSoundError(ConvertError):
+    """Of a file nothing can be kept."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Survey:
+    """What is wrong with a file, and what is kept of it.
+
+    Parameters
+    ----------
+    path, identity, num_samples
+        Of the file, see `Donor`.
+    num_problems, checksums_usable
+        See `RepairReport`.
+    plan : dict of int to Lost
+        See `_plan`.
+    """
+
+    path: str
+    identity: tuple[int, ...]
+    num_samples: int
+    num_problems: int
+    checksums_usable: bool
+    plan: dict[int, Lost]
+
+    @property
+    def num_left(self) -> int:
+        """Samples that are kept, blank or not."""
+        return self.num_samples - sum(not lost.fields for lost in self.plan.values())
+
+
+def _survey(file: str, workers: int, *, zero: bool) -> _Survey:
+    if not os.path.isfile(file):  # noqa: PTH113
+        raise _NothingSoundError(f"{file} is not there")
+    found = verify_file(file, decode=decode_jpeg, decode_all=True, num_workers=workers, max_problems=_ALL_PROBLEMS)
+    if any("cannot be read" in problem.message for problem in found.problems):
+        raise ConvertError(f"{file}: the disk fails while reading; copy the file with ddrescue first:\n{found}")
+    try:
+        donor = Donor(file)
+    except FormatError as error:
+        raise _NothingSoundError(
+            f"{error}. Its samples cannot be found without that part, so there is nothing to repair from; restore "
+            "the file or convert again"
+        ) from error
+    with donor:
+        damage = _Damage(donor, found)
+        survey = _Survey(
+            path=file,
+            identity=donor.identity,
+            num_samples=len(donor),
+            num_problems=len(found.problems),
+            checksums_usable=found.has_checksums and not damage.unknown,
+            plan=_plan(donor, damage, zero=zero),
+        )
+    if survey.num_left == 0:
+        raise _NothingSoundError(f"{file}: none of its {survey.num_samples} samples is sound")
+    return survey
+
+
+def _through(listed: Sequence[tuple[str, int]], surveys: Sequence[_Survey]) -> Iterator[Lost]:
+    """Yield what is lost, with the samples counted through all files."""
+    known = {each.path: each for each in surveys}
+    start = 0
+    for file, num_samples in listed:
+        survey = known.get(file)
+        for sample, lost in (survey.plan if survey is not None else {}).items():
+            where = f"{file_name(file)}, its sample {sample}: " if len(listed) > 1 else ""
+            yield dataclasses.replace(lost, sample=start + sample, reason=where + lost.reason)
+        start += num_samples if survey is None else survey.num_samples
 
 
 class _Damage:
@@ -241,22 +354,21 @@ def _lost_fields(reader: Reader, sample: int, damage: _Damage) -> tuple[str, ...
     return tuple(name for name in reader.fields if name in lost)
 
 
-def _write(
-    donor: Donor, part: str, plan: dict[int, Lost], num_samples: int, step: dict[str, Any], *, quiet: bool
-) -> None:
+def _write(survey: _Survey, part: str, step: dict[str, Any], progress: Progress) -> None:
+    plan = survey.plan
     step = {
         **step,
         "dropped": [lost.sample for lost in plan.values() if not lost.fields],
         "blanked": {str(lost.sample): list(lost.fields) for lost in plan.values() if lost.fields},
     }
-    names = class_names_of(donor.reader)
-    with (
-        contextlib.closing(Progress(num_samples, what="repairing", quiet=quiet)) as progress,
-        heir(part, [donor], num_samples=num_samples, step=step, class_names=names, overwrite=False) as writer,
-    ):
-        for sample in _samples(donor, plan):
-            writer.append(sample)
-            progress.advance(stored_bytes(sample))
+    with Donor(survey.path) as donor:
+        if donor.identity != survey.identity:
+            raise ConvertError(f"{survey.path} was changed after it was verified; start again")
+        names = class_names_of(donor.reader)
+        with heir(part, [donor], num_samples=survey.num_left, step=step, class_names=names, overwrite=False) as writer:
+            for sample in _samples(donor, plan):
+                writer.append(sample)
+                progress.advance(stored_bytes(sample))
 
 
 def _samples(donor: Donor, plan: dict[int, Lost]) -> Iterator[dict[str, Stored]]:

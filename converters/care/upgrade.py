@@ -15,17 +15,29 @@ from typing import Any
 
 import numpy as np
 
-from dataloading import ConvertError, DecodeError, ImageField, UsageError, decode_jpeg, label_field, transcode_jpeg
+from dataloading import (
+    ConvertError,
+    DecodeError,
+    ImageField,
+    UsageError,
+    decode_jpeg,
+    is_manifest,
+    label_field,
+    transcode_jpeg,
+)
 
 from ..processes import DeadWorkerError, run_ordered
 from ..report import Progress
-from .copying import Donor, Stored, check_sources, class_names_of, heir, stored_bytes
-from .outputs import check_target
+from .chain import DonorSet
+from .copying import Donor, Stored, check_sources, heir, stored_bytes
+from .outputs import OutputSet
+from .sets import results, write_manifest
 
 __all__ = ["UpgradeReport", "read_class_names", "upgrade"]
 
 _TASK = 16
 """Samples a worker re-codes at a time."""
+_JPEG = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,9 +47,9 @@ class UpgradeReport:
     Parameters
     ----------
     source, path : str
-        The old and the new file.
+        The old and the new file, or manifest.
     num_samples, num_source_bytes, num_bytes : int
-        Sizes.
+        Sizes; of a set all shards'.
     num_recoded, num_kept : int
         Images re-coded as JPEG with the same pixels, and raw images copied.
     num_classes : int or None
@@ -64,18 +76,18 @@ def upgrade(
     num_workers: int = 0,
     quiet: bool = True,
 ) -> UpgradeReport:
-    """Write a file's samples into a new one that loads faster and can be verified.
+    """Write a file's samples into a new one that loads faster and can be verified; a set's shards into a new set.
 
     Parameters
     ----------
     path : str or path-like
-        The file, usually one that FFCV wrote.
+        The file, usually one that FFCV wrote, or the manifest of a shard set.
     out : str or path-like
-        The file to make; it appears when it is complete.
+        The file to make, which appears when it is complete; of a set the new manifest, whose shards appear with it.
     class_names : sequence of str, optional
         Name of each label; by default those the file has.
     overwrite : bool
-        Whether ``out`` may be replaced.
+        Whether existing files may be replaced.
     verify : bool
         Whether to check the source's structure (and checksums, if it has any) first.
     num_workers : int
@@ -95,48 +107,81 @@ def upgrade(
         If there are too few class names, or ``out`` cannot be written.
     """
     source, target = os.fspath(path), os.fspath(out)
-    check_target(target, overwrite=overwrite, inputs=[source])
-    with contextlib.ExitStack() as stack:
-        donor = stack.enter_context(Donor(source))
-        names = class_names_of(donor.reader) if class_names is None else tuple(class_names)
+    with DonorSet([source]) as donors:
+        targets = results(source, target, len(donors.donors))
+        names = donors.class_names if class_names is None else tuple(class_names)
         if names is not None:
-            _check_names(donor, names)
-        if verify:
-            check_sources([source], num_workers=num_workers)
-        images = [name for name, field in donor.fields.items() if isinstance(field, ImageField)]
-        writer = stack.enter_context(
-            heir(
-                target,
-                [donor],
-                num_samples=len(donor),
-                step={"command": "upgrade"},
-                class_names=names,
-                overwrite=overwrite,
-                # Markers can make a sample larger than a page that was just large enough.
-                grow_pages=True,
-                keep_facts=False,
-            )
-        )
-        progress = stack.enter_context(contextlib.closing(Progress(len(donor), what="upgrading", quiet=quiet)))
-        counts = {"recoded": 0, "kept": 0}
-        for sample, recoded in stack.enter_context(contextlib.closing(_recoded(donor, images, num_workers, counts))):
-            writer.append({**sample, **recoded})
-            progress.advance(stored_bytes(sample))
-        writer.finish()
+            for donor in donors.donors:
+                _check_names(donor, names)
+        step = {"command": "upgrade"}
+        identity = {**step, "class_names": names, "from": donors.identity()}
+        inputs = [source, *donors.paths]
+        with OutputSet(targets, overwrite=overwrite, inputs=inputs, anchor=target, identity=identity) as files:
+            if not files.is_done:
+                if verify:
+                    check_sources(donors.paths, num_workers=num_workers)
+                progress = Progress(len(donors), what="upgrading", quiet=quiet)
+                with contextlib.closing(progress):
+                    for donor, place in zip(donors.donors, targets, strict=False):
+                        _write(donor, files.part(place), names, step, num_workers, progress)
+                        donor.rest()
+                if is_manifest(target):
+                    write_manifest(files, targets)
+                files.publish()
+        num_images, num_recoded = _count_images(donors)
         return UpgradeReport(
             source=source,
             path=target,
-            num_samples=len(donor),
-            num_source_bytes=donor.reader.num_bytes,
-            num_bytes=os.stat(target).st_size,  # noqa: PTH116
-            num_recoded=counts["recoded"],
-            num_kept=counts["kept"],
+            num_samples=len(donors),
+            num_source_bytes=sum(donor.reader.num_bytes for donor in donors.donors),
+            num_bytes=sum(os.stat(place).st_size for place in targets[: len(donors.donors)]),  # noqa: PTH116
+            num_recoded=num_recoded,
+            num_kept=num_images - num_recoded,
             num_classes=None if names is None else len(names),
         )
 
 
+def _write(
+    donor: Donor,
+    part: str,
+    names: Sequence[str] | None,
+    step: dict[str, Any],
+    num_workers: int,
+    progress: Progress,
+) -> None:
+    writer = heir(
+        part,
+        [donor],
+        num_samples=len(donor),
+        step=step,
+        class_names=names,
+        overwrite=False,
+        # Markers can make a sample larger than a page that was just large enough.
+        grow_pages=True,
+        keep_facts=False,
+    )
+    with writer, contextlib.closing(_recoded(donor, _images(donor), num_workers)) as samples:
+        for sample, recoded in samples:
+            writer.append({**sample, **recoded})
+            progress.advance(stored_bytes(sample))
+
+
+def _images(donor: Donor) -> list[str]:
+    return [name for name, field in donor.fields.items() if isinstance(field, ImageField)]
+
+
+def _count_images(donors: DonorSet) -> tuple[int, int]:
+    """Return how many images there are, and how many of them are JPEGs."""
+    num_images = num_jpegs = 0
+    for donor in donors.donors:
+        for name in _images(donor):
+            num_images += len(donor)
+            num_jpegs += int(np.count_nonzero(donor.reader.column(name)["mode"] == _JPEG))
+    return num_images, num_jpegs
+
+
 def _recoded(
-    donor: Donor, images: list[str], num_workers: int, counts: dict[str, int]
+    donor: Donor, images: list[str], num_workers: int
 ) -> Generator[tuple[dict[str, Stored], dict[str, Stored]], None, None]:
     """Yield each sample as it is stored, images apart, and its images in their new form."""
     tasks = ((start, min(start + _TASK, len(donor))) for start in range(0, len(donor), _TASK))
@@ -147,11 +192,7 @@ def _recoded(
                 if isinstance(found, DecodeError):
                     raise ConvertError(f"{found}. `beton repair` makes a file without damaged samples") from found
                 rest = donor.samples(range(start, start + len(found)), without=images)
-                for sample, values in zip(rest, found, strict=True):
-                    for _head, data, kept in values.values():
-                        counts["kept" if kept else "recoded"] += 1
-                        assert data is not None
-                    yield sample, {name: (head, data) for name, (head, data, _) in values.items()}
+                yield from zip(rest, found, strict=True)
     except DeadWorkerError as error:
         where = "while it was starting" if error.position is None else f"near sample {error.position * _TASK}"
         raise ConvertError(f"a worker process {error.how} {where} of {donor.path}; nothing was written") from error
@@ -168,10 +209,10 @@ class _Recode:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_donor": None}
 
-    def __call__(self, task: tuple[int, int]) -> list[dict[str, Any]] | DecodeError:
+    def __call__(self, task: tuple[int, int]) -> list[dict[str, Stored]] | DecodeError:
         if self._donor is None:
             self._donor = Donor(self._path)
-        result: list[dict[str, Any]] = []
+        result: list[dict[str, Stored]] = []
         try:
             for index, sample in enumerate(self._donor.samples(range(*task), only=self._images), start=task[0]):
                 result.append({name: self._image(name, index, sample[name]) for name in self._images})
@@ -179,11 +220,11 @@ class _Recode:
             return error
         return result
 
-    def _image(self, name: str, index: int, stored: Stored) -> tuple[Any, Any, bool]:
+    def _image(self, name: str, index: int, stored: Stored) -> Stored:
         head, data = stored
         mode, width, height = head
-        if mode != 0:
-            return head, data, True
+        if mode != _JPEG:
+            return stored
         assert data is not None
         try:
             new = transcode_jpeg(data)
@@ -195,7 +236,7 @@ class _Recode:
             raise DecodeError(reason, sample=index, field=name, path=self._path)
         if not np.array_equal(before, after):
             raise DecodeError("its pixels change when it is re-coded", sample=index, field=name, path=self._path)
-        return head, np.frombuffer(new, np.uint8), False
+        return head, np.frombuffer(new, np.uint8)
 
 
 def _check_names(donor: Donor, names: Sequence[str]) -> None:
@@ -213,25 +254,30 @@ def _check_names(donor: Donor, names: Sequence[str]) -> None:
         )
 
 
-def read_class_names(*, file: str | None = None, folder: str | None = None) -> list[str]:
-    """Return class names from a text file with one a line, or from the sub-folders of an ImageFolder.
+def read_class_names(*, file: str | None = None, like: str | None = None) -> list[str]:
+    """Return class names from a text file with one a line, or those of another dataset.
 
     Parameters
     ----------
     file : str, optional
         UTF-8 text; line ``n`` names label ``n``.
-    folder : str, optional
-        A folder whose sub-folders, sorted, are the classes.
+    like : str, optional
+        A ``.beton`` file or manifest, or a folder whose sub-folders, sorted, are the classes.
 
     Raises
     ------
     UsageError
         If there are none, or a name is empty.
     """
-    if folder is not None:
-        names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+    if like is not None and not Path(like).is_dir():
+        with DonorSet([like]) as donors:
+            if donors.class_names is None:
+                raise UsageError(f"{like} records no class names to take")
+            return list(donors.class_names)
+    if like is not None:
+        names = sorted(entry.name for entry in os.scandir(like) if entry.is_dir())
         if not names:
-            raise UsageError(f"{folder} has no sub-folders, so there are no class names to take from it")
+            raise UsageError(f"{like} has no sub-folders, so there are no class names to take from it")
         return names
     assert file is not None
     try:
