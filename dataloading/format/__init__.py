@@ -8,7 +8,7 @@ from .extension import Extension
 from .fields import BytesField, CustomField, FloatField, IntField, JSONField, TextField
 from .images import MODE_JPEG, MODE_PNG, MODE_RAW, EncodedImage, ImageField, MaskField, RasterField
 from .manifest import Manifest, Shard, is_manifest, manifest_path, shard_path
-from .output import PartFile, PartFolder, remove_orphans, sync_folder
+from .output import PartFolder, remove_orphans, sync_folder
 from .ragged import VarArrayField
 from .reader import Reader
 from .tables import TableSet, pointers_of
@@ -31,7 +31,6 @@ __all__ = [
     "Manifest",
     "MaskField",
     "NDArrayField",
-    "PartFile",
     "PartFolder",
     "Problem",
     "RasterField",
