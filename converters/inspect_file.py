@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dataloading import ImageField, Reader, UsageError, counted, label_field
+from dataloading import ImageField, Reader, UsageError, check_all_named, counted, label_field
 
 from .care.copying import class_names_of, field_differences
 from .report import human_bytes
@@ -54,7 +54,7 @@ def first_image_field(reader: Reader, name: str | None = None) -> str:
 
 
 def check_alike(readers: Sequence[Reader]) -> None:
-    """Refuse files that are not parts of one dataset: other fields, or other class names.
+    """Refuse files that are not parts of one dataset: other fields, other class names, or names in some only.
 
     Raises
     ------
@@ -67,10 +67,9 @@ def check_alike(readers: Sequence[Reader]) -> None:
         if differing:
             listed = "\n".join(f"  {line}" for line in differing)
             raise UsageError(f"{first.path} and {other.path} have different fields:\n{listed}")
-    named = [reader for reader in readers if class_names_of(reader) is not None]
-    for other in named[1:]:
-        if class_names_of(other) != class_names_of(named[0]):
-            raise UsageError(f"{named[0].path} and {other.path} name different classes; look at them one by one")
+        if class_names_of(first) is not None and class_names_of(other) not in (class_names_of(first), None):
+            raise UsageError(f"{first.path} and {other.path} name different classes; look at them one by one")
+    check_all_named(readers, "; or look at them one by one")
 
 
 def find_sample(readers: Sequence[Reader], index: int) -> tuple[Reader, int]:

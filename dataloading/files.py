@@ -8,6 +8,7 @@ the file's own map. Knows no pixels, orders or batches.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,8 +17,9 @@ import numpy.typing as npt
 
 from dataloading.errors import UsageError
 from dataloading.format import Field, Reader, TableSet
+from dataloading.words import counted
 
-__all__ = ["FileSet"]
+__all__ = ["FileSet", "check_all_named"]
 
 Indices = npt.NDArray[np.int64]
 Integers = npt.NDArray[np.uint64]
@@ -47,7 +49,7 @@ class FileSet:
     Raises
     ------
     UsageError
-        Fields or class names differ; the first difference is named.
+        Fields or class names differ, or only some files have class names; the first difference is named.
     """
 
     def __init__(self, readers: Sequence[Reader]) -> None:
@@ -198,17 +200,50 @@ def _equal(mine: Field, theirs: Field) -> bool:
     return kinds and mine.record == theirs.record and mine.arguments() == theirs.arguments()
 
 
+def _names(reader: Reader) -> tuple[str, ...] | None:
+    names = None if reader.extension is None else reader.extension.class_names
+    return None if names is None else tuple(names)
+
+
+def check_all_named(readers: Sequence[Reader], advice: str = "") -> None:
+    """Refuse files some of which record class names and some do not: that their labels mean the same is a guess.
+
+    Parameters
+    ----------
+    readers : sequence of Reader
+        Files that are to be one dataset.
+    advice : str
+        Another way out than giving the file names, as the end of the message.
+
+    Raises
+    ------
+    UsageError
+        Naming a file without class names, one with, and how to give the one those of the other.
+    """
+    named = next((reader for reader in readers if _names(reader) is not None), None)
+    unnamed = next((reader for reader in readers if _names(reader) is None), None)
+    if named is None or unnamed is None:
+        return
+    kind = " (FFCV's files never do)" if unnamed.extension is None else ""
+    raise UsageError(
+        f"{unnamed.path} records no class names{kind}, {named.path} has {counted(len(_names(named) or ()), 'name')}: "
+        f"that labels mean the same in both would be a guess. If they do, give it the names: `beton upgrade "
+        f"{shlex.quote(unnamed.path)} NEW.beton --class-names-from {shlex.quote(named.path)}`{advice}"
+    )
+
+
 def _common_names(readers: Sequence[Reader]) -> tuple[str, ...] | None:
-    """Find the class names that all files share; those without any have the others'."""
+    """Find the class names that all files share."""
+    check_all_named(readers)
     common: tuple[str, ...] | None = None
     owner = ""
     for reader in readers:
-        names = None if reader.extension is None else reader.extension.class_names
+        names = _names(reader)
         if names is None:
             continue
         if common is None:
-            common, owner = tuple(names), reader.path
-        elif tuple(names) != common:
+            common, owner = names, reader.path
+        elif names != common:
             pairs = zip((*common, None), (*names, None), strict=False)
             label, (mine, theirs) = next((k, pair) for k, pair in enumerate(pairs) if pair[0] != pair[1])
             raise UsageError(

@@ -42,11 +42,11 @@ TO_32 = {"image": [T.Resize(32), T.CenterCrop(32)]}
 
 @pytest.fixture(scope="module")
 def photo_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """JPEG, raw and JPEG images; one file knows no class names."""
+    """JPEG, raw and JPEG images."""
     folder = tmp_path_factory.mktemp("several")
     paths = [folder / name for name in ("a.beton", "b-0.beton", "b-1.beton")]
     for number, (path, num, mode) in enumerate(zip(paths, (30, 20, 1), ("jpg", "raw", "jpg"), strict=True)):
-        write_images(path, num, seed=number, mode=mode, class_names=None if number == 1 else NAMES)
+        write_images(path, num, seed=number, mode=mode, class_names=NAMES)
     return paths
 
 
@@ -179,7 +179,20 @@ def test_files_with_other_fields_are_refused_naming_the_first_difference(tmp_pat
         Loader([first, other], batch_size=1)
 
 
-def test_class_names_must_be_equal_or_missing(tmp_path, photo_files):
+def test_a_file_without_class_names_beside_one_with_names_is_refused_with_the_way_out(tmp_path, photo_files):
+    unnamed = [tmp_path / "one.beton", tmp_path / "two.beton"]
+    for path in unnamed:
+        write_images(path, 1, class_names=None)
+    assert Loader(unnamed, batch_size=1).dataset.classes is None
+    for files in ([unnamed[0], photo_files[0]], [photo_files[0], unnamed[0]]):
+        with pytest.raises(
+            UsageError, match=r"one\.beton records no class names, .*a\.beton has 2 names.*beton upgrade .*one\.beton "
+            r"NEW\.beton --class-names-from .*a\.beton`"
+        ):  # fmt: skip
+            Loader(files, batch_size=1)
+
+
+def test_class_names_must_be_equal(tmp_path, photo_files):
     loader = Loader(photo_files, batch_size=4, transforms=TO_32)
     assert loader.dataset.classes == NAMES
     assert loader.dataset.class_to_idx == {"cat": 0, "dog": 1}

@@ -134,3 +134,11 @@ def test_a_missing_cut_or_swapped_shard_is_found(shards: Path) -> None:
     two.unlink()
     with pytest.raises(FormatError, match="not there"):
         run(info, shards)
+
+
+def test_a_file_without_class_names_is_not_appended_to_a_set_that_has_them(shards: Path, tmp_path: Path) -> None:
+    before = shards.read_bytes()
+    unnamed = write_file(tmp_path / "unnamed.beton", [1], first=40)
+    with pytest.raises(UsageError, match=r"unnamed\.beton records no class names, .*0\.beton has 3 names"):
+        append(shards, [str(unnamed)])
+    assert shards.read_bytes() == before and not (shards.parent / "unnamed.beton").exists()

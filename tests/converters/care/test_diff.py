@@ -175,10 +175,7 @@ def one_file_and_a_set(tmp_path: Path) -> tuple[Path, Path]:
     labels = [index % 3 for index in range(10)]
     whole = write_file(tmp_path / "whole.beton", labels)
     cuts = [0, 4, 5, 10]
-    shards = [
-        write_file(tmp_path / f"s{low}.beton", labels[low:high], first=low)
-        for low, high in pairwise(cuts)
-    ]
+    shards = [write_file(tmp_path / f"s{low}.beton", labels[low:high], first=low) for low, high in pairwise(cuts)]
     return whole, write_set(tmp_path / "set.beton.json", shards)
 
 

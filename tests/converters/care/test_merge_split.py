@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from converters.care.commands import merge as merge_command
 from converters.care.commands import split as split_command
+from converters.care.commands import upgrade as upgrade_command
 from converters.care.merge import merge
 from converters.care.split import assign, split
 from dataloading import IntField, Reader, UsageError, Writer, verify_file
@@ -64,13 +65,52 @@ def test_union_maps_labels_by_name_and_changes_nothing_else(tmp_path: Path) -> N
     assert left == contents(one, without=("label",)) + contents(two, without=("label",))
 
 
-def test_a_file_without_class_names_takes_those_of_the_others_or_cannot_be_mapped(tmp_path: Path) -> None:
+def test_a_file_without_class_names_beside_one_with_names_needs_the_users_word(tmp_path: Path) -> None:
     one = write_file(tmp_path / "a.beton", [0, 1])
     two = write_file(tmp_path / "b.beton", [0, 1], class_names=["x", "y"])
-    merge(tmp_path / "o.beton", [str(one), str(two)])
+    for files in ([one, two], [two, one]):
+        with pytest.raises(
+            UsageError, match=r"a\.beton records no class names, .*b\.beton has 2 names.*"
+            r"beton upgrade .*a\.beton NEW\.beton --class-names-from .*b\.beton`.*--assume-classes"
+        ):  # fmt: skip
+            merge(tmp_path / "o.beton", [str(file) for file in files])
+    assert not (tmp_path / "o.beton").exists() and not strange_files(tmp_path)
+    run_json(merge_command, tmp_path / "o.beton", one, two, "-q", "--assume-classes")
     assert names_of(tmp_path / "o.beton") == ("x", "y")
+    with Reader(tmp_path / "o.beton") as reader:
+        assert reader.extension is not None
+        assert reader.extension.provenance["history"][-1]["assumed_classes_of"] == ["a.beton"]
+    three = write_file(tmp_path / "c.beton", [0, 2])
+    with pytest.raises(UsageError, match=r"c\.beton: sample 1 has the label 2, but there are 2 class names"):
+        merge(tmp_path / "p.beton", [str(two), str(three)], assume_classes=True)
+
+
+def test_the_users_word_leaves_no_trace_where_it_was_not_needed(tmp_path: Path) -> None:
+    one = write_file(tmp_path / "a.beton", [0, 1], class_names=["x", "y"])
+    two = write_file(tmp_path / "b.beton", [0, 1], class_names=["x", "y"])
+    for name, assume in (("o", False), ("p", True)):
+        merge(tmp_path / f"{name}.beton", [str(one), str(two)], assume_classes=assume)
+    assert (tmp_path / "o.beton").read_bytes() == (tmp_path / "p.beton").read_bytes()
+
+
+def test_a_union_needs_every_files_names(tmp_path: Path) -> None:
+    one = write_file(tmp_path / "a.beton", [0, 1])
+    two = write_file(tmp_path / "b.beton", [0, 1], class_names=["x", "y"])
     with pytest.raises(UsageError, match=r"a\.beton records no class names"):
         merge(tmp_path / "p.beton", [str(one), str(two)], classes="union")
+    with pytest.raises(UsageError, match="assume_classes goes with classes='equal'"):
+        merge(tmp_path / "p.beton", [str(two)], classes="union", assume_classes=True)
+
+
+def test_the_way_out_of_the_message_works(tmp_path: Path) -> None:
+    one = write_file(tmp_path / "a.beton", [0, 1])
+    two = write_file(tmp_path / "b.beton", [0, 1], class_names=["x", "y"])
+    words = [str(tmp_path / "named.beton"), "--class-names-from", str(two), "-q", "--num-workers", "0"]
+    assert run(upgrade_command, one, *words).exit_code == 0
+    merge(tmp_path / "o.beton", [str(tmp_path / "named.beton"), str(two)])
+    assert names_of(tmp_path / "o.beton") == ("x", "y")
+    with pytest.raises(UsageError, match=r"a\.beton records no class names to take"):
+        run(upgrade_command, two, tmp_path / "q.beton", "--class-names-from", one)
 
 
 def test_merge_does_not_replace_its_own_source(tmp_path: Path) -> None:

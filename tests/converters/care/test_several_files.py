@@ -77,6 +77,9 @@ def test_every_kind_of_image_can_be_looked_at(field: str, files: list[Path], tmp
 
 def test_files_that_are_not_one_dataset_are_refused(files: list[Path], tmp_path: Path) -> None:
     other = write_file(tmp_path / "o.beton", [0], class_names=["p"])
+    unnamed = write_file(tmp_path / "u.beton", [0])
+    with pytest.raises(UsageError, match=r"u\.beton records no class names, .* has 3 names.*look at them one by one"):
+        run(info, unnamed, *files)
     with pytest.raises(UsageError, match="name different classes"):
         run(info, files[0], other)
     bare = write_file(tmp_path / "p.beton", [0], names=("label",), class_names=NAMES)

@@ -64,9 +64,9 @@ def test_class_names_come_from_a_folder_as_imagefolder_numbers_them(tmp_path: Pa
     for name in ("b", "a", "10"):
         (tmp_path / "src" / name).mkdir(parents=True)
     (tmp_path / "src" / "file.txt").write_text("x")
-    assert read_class_names(folder=str(tmp_path / "src")) == ["10", "a", "b"]
+    assert read_class_names(like=str(tmp_path / "src")) == ["10", "a", "b"]
     with pytest.raises(UsageError, match="no sub-folders"):
-        read_class_names(folder=str(tmp_path / "src" / "a"))
+        read_class_names(like=str(tmp_path / "src" / "a"))
 
 
 @pytest.mark.parametrize(
