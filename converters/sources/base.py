@@ -10,12 +10,12 @@ A new kind of dataset is one new file with one such class; the engine, the write
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from dataloading import Field
 
-__all__ = ["SampleFault", "Source", "printable"]
+__all__ = ["SampleFault", "Source", "files_of", "printable"]
 
 
 class SampleFault(Exception):  # noqa: N818 - a fault of the data, caught by the engine and never shown as it is
@@ -72,12 +72,33 @@ class Source(Protocol):
         ...
 
 
+def files_of(source: Source) -> Iterable[tuple[str, str]]:
+    """Return the files that a source's samples come from and its tasks do not name: a short name and a path of each.
+
+    A source has them as its attribute ``files``, if there are any; a change of one ends the hope that an interrupted
+    conversion could be gone on with.
+    """
+    files: Iterable[tuple[str, str]] = getattr(source, "files", ())
+    return files
+
+
 def printable(name: str) -> str:
-    """Return ``name`` with bytes that are not UTF-8 escaped, so that it can be printed and stored as JSON.
+    r"""Return ``name`` with what cannot be printed escaped: line breaks, terminal codes, bytes that are not UTF-8.
 
     Parameters
     ----------
     name : str
         A file name as Python gives it (undecodable bytes are surrogates).
+
+    Examples
+    --------
+    >>> print(printable("two\nlines, ü, \udcff"))
+    two\nlines, ü, \xff
     """
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
+    if name.isprintable():
+        return name
+    try:
+        text = os.fsencode(name).decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # half a surrogate pair, as JSON may have it
+        text = name
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)

@@ -26,6 +26,7 @@ __all__ = ["Manifest", "label_names"]
 _IMAGE_COLUMNS = ("image", "path", "file", "filename", "file_name", "filepath", "file_path", "image_path")
 _LABEL_COLUMNS = ("label", "class", "category", "target")
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
+_FRACTION = re.compile(r"[-+]?[0-9]+\.[0-9]*")
 _MOST_CLASSES = 1_000_000
 _PATHS_KEPT = 4096
 _KINDS = {".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
@@ -108,6 +109,11 @@ class Manifest:
     def provenance(self) -> Mapping[str, object]:
         """Kind and name of the source and how many samples it has."""
         return {"source": "manifest", "source_name": printable(name_of(self.path)), "source_samples": len(self)}
+
+    @property
+    def files(self) -> list[tuple[str, str]]:
+        """The table, see `converters.sources.base.files_of`."""
+        return [(name_of(self.path), self.path)]
 
     @property
     def load(self) -> Callable[[Any], Mapping[str, Any]]:
@@ -211,6 +217,11 @@ def label_names(labels: Iterable[Any], given: Sequence[str] | None) -> list[str]
             raise ConvertError(f"a label is a {type(label).__name__} ({label!r}), expected whole numbers or names")
         if isinstance(label, int) or _INTEGER.fullmatch(label):
             number = label
+        elif _FRACTION.fullmatch(label):  # 10.0 would come before 2.0
+            raise ConvertError(
+                f"a label is {label!r}, expected whole numbers or names; write it without a fraction, or, if it is a "
+                "name, list all names in a file for --classes"
+            )
         elif label.isdecimal():
             code = label  # 007: a name, and so is 100 beside it
         else:
@@ -227,8 +238,8 @@ def label_names(labels: Iterable[Any], given: Sequence[str] | None) -> list[str]
         )
     if len(names) > _MOST_CLASSES:
         raise UsageError(
-            f"the labels are more than {_MOST_CLASSES:,} different words, such as {word or code!r}; keep such a column as text "
-            "with --field NAME=text"
+            f"the labels are more than {_MOST_CLASSES:,} different words, such as {word or code!r}; keep such a column "
+            "as text with --field NAME=text"
         )
     return sorted(names)
 

@@ -23,6 +23,7 @@ from .spool import Spool
 __all__ = ["Records", "TextRows"]
 
 _COPY_BYTES = 4 << 20
+_COUNTED_BYTES = 64 << 20
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 
@@ -136,7 +137,7 @@ class TextRows:
                 if watched is not None:
                     try:
                         record = json.loads(line)
-                    except ValueError:
+                    except (ValueError, RecursionError):
                         record = None  # the worker that converts it will say what is wrong
                     if isinstance(record, dict) and watched in record:
                         yield record[watched]
@@ -172,11 +173,22 @@ class Records:
             try:
                 return _parsed(data, "the record")
             except ConvertError as error:
-                raise SampleFault(str(error)) from error
+                raise SampleFault(f"{self._place(start)}: {error}") from error
         row = _cells(data, _DELIMITERS[self._kind])
         if len(row) != len(self._columns):
-            raise SampleFault(f"its record has {len(row)} cells, expected {len(self._columns)}: {_shortened(data)}")
+            blank = len(data) - len(data.lstrip(b"\r\n"))
+            raise SampleFault(
+                f"{self._place(start + blank)}: its record has {len(row)} cells, expected {len(self._columns)}: "
+                f"{_shortened(data)}"
+            )
         return dict(zip(self._columns, row, strict=True))
+
+    def _place(self, start: int) -> str:
+        """Return where a record begins, as an editor counts lines; far into a large file as its byte."""
+        if start > _COUNTED_BYTES:
+            return f"byte {start:,}"
+        num_breaks = self._ranges.read(self._path, 0, start, self._identity).count(b"\n")
+        return f"line {num_breaks + 1:,}"
 
 
 def _cells(data: bytes, delimiter: str) -> list[str]:
@@ -221,9 +233,10 @@ def _after_mark(file: BinaryIO, label: str) -> int:
 
 def _parsed(line: bytes, label: str) -> dict[str, Any]:
     try:
-        record = json.loads(line.decode("utf-8", "surrogateescape"))
-    except ValueError as error:
-        raise ConvertError(f"{label} is not JSON ({error}): {_shortened(line)}") from error
+        record = json.loads(line.decode("utf-8", "surrogateescape").strip())
+    except (ValueError, RecursionError) as error:
+        where = f"{error.msg} at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else error
+        raise ConvertError(f"{label} is not JSON ({where}): {_shortened(line)}") from error
     if not isinstance(record, dict):
         raise ConvertError(f"{label} is a JSON {type(record).__name__}, expected an object: {_shortened(line)}")
     return record

@@ -83,7 +83,7 @@ def test_empty_folder_is_an_error(tmp_path: Path) -> None:
 def test_a_loop_of_links_is_named(tmp_path: Path) -> None:
     touch(tmp_path, "a/b/1.jpg")
     (tmp_path / "a" / "b" / "loop").symlink_to(tmp_path / "a")
-    with pytest.raises(ConvertError, match="the link .*a/b/loop leads to a folder above itself"):
+    with pytest.raises(ConvertError, match=r"the link .*a/b/loop leads to a folder above itself"):
         ImageFolder(tmp_path)
 
 
@@ -138,3 +138,11 @@ def test_very_long_paths_are_read(tmp_path: Path) -> None:
     deep.mkdir(parents=True)
     (deep / ("f" * 200 + ".jpg")).write_bytes(b"x")
     assert samples(ImageFolder(tmp_path)) == [{"image": b"x", "label": 0}]
+
+
+def test_names_that_break_lines_or_steer_terminals_are_escaped_in_messages(tmp_path: Path) -> None:
+    touch(tmp_path, "a/one\ntwo\x1b[31m.jpg")
+    touch(tmp_path, "a/ü 中%.jpg")
+    source = ImageFolder(tmp_path)
+    assert [source.name(index) for index in range(2)] == [r"a/one\ntwo\x1b[31m.jpg", "a/ü 中%.jpg"]
+    assert source.relative(0) == "a/one\ntwo\x1b[31m.jpg"

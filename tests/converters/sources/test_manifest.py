@@ -134,7 +134,7 @@ def test_an_empty_label_is_a_fault_of_its_sample_and_no_class(root: Path, others
     (root / "gaps.csv").write_text("path,label\n" + "".join(lines))
     source = Manifest(str(root / "gaps.csv"))
     assert source.class_names == (None if others == ["3", "5"] else others)
-    with pytest.raises(SampleFault, match="has no label|expected a whole number"):
+    with pytest.raises(SampleFault, match=r"has no label|expected a whole number"):
         source.load(source.task(1))
     assert source.load(source.task(2))["label"] == (5 if source.class_names is None else 1)
 
@@ -184,7 +184,8 @@ def test_records_come_back_as_they_were_written(tmp_path: Path, rows: list[list[
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ("images/1.jpg", "its record has 1 cells, expected 3"),
+        ("images/1.jpg", "line 3: its record has 1 cells, expected 3"),
+        ("\r\n\nimages/1.jpg", "line 5: its record has 1 cells, expected 3"),
         ("images/1.jpg,0,1,2", "its record has 4 cells, expected 3"),
         ("images/9.jpg,0,1", r"images/9.jpg cannot be read: No such file"),
         (",0,1", "the path is empty"),
@@ -209,7 +210,9 @@ def test_a_bad_row_is_a_fault_of_its_sample(root: Path, row: str, words: str) ->
         ('{"path": "images/1.jpg"}', "has no 'label', only 'path'"),
         ('{"path": 3, "label": 0}', "column 'path': expected a path, got 3"),
         ('{"path": "images/1.jpg", "label": null}', "its label is None, expected a whole number"),
-        ("{", "is not JSON"),
+        ("{", r"line 2: .* is not JSON \(Expecting property name .* at character 2\)"),
+        ("\n\n{", "line 4: .* is not JSON"),
+        ("[" * 100_000, "line 2: .* is not JSON"),
         ("[1]", "is a JSON list, expected an object"),
     ],
 )
@@ -228,13 +231,14 @@ def test_a_bad_json_line_is_a_fault_of_its_sample(root: Path, line: str, words: 
         ("n.csv", "path,path\n", "names the column 'path' twice"),
         ("n.csv", "path,label\n", "lists no samples"),
         ("n.csv", 'path,label\n"a.jpg,1\n', "line 3 cannot be read"),
-        ("n.csv", "path,label\na,1\nb,cat\nc,2.5\n", "numbers and names: '1' and '2.5'"),
+        ("n.csv", "path,label\na,1\nb,cat\nc,2.5\n", "a label is '2.5'"),
         (
             "n.jsonl",
             '{"path": "a", "label": 1}\n{"path": "b", "label": "cat"}\n',
             "labels are numbers and names: 1 and 'cat'",
         ),
         ("n.jsonl", '{"path": "a", "label": 1.5}\n', r"a label is a float \(1.5\)"),
+        ("n.csv", "path,label\na,2.0\nb,10.0\n", "a label is '2.0', expected whole numbers or names"),
         ("n.jsonl", "nonsense\n", "is not JSON"),
     ],
 )
