@@ -1,0 +1,155 @@
+"""Unfinished files and folders are hidden, locked by the living, and cleared away only when their writer is gone."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dataloading import PartFolder, remove_orphans
+from dataloading.format import output
+from dataloading.format.output import PartFile
+
+HOLD = """
+import sys
+from dataloading.format.output import PartFile, PartFolder
+held = [PartFile("d.beton", overwrite=False), PartFolder("d.beton")]
+print("holding", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def names() -> list[str]:
+    return sorted(path.name for path in Path().iterdir())
+
+
+def test_a_folder_appears_whole_with_the_permissions_of_any_new_one_or_not_at_all() -> None:
+    Path("plain").mkdir()
+    with PartFolder("out") as folder:
+        Path(folder.part, "x").write_text("x")
+        assert names() == [folder.part, "plain"] and folder.part.startswith(".out.part-")
+        folder.publish()
+    assert names() == ["out", "plain"] and Path("out/x").read_text() == "x"
+    assert Path("out").stat().st_mode == Path("plain").stat().st_mode
+    with pytest.raises(ZeroDivisionError), PartFolder("other"):
+        raise ZeroDivisionError
+    with PartFolder("out") as folder, pytest.raises(FileExistsError, match="out has appeared meanwhile"):
+        folder.publish()
+    assert names() == ["out", "plain"]
+
+
+def test_a_file_moves_out_of_a_folder_and_replaces_another_only_where_it_may() -> None:
+    Path("old").write_text("old")
+    with PartFolder("out") as folder:
+        Path(folder.part, "a").write_text("a")
+        with pytest.raises(FileExistsError):
+            folder.publish_file("a", "old", overwrite=False)
+        assert Path("old").read_text() == "old"
+        folder.publish_file("a", "new", overwrite=False)
+        folder.publish_file("a", "old", overwrite=True)
+    assert Path("old").read_text() == Path("new").read_text() == "a" and names() == ["new", "old"]
+
+
+def test_what_a_living_process_holds_stays_and_what_it_held_goes_when_it_is_dead(tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"holding\n"
+        held = names()
+        assert len(held) == 2
+        assert remove_orphans("d.beton") == [] and PartFolder.abandoned("d.beton") == []
+        assert names() == held
+    finally:
+        holder.kill()
+        holder.communicate(timeout=60)
+    assert remove_orphans("e.beton", "d") == [], "they had another destination"
+    assert remove_orphans("d.beton", remove=False) == held == names()
+    assert remove_orphans("other", str(tmp_path / "d.beton")) == [str(tmp_path / name) for name in held]
+    assert names() == []
+
+
+def test_neither_other_files_nor_links_nor_pipes_are_taken_for_unfinished_ones() -> None:
+    for ending in (".part", ".part-0123abc", ".part-0123abcx", ".part-0123ABCD", ".journal"):
+        Path(f".d.beton{ending}").write_text("mine")
+    for name in ("d.beton", ".dxbeton.part-0123abcd"):
+        Path(name).write_text("mine")
+    Path(".d.beton.part-00000000").symlink_to("d.beton")
+    os.mkfifo(".d.beton.part-11111111")
+    before = names()
+    assert remove_orphans("d.beton") == [] and names() == before
+
+
+def test_where_there_are_no_locks_writing_works_and_nothing_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    Path(".d.beton.part-0123abcd").write_text("of another machine, perhaps")
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert remove_orphans("d.beton") == [] and PartFolder.abandoned("d.beton") == []
+    file = PartFile("d.beton", overwrite=False)
+    file.write_at(0, memoryview(b"x"))
+    file.publish()
+    with PartFolder("out") as folder:
+        folder.publish()
+    assert names() == [".d.beton.part-0123abcd", "d.beton", "out"]
+
+
+@pytest.mark.parametrize("has_lock", [True, False])
+def test_a_new_file_that_is_taken_for_an_orphan_before_it_is_locked_is_made_anew(
+    has_lock: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, calls = output._lock, 0
+
+    def meddled(descriptor: int) -> bool:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            [name] = names()
+            if not has_lock:
+                return False  # the other one is just looking at it
+            assert remove_orphans("d.beton") == [name]
+        return lock(descriptor)
+
+    monkeypatch.setattr(output, "_lock", meddled)
+    file = PartFile("d.beton", overwrite=False)
+    assert names() == [file.part] and calls == 2
+    file.discard()
+    calls = 0
+    with PartFolder("d.beton") as folder:
+        assert names() == [folder.part] and calls == 2
+    assert names() == []
+
+
+def test_a_folder_that_is_taken_over_is_held_until_it_is_let_go() -> None:
+    Path(".d.part-0123abcd").mkdir()
+    Path(".d.part-0123abcd/x").write_text("x")
+    Path(".d.part-00000000").write_text("a file")
+    [taken] = PartFolder.abandoned("d")
+    assert PartFolder.abandoned("d") == []
+    assert remove_orphans("d") == [".d.part-00000000"]
+    taken.close()
+    [taken] = PartFolder.abandoned("d")
+    taken.discard()
+    assert names() == []
+
+
+def test_a_folder_that_is_not_there_is_an_error_and_no_endless_search() -> None:
+    for make in (lambda: PartFile("no/d.beton", overwrite=False), lambda: PartFolder("no/d")):
+        with pytest.raises(FileNotFoundError):
+            make()
+    assert remove_orphans("no/d") == []
