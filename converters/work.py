@@ -35,6 +35,8 @@ class Outcome:
         What became of its images, see `converters.policy`.
     source_bytes : int
         Bytes of image files read.
+    stored_bytes : int
+        Bytes its values take in the file's pages.
     fault : str
         Why there are no values, or why a placeholder is among them.
     """
@@ -42,13 +44,8 @@ class Outcome:
     values: Mapping[str, Any] | None = None
     kinds: tuple[str, ...] = ()
     source_bytes: int = 0
+    stored_bytes: int = 0
     fault: str = ""
-
-    @property
-    def stored_bytes(self) -> int:
-        """Bytes of the images it stores."""
-        values = (self.values or {}).values()
-        return sum(len(value.data) for value in values if isinstance(value, EncodedImage))
 
 
 class Work:
@@ -118,7 +115,7 @@ class Work:
             raise SampleFault(f"expected values for the fields {list(self._fields)}, got {list(values)}")
         stored: dict[str, Any] = {}
         kinds = []
-        source_bytes = 0
+        source_bytes = stored_bytes = 0
         for name, field in self._fields.items():
             value = values[name]
             if isinstance(field, ImageField):
@@ -133,11 +130,12 @@ class Work:
                     raise SampleFault(f"field '{name}': {error}") from error
                 # An array travels to the parent beside the pickle, without being copied into it.
                 value = dataclasses.replace(value, data=np.frombuffer(value.data, np.uint8))
+                stored_bytes += len(value.data)
                 kinds.append(kind)
             else:
-                _check(name, field, value)
+                stored_bytes += _check(name, field, value)
             stored[name] = value
-        return Outcome(values=stored, kinds=tuple(kinds), source_bytes=source_bytes)
+        return Outcome(values=stored, kinds=tuple(kinds), source_bytes=source_bytes, stored_bytes=stored_bytes)
 
 
 def _placeholder(field: Field, side: int) -> npt.NDArray[Any]:
@@ -148,9 +146,11 @@ def _placeholder(field: Field, side: int) -> npt.NDArray[Any]:
     return np.full(shape, level, field.dtype)
 
 
-def _check(name: str, field: Field, value: object) -> None:
+def _check(name: str, field: Field, value: object) -> int:
+    """Return how many bytes a value takes in the pages; a value that does not fit its field is a fault."""
     # The writer checks again, but there it is too late to leave the sample out.
     try:
-        field.encode(value)
+        _, payload = field.encode(value)
     except UsageError as error:
         raise SampleFault(f"field '{name}': {error}") from error
+    return 0 if payload is None else len(payload)
