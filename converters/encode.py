@@ -12,20 +12,23 @@ import os
 import time
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 import dataloading
-from dataloading import ConvertError, UsageError, counted
+from dataloading import ConvertError, UsageError, counted, manifest_path
 from dataloading.cli import note
 
 from .delivery import has_begun, make_file
 from .estimating import check_space, measure
-from .identity import names_digest
+from .identity import file_stamps, names_digest
 from .kinds import settled
 from .options import Engine, OnError, Options
 from .order import sample_order
 from .policy import ImagePolicy
 from .processes import DeadWorkerError, Pool
 from .report import Progress, Report
-from .sharding import TRIED_FOR_SPACE, ShardPlan, convert_shards
+from .sharding import TRIED_FOR_SIZE, TRIED_FOR_SPACE, ShardPlan, convert_shards, number_of_shards
 from .single import FileJob, dead_worker
 from .sources.base import Source
 from .targets import check_target, is_url, normalised, place_of
@@ -57,25 +60,26 @@ def convert(source: Source, path: str | os.PathLike[str], *, policy: ImagePolicy
     Raises
     ------
     ConvertError
-        If a sample cannot be converted and is not to be skipped, a worker dies, the disk is full or will be, or nothing
-        is left to write. No file is left under its name; work worth it is kept for ``resume``.
+        If a sample cannot be converted and is not to be skipped, a worker dies, the disk is full or will be, or none of
+        the samples could be converted. No file is left under its name; work worth it is kept for ``resume``.
     UsageError
-        If the arguments cannot be honoured, or a file or an interrupted conversion is in the way.
+        If the arguments cannot be honoured, there is nothing to write, or a file or an interrupted conversion is in the
+        way.
     """
     path = os.fspath(path)
     path = normalised(path) if is_url(path) else path
     if not options.is_sharded:
         check_target(path, options)
     _check_error_log(options)
-    order = sample_order(len(source), options)
-    if len(order) == 0:
-        limit = "" if options.limit is None else f", of which limit={options.limit} takes none"
-        raise UsageError(f"there is nothing to write: the source has {counted(len(source), 'sample')}{limit}")
+    order = _order(source, options)
     source = settled(source, policy, order)
     start = time.monotonic()
     report = Report(path=path)
     provenance = _provenance(source, policy, options)
-    plan = ShardPlan(source=source, path=path, order=order, policy=policy, options=options, provenance=provenance)
+    plan = ShardPlan(
+        source=source, path=path, order=order, policy=policy, options=options, provenance=provenance,
+        files=file_stamps(source),
+    )  # fmt: skip
     try:
         if options.is_sharded:
             convert_shards(plan, report)
@@ -95,7 +99,7 @@ def _convert_one(plan: ShardPlan, report: Report) -> None:
     work = plan.work()
     job = FileJob(
         source=source, path=plan.path, order=plan.order, work=work, options=options, provenance=plan.provenance,
-        names=names_digest(source, plan.order),
+        names=names_digest(source, plan.order), files=plan.files,
     )  # fmt: skip
     with Pool(work, num_workers=options.num_workers) as pool:
         _check_space(job, pool)
@@ -151,38 +155,77 @@ def _save_faults(report: Report, options: Options) -> None:
         report.save_faults(path)
 
 
-def estimate(source: Source, *, policy: ImagePolicy, options: Options, num_tried: int = 32) -> dict[str, Any]:
+def estimate(
+    source: Source, path: str | os.PathLike[str], *, policy: ImagePolicy, options: Options, num_tried: int = 32
+) -> dict[str, Any]:
     """Convert a few samples spread over the source in memory, and scale up.
 
     Parameters
     ----------
     source : Source
         Where the samples come from.
+    path : str or path-like
+        The file that would be made, or that would name the shards.
     policy : ImagePolicy
         How images would be stored.
     options : Options
         Their number of workers scales the time.
     num_tried : int
-        Samples to convert.
+        Samples to convert; where the size of shards is given as many as the conversion tries, so that it counts the
+        same shards.
 
     Returns
     -------
     dict
-        ``num_samples``, ``estimated_bytes``, ``estimated_seconds``, ``images`` (counts among those tried) and
-        ``skipped`` (those tried that cannot be converted).
+        ``path`` (of several files, the manifest), ``num_samples``, ``estimated_bytes``, ``estimated_seconds``,
+        ``images`` (counts among those tried) and ``skipped`` (those tried that cannot be converted). With shards also
+        ``num_shards``, ``shards`` (the paths of the first and the last), ``shard_samples`` (the least and the most) and
+        ``estimated_shard_bytes`` (of the largest). With ``shard_index`` everything is about that shard.
+
+    Raises
+    ------
+    UsageError
+        If there is nothing to write, or there cannot be such shards.
     """
-    order = sample_order(len(source), options)
+    path = os.fspath(path)
+    order = _order(source, options)
     source = settled(source, policy, order)
+    if options.shard_bytes is not None:
+        num_tried = TRIED_FOR_SIZE
     with Pool(Work(source, policy), num_workers=0) as pool:
         guess = measure(source, order, pool, num_tried=num_tried)
-    shards = {} if options.shard_bytes is None else {"shard_bytes": options.shard_bytes}
+    counts, shards = [len(order)], {}
+    if options.is_sharded:
+        number = number_of_shards(options, len(order), guess.sample_bytes)
+        plan = ShardPlan(
+            source=source, path=path, order=order, policy=policy, options=options, provenance={}, num_shards=number
+        )
+        mine = range(number) if options.shard_index is None else [options.shard_index]
+        counts = [high - low for low, high in map(plan.bounds, mine)]
+        path = manifest_path(path) if options.shard_index is None else plan.shard(options.shard_index)
+        shards = {
+            "num_shards": number,
+            "shards": [plan.shard(mine[0]), plan.shard(mine[-1])],
+            "shard_samples": [min(counts), max(counts)],
+            "estimated_shard_bytes": guess.file_bytes(max(counts)),
+        }
+    share = sum(counts) / len(order)
     return {
-        "num_samples": len(order),
+        "path": path,
+        "num_samples": sum(counts),
         "num_classes": len(source.class_names or ()),
         "num_tried": guess.num_tried,
-        "estimated_bytes": guess.num_bytes,
-        "estimated_seconds": round(guess.total_seconds / max(1, options.num_workers), 1),
+        "estimated_bytes": sum(map(guess.file_bytes, counts)),
+        "estimated_seconds": round(share * guess.total_seconds / max(1, options.num_workers), 1),
         "images": dict(sorted(guess.kinds.items())),
         "skipped": [dataclasses.asdict(item) for item in guess.faults],
         **shards,
     }
+
+
+def _order(source: Source, options: Options) -> npt.NDArray[np.int64]:
+    order = sample_order(len(source), options)
+    if len(order) == 0:
+        limit = "" if options.limit is None else f", of which limit={options.limit} takes none"
+        raise UsageError(f"there is nothing to write: the source has {counted(len(source), 'sample')}{limit}")
+    return order

@@ -16,13 +16,15 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from dataloading import Field
+from dataloading import ConvertError, Field
 
-from .sources.base import Source
+from .sources.base import Source, files_of
+from .sources.opening import identity
 
-__all__ = ["SampleChain", "describe_fields", "differences", "names_digest"]
+__all__ = ["SampleChain", "changed_files", "describe_fields", "differences", "file_stamps", "names_digest"]
 
 _SHOWN_AT_MOST = 6
+_LISTED_AT_MOST = 32
 
 
 def names_digest(source: Source, order: npt.NDArray[np.int64]) -> str:
@@ -39,6 +41,43 @@ def names_digest(source: Source, order: npt.NDArray[np.int64]) -> str:
     for index in order:
         hasher.update(source.name(int(index)).encode("utf-8", "backslashreplace") + b"\0")
     return str(hasher.hexdigest())
+
+
+def file_stamps(source: Source) -> dict[str, str]:
+    """Return size and age of the files that a source's tasks do not name, by their names.
+
+    Many files become one entry, with a checksum of all sizes and ages.
+    """
+    stamps: dict[str, str] = {}
+    hasher = xxhash.xxh3_64()
+    count = 0
+    for name, path in files_of(source):
+        try:
+            known = identity(path)
+            stamp = f"{known.size} {known.mtime_ns}"
+        except ConvertError:
+            stamp = "absent"
+        count += 1
+        if count <= _LISTED_AT_MOST:
+            stamps[name if name not in stamps else f"{name} ({count})"] = stamp
+        hasher.update(f"{name}\0{stamp}\0".encode("utf-8", "backslashreplace"))
+    return stamps if count <= _LISTED_AT_MOST else {f"{count:,} files": hasher.hexdigest()}
+
+
+def changed_files(then: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Return in words which files have another size or age, or nothing if none has.
+
+    Examples
+    --------
+    >>> changed_files({"a.csv": "9 1", "b.csv": "9 1"}, {"a.csv": "9 2", "b.csv": "9 1"})
+    'a.csv'
+    >>> changed_files({"60,000 files": "1f"}, {"60,000 files": "2e"})
+    'one of 60,000 files'
+    """
+    names = sorted(name for name in {*then, *now} if then.get(name) != now.get(name))
+    if any(name.endswith(" files") for name in names):
+        return f"one of {names[0]}" if len(names) == 1 else "the number of files"
+    return ", ".join(names[:_SHOWN_AT_MOST]) + (" and others" if len(names) > _SHOWN_AT_MOST else "")
 
 
 def describe_fields(fields: Mapping[str, Field]) -> dict[str, str]:
@@ -89,12 +128,13 @@ def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 class SampleChain:
-    """A running checksum of the samples that were taken: names, and size and age of the files they were read from.
+    """A running checksum of the samples that were taken: names, numbers, and size and age of the files they come from.
 
     Parameters
     ----------
     source : Source
-        Where the samples come from. What a task names that is a file of this machine counts with size and age.
+        Where the samples come from. What a task names that is a file of this machine counts with size and age, and
+        what is a whole number, such as a label, counts itself.
     value : str
         Where an earlier chain ended.
     """
@@ -111,6 +151,9 @@ class SampleChain:
 
 def _stamps(task: object) -> Iterable[str]:
     for item in task if isinstance(task, (tuple, list)) else (task,):
+        if isinstance(item, int):
+            yield str(item)
+            continue
         path = item if isinstance(item, (str, bytes)) else None
         if path is None or not (b"/" in path if isinstance(path, bytes) else "/" in path and "://" not in path):
             continue

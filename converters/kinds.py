@@ -14,7 +14,7 @@ from dataloading import ConvertError, DecodeError, Field, ImageField, RasterFiel
 
 from .policy import ImagePolicy
 from .rasters import field_for, pixels_of
-from .sources.base import SampleFault, Source
+from .sources.base import SampleFault, Source, files_of
 
 __all__ = ["Refielded", "settled"]
 
@@ -49,6 +49,11 @@ class Refielded:
     def load(self) -> Callable[[Any], Mapping[str, Any]]:
         """See `converters.sources.base.Source`."""
         return self._source.load
+
+    @property
+    def files(self) -> Iterable[tuple[str, str]]:
+        """See `converters.sources.base.files_of`."""
+        return files_of(self._source)
 
     def __len__(self) -> int:
         return len(self._source)

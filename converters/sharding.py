@@ -17,7 +17,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dataloading import ConvertError, FormatError, Manifest, Reader, Shard, UsageError, manifest_path, shard_path
+from dataloading import (
+    ConvertError,
+    FormatError,
+    Manifest,
+    Reader,
+    Shard,
+    UsageError,
+    counted,
+    manifest_path,
+    shard_path,
+)
 from dataloading.cli import note
 
 from .delivery import has_begun, make_file, shard_of
@@ -33,7 +43,15 @@ from .sources.base import Source
 from .targets import Store, check_target, is_url, place_of
 from .work import Work
 
-__all__ = ["TRIED_FOR_SPACE", "ShardPlan", "clear_shards", "convert_shards", "make_shard"]
+__all__ = [
+    "TRIED_FOR_SIZE",
+    "TRIED_FOR_SPACE",
+    "ShardPlan",
+    "clear_shards",
+    "convert_shards",
+    "make_shard",
+    "number_of_shards",
+]
 
 TRIED_FOR_SIZE = 256
 """Samples tried for --shard-size: the same ones everywhere, so that each machine counts the same shards."""
@@ -54,6 +72,8 @@ class ShardPlan:
         Indices of all samples, in the order they are stored.
     provenance : mapping
         What the files remember of their origin.
+    files : mapping of str to str
+        What `converters.identity.file_stamps` says of the source.
     num_shards : int
         How many; 0 until it is known.
     """
@@ -64,6 +84,7 @@ class ShardPlan:
     policy: ImagePolicy
     options: Options
     provenance: Mapping[str, Any]
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     num_shards: int = 0
 
     def work(self) -> Work:
@@ -97,7 +118,7 @@ class ShardPlan:
         }  # fmt: skip
         return FileJob(
             source=self.source, path=self.shard(number), order=self.order[low:high], work=self.work(),
-            options=self.options, provenance=provenance, names=names, wait_seconds=wait_seconds,
+            options=self.options, provenance=provenance, names=names, files=self.files, wait_seconds=wait_seconds,
         )  # fmt: skip
 
 
@@ -155,9 +176,7 @@ def make_shard(
 def _with_number(plan: ShardPlan, pool: Pool) -> ShardPlan:
     options = plan.options
     count = len(plan.order)
-    if options.num_shards is not None and options.num_shards > count:
-        raise UsageError(f"{options.num_shards} shards of {count} samples: a shard needs at least one; ask for fewer")
-    plan = dataclasses.replace(plan, num_shards=options.num_shards or 1)
+    plan = dataclasses.replace(plan, num_shards=1 if options.num_shards is None else number_of_shards(options, count))
     tried = TRIED_FOR_SIZE if options.shard_bytes is not None else min(TRIED_FOR_SPACE, count // 64)
     if options.shard_bytes is None and (not options.check_space or not tried or has_begun(plan.job(0))):
         return plan
@@ -167,14 +186,7 @@ def _with_number(plan: ShardPlan, pool: Pool) -> ShardPlan:
         job = dataclasses.replace(plan.job(0), order=plan.order, path=plan.path)
         raise ConvertError(dead_worker(job, error)) from error
     if options.shard_bytes is not None:
-        room = _room(options.shard_bytes, options.page_size or PAGE_BYTES)
-        number = min(count, max(1, -(-int(guess.sample_bytes * count) // room)))
-        if number > 100_000:
-            raise UsageError(f"shards of {options.shard_bytes} bytes would be {number:,}; at most 100,000 have names")
-        plan = dataclasses.replace(plan, num_shards=number)
-        if options.shard_index is not None and options.shard_index >= number:
-            raise UsageError(f"shard_index must be 0 to {number - 1} ({number} shards of that size), got "
-                             f"{options.shard_index}")  # fmt: skip
+        plan = dataclasses.replace(plan, num_shards=number_of_shards(options, count, guess.sample_bytes))
     if options.check_space and not has_begun(plan.job(0)):
         place = place_of(plan.shard(0), options)
         # A remote shard leaves when it is uploaded.
@@ -183,6 +195,43 @@ def _with_number(plan: ShardPlan, pool: Pool) -> ShardPlan:
         if warning:
             note(warning)
     return plan
+
+
+def number_of_shards(options: Options, num_samples: int, sample_bytes: float = 0.0) -> int:
+    """Return how many shards the options ask for.
+
+    Parameters
+    ----------
+    options : Options
+        With ``num_shards`` or ``shard_bytes``.
+    num_samples : int
+        How many samples there are.
+    sample_bytes : float
+        Bytes a sample takes, for ``shard_bytes``.
+
+    Raises
+    ------
+    UsageError
+        If there are more shards than samples or than names, or no shard has the index asked for.
+    """
+    if options.num_shards is not None:
+        if options.num_shards > num_samples:
+            raise UsageError(
+                f"{counted(options.num_shards, 'shard')} of {counted(num_samples, 'sample')}: a shard needs at least "
+                "one; ask for fewer"
+            )
+        return options.num_shards
+    assert options.shard_bytes is not None
+    room = _room(options.shard_bytes, options.page_size or PAGE_BYTES)
+    number = min(num_samples, max(1, -(-int(sample_bytes * num_samples) // room)))
+    if number > 100_000:
+        raise UsageError(f"shards of {options.shard_bytes:,} bytes would be {number:,}; at most 100,000 have names")
+    if options.shard_index is not None and options.shard_index >= number:
+        raise UsageError(
+            f"shard_index must be 0 to {number - 1} ({counted(number, 'shard')} of that size), got "
+            f"{options.shard_index}"
+        )
+    return number
 
 
 def _room(shard_bytes: int, page_size: int) -> int:

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dataloading import ConvertError, FormatError, Reader, UsageError, Writer, remove_orphans
+from dataloading import ConvertError, FormatError, Reader, UsageError, Writer, counted, remove_orphans
 from dataloading.cli import note
 
 from .disk import cannot_write
 from .estimating import check_space
-from .identity import SampleChain, describe_fields, differences
+from .identity import SampleChain, changed_files, describe_fields, differences
 from .journal import Journal, journal_path
 from .options import Options
 from .processes import DeadWorkerError, Pool
@@ -53,6 +53,8 @@ class FileJob:
         What the file remembers of its origin; files of equal provenance are taken for equal.
     names : str
         Checksum of the samples' names.
+    files : mapping of str to str
+        What `converters.identity.file_stamps` says of the source.
     wait_seconds : float
         How long to wait for another process that is writing the same file.
     """
@@ -64,6 +66,7 @@ class FileJob:
     options: Options
     provenance: Mapping[str, Any]
     names: str
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     wait_seconds: float = 0.0
 
     def identity(self) -> dict[str, Any]:
@@ -154,7 +157,7 @@ class _Run:
         self._pool = pool
         self._progress = progress
         self._writer: Writer | None = None
-        self._done = 0
+        self._done = self._first = 0
         self._chain = SampleChain(job.source)
         self._num_listed = (0, 0)
         self._is_sound = True
@@ -165,7 +168,7 @@ class _Run:
         job, journal, options = self._job, self._journal, self._job.options
         if journal.has_work and not options.resume and not options.overwrite:
             raise UsageError(
-                f"an interrupted conversion of {_count(journal)} samples to {job.path} is here: --resume continues it, "
+                f"an interrupted conversion of {_count(journal)} to {job.path} is here: --resume continues it, "
                 "--overwrite starts anew and removes it"
             )
         going_on = journal.has_work and options.resume
@@ -175,7 +178,8 @@ class _Run:
                 journal.go_on()
                 self._writer = self._open_writer(self._checkpoints())
             else:
-                journal.begin({"identity": job.identity(), "num_samples": len(job.order)})
+                facts = {"identity": job.identity(), "files": dict(job.files), "num_samples": len(job.order)}
+                journal.begin(facts)
                 self._writer = self._open_writer(None)
         except (FormatError, FileNotFoundError) as error:
             if not going_on:
@@ -201,8 +205,13 @@ class _Run:
             found = f"on_error was {on_error}, is {job.options.on_error} now, and samples have failed already"
         if found:
             raise UsageError(
-                f"the interrupted conversion of {_count(journal)} samples to {job.path} was another one: {found}. Give "
+                f"the interrupted conversion of {_count(journal)} to {job.path} was another one: {found}. Give "
                 "the same source and options to go on, or --overwrite to start anew and remove it"
+            )
+        if changed := changed_files(journal.header["files"], job.files):
+            raise UsageError(
+                f"the source has changed since {job.path} was begun: {changed} (its size or time differs). Restore it, "
+                "or --overwrite to start anew"
             )
         chain = SampleChain(job.source)
         done = 0
@@ -259,7 +268,8 @@ class _Run:
         job, report = self._job, self._report
         assert self._writer is not None
         try:
-            rest = job.order[self._done :]
+            self._first = self._done
+            rest = job.order[self._first :]
             jobs = ((int(index), job.source.task(int(index))) for index in rest)
             due = time.monotonic() + job.options.checkpoint_seconds
             with contextlib.closing(self._pool.run(jobs)) as outcomes:
@@ -272,7 +282,8 @@ class _Run:
             if report.num_samples == 0:
                 first = report.skipped[0]
                 raise ConvertError(
-                    f"none of the {len(job.order)} samples could be converted. The first: {first.name}: {first.reason}"
+                    f"none of the {counted(len(job.order), 'sample')} could be converted. The first: {first.name}: "
+                    f"{first.reason}"
                 )
             self._journal.settle()
             self._writer.finish()
@@ -344,7 +355,7 @@ class _Run:
         """Keep what another run can go on with, and raise the error with word of it."""
         kept = self._keep()
         if isinstance(error, DeadWorkerError):
-            raise ConvertError(dead_worker(self._job, error, self._done) + kept) from error
+            raise ConvertError(dead_worker(self._job, error, self._first) + kept) from error
         if isinstance(error, (ConvertError, UsageError)):
             raise type(error)(f"{error}{kept}") from error
         if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
@@ -367,7 +378,7 @@ class _Run:
             with contextlib.suppress(OSError):  # a full disk: the checkpoint before holds
                 self._save(wait=True)
         writer.suspend()
-        return f". {_count(journal)} samples are kept: --resume goes on with them, --overwrite starts anew"
+        return f". {_count(journal)} kept: --resume goes on with them, --overwrite starts anew"
 
     def _describe(self, index: int) -> str:
         return f"sample {index} ({self._job.source.name(index)})"
@@ -398,7 +409,7 @@ def dead_worker(job: FileJob, error: DeadWorkerError, before: int = 0) -> str:
 def _count(journal: Journal) -> str:
     done = journal.last.facts["done"] if journal.last is not None else 0
     total = journal.header["num_samples"] if journal.header is not None else 0
-    return f"{done:,} of {total:,}"
+    return f"{done:,} of {counted(total, 'sample')}"
 
 
 @contextlib.contextmanager

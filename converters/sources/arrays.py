@@ -72,6 +72,11 @@ class Arrays:
         If an array cannot be read, or their lengths differ.
     UsageError
         If an array is not there or its dtype has no field.
+
+    Attributes
+    ----------
+    files : list of (str, str)
+        See `converters.sources.base.files_of`.
     """
 
     def __init__(
@@ -89,7 +94,9 @@ class Arrays:
         stored: dict[str, _Stored] = {}
         if any(map(is_url, paths)):
             raise UsageError(f"{paths[0]}: arrays are mapped into memory, which a URL cannot be; download it first")
+        self.files: list[tuple[str, str]] = []
         for path in expand(paths, (".npy",)):
+            self.files.append((name_of(path), absolute(path)))
             for name, array in self._found(path).items():
                 if name in stored:
                     raise UsageError(f"{printable(path)}: there is an array '{name}' already")

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,7 @@ class TorchvisionDataset:
         if "loader" in known:
             arguments.setdefault("loader", read_file)
         self._name = name
+        self._root = root
         self._load = _Load(name, root, arguments)
         try:
             self._dataset = self._load.dataset()
@@ -87,6 +89,11 @@ class TorchvisionDataset:
         return {
             "source": "torchvision", "source_name": self._name, "source_split": self._split, "source_samples": len(self)
         }  # fmt: skip
+
+    @property
+    def files(self) -> Iterator[tuple[str, str]]:
+        """The files the dataset knows of, see `converters.sources.base.files_of`."""
+        return dataset_files(self._dataset, self._root, self._load.arguments)
 
     @property
     def load(self) -> Callable[[int], Mapping[str, Any]]:
@@ -123,6 +130,63 @@ class TorchvisionDataset:
         return {"image": ImageField(), name: field}
 
 
+def dataset_files(dataset: Any, root: str, arguments: Iterable[Any] = ()) -> Iterator[tuple[str, str]]:
+    """Yield name and path of the files that a dataset of torchvision is made of, as far as its attributes tell.
+
+    Those are its lists of files, and what lies in the folders it names; if it names none, all that lies in ``root``.
+    Hidden files and ``.beton`` files are ours or nobody's.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        An instance of one of torchvision's classes.
+    root : str
+        What it was made with.
+    arguments : iterable
+        Its other arguments; files among them count as well.
+    """
+    top = os.path.abspath(root)  # noqa: PTH100
+    usual = [getattr(dataset, name, None) for name in ("base_folder", "raw_folder", "filename")]  # of its class
+    files, folders = _places([*vars(dataset).values(), *usual], top)
+    if not files and not folders:
+        folders = [top]
+    files += [
+        os.path.abspath(value)  # noqa: PTH100
+        for value in arguments
+        if isinstance(value, (str, os.PathLike)) and os.path.isfile(value)  # noqa: PTH113
+    ]
+    below = tuple(f"{folder}/" for folder in folders)
+    # Neither files nor folders twice where one lies in another.
+    places = [path for path in dict.fromkeys([*files, *sorted(folders)]) if not path.startswith(below)]
+    for place in places:
+        for path in _walked(place) if place in folders else (place,):
+            yield os.path.relpath(path, top), path
+
+
+def _places(values: Iterable[Any], top: str) -> tuple[list[str], list[str]]:
+    """Return the files and the folders below ``top`` that paths among ``values`` lead to."""
+    files, folders = [], []
+    for value in values:
+        for item in value if isinstance(value, (list, tuple)) else (value,):
+            text = item[0] if isinstance(item, (list, tuple)) and item else item
+            if not isinstance(text, (str, os.PathLike)):
+                break  # a list of other things, perhaps of a million
+            # A dataset with a relative root has paths that begin where it does, or below it.
+            for path in (os.path.abspath(text), os.path.abspath(os.path.join(top, text))):  # noqa: PTH100, PTH118
+                if path.startswith(f"{top}/") and os.path.exists(path):  # noqa: PTH110
+                    (folders if os.path.isdir(path) else files).append(path)  # noqa: PTH112
+                    break
+    return files, folders
+
+
+def _walked(folder: str) -> Iterator[str]:
+    for place, inner, names in os.walk(folder):
+        inner.sort()
+        for name in sorted(names):
+            if not name.startswith(".") and ".beton" not in name:
+                yield os.path.join(place, name)  # noqa: PTH118
+
+
 class _Load:
     """Makes the dataset on first use; what travels to the workers."""
 
@@ -132,6 +196,11 @@ class _Load:
         self._arguments = dict(arguments)
         self._dataset: Any = None
         self.target = "label"
+
+    @property
+    def arguments(self) -> Iterable[Any]:
+        """Values of the dataset's arguments other than its root."""
+        return self._arguments.values()
 
     def dataset(self) -> Any:
         """Return the dataset, made if need be."""

@@ -13,8 +13,11 @@ import pytest
 
 from converters import ImagePolicy, Options, convert
 from converters.dataset import DatasetSource
-from dataloading import ConvertError, Manifest
+from converters.sources.huggingface import HuggingFace
+from converters.sources.spool import Spool
+from dataloading import ConvertError, Manifest, UsageError
 
+from .sources.making import jpeg
 from .test_resume import FIELDS, Blocks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,3 +94,39 @@ def test_an_error_on_the_cluster_is_told_as_here_and_resume_goes_on(cluster: Any
     assert report.num_samples == 59
     assert [item.index for item in report.skipped] == [30]
     assert not list(tmp_path.glob(".*"))
+
+
+def table(folder: Path) -> Path:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = folder / "a.parquet"
+    rows = {"image": [jpeg(number) for number in range(24)], "label": list(range(24))}
+    pq.write_table(pa.table(rows), path, row_group_size=5)
+    return path
+
+
+def from_table(source: Path, out: Path, **options: Any) -> Any:
+    made = HuggingFace([str(source)], random_access=True)
+    options = {"num_shards": 3, "shuffle": True, **options}
+    return convert(made, out, policy=ImagePolicy(), options=Options(**options))
+
+
+@pytest.mark.timeout(120)
+def test_rows_in_random_order_reach_tasks_that_see_the_copy_and_others_are_told_what_to_do(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = table(tmp_path)
+    alone, spread = tmp_path / "alone", tmp_path / "spread"
+    alone.mkdir()
+    spread.mkdir()
+    from_table(source, alone / "o.beton")
+    from_table(source, spread / "o.beton", engine="ray")
+    assert content(spread) == content(alone)
+
+    # On another machine there is nothing at its path, or another file.
+    state = Spool.__getstate__
+    monkeypatch.setattr(Spool, "__getstate__", lambda spool: {**state(spool), "path": "/proc/1/fd/0"})
+    with pytest.raises(UsageError, match=r"cannot see: leave out --shuffle .*Arrow file.*--engine local"):
+        from_table(source, tmp_path / "o.beton", engine="ray")
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.parquet", "alone", "spread"]

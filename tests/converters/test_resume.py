@@ -25,7 +25,9 @@ from hypothesis import strategies as st
 
 from converters import ImageFolder, ImagePolicy, Options, convert
 from converters.dataset import DatasetSource
+from converters.identity import changed_files, file_stamps
 from converters.journal import Journal, journal_path, part_path
+from converters.sources.manifest import Manifest
 from dataloading import BytesField, ConvertError, IntField, Reader, UsageError, verify_file
 
 from .making import class_folders
@@ -297,6 +299,28 @@ def test_renamed_samples_are_refused(tmp_path: Path) -> None:
         from_folder(ImageFolder(tmp_path / "src"), path, resume=True)
 
 
+def test_a_table_that_changed_is_refused_though_its_images_have_not(tmp_path: Path) -> None:
+    folder = class_folders(tmp_path / "src", {"ant": 9})
+    table, path = tmp_path / "t.csv", tmp_path / "o.beton"
+    rows = [f"src/ant/{entry.name},{number}" for number, entry in enumerate(sorted((folder / "ant").iterdir()))]
+    table.write_text("\n".join(["image,label", *rows]))
+
+    def from_table(**options: Any) -> Any:
+        return convert(Manifest(str(table)), path, policy=ImagePolicy(), options=Options(**options))
+
+    def act() -> None:
+        save_in_turn()
+        die_at_write(14, 1)
+        from_table(checkpoint_seconds=1e-9)
+
+    assert in_a_child(act) == -signal.SIGKILL
+    before = table.read_text()
+    table.write_text(before.replace(",0", ",7"))
+    with pytest.raises(UsageError, match=r"the source has changed since .* was begun: t.csv \(its size or time"):
+        from_table(resume=True)
+    assert from_table(overwrite=True).num_resumed == 0
+
+
 def test_a_data_error_keeps_what_was_done_and_another_way_with_errors_may_go_on(tmp_path: Path) -> None:
     path, whole = tmp_path / "o.beton", tmp_path / "w.beton"
     with pytest.raises(
@@ -308,6 +332,25 @@ def test_a_data_error_keeps_what_was_done_and_another_way_with_errors_may_go_on(
     assert (report.num_samples, report.num_resumed) == (59, 45)
     write(whole, Blocks(bad=(45,)), on_error="skip")
     assert path.read_bytes() == whole.read_bytes()
+
+
+class Deadly(Blocks):
+    """Sample 37 takes the process with it."""
+
+    def __getitem__(self, index: int) -> tuple[bytes, int]:
+        if index == 37:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_a_worker_that_dies_late_is_told_with_its_sample_and_so_it_is_after_a_resume(
+    tmp_path: Path, whole: bytes, num_workers: int
+) -> None:
+    path = tmp_path / "o.beton"
+    for resume in (False, True):
+        with pytest.raises(ConvertError, match=r"killed by SIGKILL .* on sample 37 \(Deadly\[37\]\).*37 of 60"):
+            write(path, Deadly(), num_workers=num_workers, resume=resume)
 
 
 def test_skipped_samples_are_still_listed_after_a_resume(tmp_path: Path) -> None:
@@ -454,3 +497,20 @@ def test_what_was_resumed_reads_back(tmp_path: Path) -> None:
     with Reader(path) as reader:
         assert reader.column("label").tolist() == list(range(60))
         assert [reader.value("data", index) for index in (0, 31, 59)] == [Blocks()[index][0] for index in (0, 31, 59)]
+
+
+def test_many_files_of_a_source_are_one_checksum_that_any_change_shows_in(tmp_path: Path) -> None:
+    class Source:
+        def __init__(self) -> None:
+            self.files = [(f"{number}.bin", str(tmp_path / f"{number}.bin")) for number in range(50)]
+
+    source: Any = Source()
+    for _, path in source.files[1:]:
+        Path(path).write_bytes(b"x")
+    then = file_stamps(source)
+    assert list(then) == ["50 files"]
+    assert not changed_files(then, file_stamps(source))
+    Path(source.files[0][1]).write_bytes(b"")
+    assert changed_files(then, file_stamps(source)) == "one of 50 files"
+    source.files.pop()
+    assert changed_files(then, file_stamps(source)) == "the number of files"

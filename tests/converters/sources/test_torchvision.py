@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import signal
 import struct
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from converters import ImagePolicy, Options, convert
 from converters.sources.torchvision import TorchvisionDataset
 from dataloading import ConvertError, ImageField, IntField, NDArrayField, UsageError
 
+from ..test_resume import die_at_write, in_a_child, save_in_turn
 from .making import jpeg, samples
 
 
@@ -142,3 +146,72 @@ def test_what_cannot_be_opened_is_explained(tmp_path: Path, name: str, options: 
     with pytest.raises(error, match=words) as caught:
         TorchvisionDataset(name, str(tmp_path), **options)
     assert "download=True" not in str(caught.value)
+
+
+def names(source: TorchvisionDataset) -> list[str]:
+    return sorted(name for name, _ in source.files)
+
+
+def test_the_files_that_a_change_of_counts_are_those_of_the_dataset(
+    tmp_path: Path, unchecked: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cifar10(tmp_path)
+    mnist(tmp_path)
+    (tmp_path / "notes.txt").write_text("of nobody")
+    batches = [f"cifar-10-batches-py/data_batch_{number}" for number in range(1, 6)]
+    expected = ["cifar-10-batches-py/batches.meta", *batches, "cifar-10-batches-py/test_batch"]
+    assert names(TorchvisionDataset("CIFAR10", str(tmp_path))) == expected
+    assert len(names(TorchvisionDataset("MNIST", str(tmp_path)))) == 4
+    monkeypatch.chdir(tmp_path.parent)
+    assert names(TorchvisionDataset("CIFAR10", tmp_path.name)) == expected
+
+
+def test_a_dataset_of_image_files_names_each_and_one_that_tells_nothing_all_of_its_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torchvision import datasets
+
+    for name in ("ant/0.jpg", "bee/1.jpg"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(jpeg(0))
+    for name in (".o.beton.part", "o.beton"):
+        (tmp_path / name).write_bytes(b"ours")
+
+    class Silent:
+        def __init__(self, root: str, ann: str = "") -> None: ...
+
+        def __len__(self) -> int:
+            return 1
+
+        def __getitem__(self, index: int) -> Any:
+            return jpeg(0), 1
+
+    assert names(TorchvisionDataset("ImageFolder", str(tmp_path))) == ["ant/0.jpg", "bee/1.jpg"]
+    monkeypatch.setattr(datasets, "SVHN", Silent)
+    notes = tmp_path.parent / "notes.json"
+    notes.write_text("{}")
+    source = TorchvisionDataset("SVHN", str(tmp_path), options={"ann": str(notes)})
+    assert names(source) == ["../notes.json", "ant/0.jpg", "bee/1.jpg"]
+
+
+def test_a_file_that_changed_since_the_conversion_was_interrupted_is_refused(tmp_path: Path, unchecked: None) -> None:
+    cifar10(tmp_path / "data")
+    out = tmp_path / "o.beton"
+
+    def write(**options: Any) -> Any:
+        source = TorchvisionDataset("CIFAR10", str(tmp_path / "data"))
+        return convert(source, out, policy=ImagePolicy(), options=Options(checkpoint_seconds=1e-9, **options))
+
+    def act() -> None:
+        save_in_turn()
+        die_at_write(12, 1)
+        write()
+
+    assert in_a_child(act) == -signal.SIGKILL
+    batch = tmp_path / "data" / "cifar-10-batches-py" / "data_batch_2"
+    before = batch.stat()
+    batch.touch()
+    with pytest.raises(UsageError, match=r"source has changed since .*: cifar-10-batches-py/data_batch_2 \(its size"):
+        write(resume=True)
+    os.utime(batch, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert write(resume=True).num_resumed > 0
