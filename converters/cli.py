@@ -170,7 +170,7 @@ def run_conversion(
     policy = ImagePolicy(orient=orientation == "apply", seed=seed, **images)
     options = Options(num_workers=num_workers, seed=seed, **running)
     if dry_run:
-        _print_estimate(estimate(source, policy=policy, options=options) | {"path": out} | extra, as_json)
+        _print_estimate(estimate(source, out, policy=policy, options=options) | extra, as_json)
         return
     report = convert(source, out, policy=policy, options=options)
     for what, listed in (("skipped", report.skipped), ("replaced", report.replaced)):
@@ -188,10 +188,24 @@ def _print_estimate(guess: dict[str, Any], as_json: bool) -> None:
         click.echo(json.dumps({"dry_run": True, **guess}, indent=2))
         return
     kinds = ", ".join(f"{count} {kind}" for kind, count in guess["images"].items())
+    shards = guess.get("num_shards")
+    what = guess["path"] if shards is None else _shards_in_words(guess)
     click.echo(
-        f"would write {guess['path']}: {counted(guess['num_samples'], 'sample')}, "
+        f"would write {what}: {counted(guess['num_samples'], 'sample')}, "
         f"about {human_bytes(guess['estimated_bytes'])}, in about {guess['estimated_seconds']:,.0f} s "
         f"(from {counted(guess['num_tried'], 'sample')} tried: {kinds})"
     )
+    if shards is not None and guess["shards"][0] != guess["shards"][1]:
+        low, high = guess["shard_samples"]
+        samples = counted(high, "sample") if low == high else f"{low:,} to {counted(high, 'sample')}"
+        click.echo(f"each shard: {samples}, about {human_bytes(guess['estimated_shard_bytes'])}")
     for item in guess["skipped"]:
         click.echo(f"cannot be converted: {item['name']}: {item['reason']}")
+
+
+def _shards_in_words(guess: dict[str, Any]) -> str:
+    first, last = guess["shards"]
+    if guess["path"] == first:
+        return f"{first}, one of {counted(guess['num_shards'], 'shard')}"
+    names = first if first == last else f"{first} to {last}"
+    return f"{counted(guess['num_shards'], 'shard')}, {names}, and {guess['path']}"

@@ -39,7 +39,7 @@ class Estimate:
     num_samples, num_tried : int
         All, and those tried.
     stored_bytes : int
-        Bytes of the images of those tried.
+        Bytes that the values of those tried take in the pages.
     record_bytes : int
         Bytes a sample takes in the file's tables.
     seconds : float
@@ -65,8 +65,12 @@ class Estimate:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the file; a page at most is empty at the ends of its parts."""
-        return int(self.sample_bytes * self.num_samples) + 2 * PAGE_BYTES
+        """Bytes of one file of all samples."""
+        return self.file_bytes(self.num_samples)
+
+    def file_bytes(self, num_samples: int) -> int:
+        """Return the bytes of a file of so many samples; a page at most is empty at the ends of its parts."""
+        return int(self.sample_bytes * num_samples) + 2 * PAGE_BYTES
 
     @property
     def total_seconds(self) -> float:

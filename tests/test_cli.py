@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,8 @@ import pytest
 from click.testing import CliRunner
 
 import dataloading
-from dataloading import cli
+from converters import cli as converters_cli
+from dataloading import cli, counted
 from dataloading.errors import ConvertError, FormatError, UsageError
 
 from .converters.making import class_folders, encoded, photo
@@ -168,12 +171,122 @@ def test_a_verb_that_cannot_be_imported_says_so(
     assert exit_code("--help") == 0
 
 
-def test_sizes_are_understood() -> None:
-    for text, number in {"8MiB": 8 << 20, "2m": 2 << 20, "1GiB": 1 << 30, "64K": 64 << 10, "123": 123, "5B": 5}.items():
-        assert cli.Size().convert(text, None, None) == number
-    for text in ("", "MiB", "-1M", "1.5M", "8MM", "1PiB"):
-        with pytest.raises(click.BadParameter):
-            cli.Size().convert(text, None, None)
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("123", 123), ("5B", 5), ("0", 0), ("64K", 64 << 10), ("64KiB", 64 << 10), ("64kB", 64_000), ("2m", 2 << 20),
+        ("8MiB", 8 << 20), ("8 MiB", 8 << 20), ("3MB", 3_000_000), ("3mb", 3_000_000), ("1G", 1 << 30),
+        ("1GiB", 1 << 30), ("1GB", 10**9), ("2TiB", 2 << 40), ("2TB", 2 * 10**12),
+    ],
+)  # fmt: skip
+def test_sizes_are_understood_as_gnus_tools_do(text: str, number: int) -> None:
+    assert cli.Size().convert(text, None, None) == number
+
+
+@pytest.mark.parametrize("text", ["", "MiB", "-1M", "1.5M", "8MM", "8BM", "8MiBB", "1PiB", "8i", "8iB", "\u0663MiB"])
+def test_what_is_no_size_is_refused_with_the_units_there_are(text: str) -> None:
+    with pytest.raises(click.BadParameter, match=r"8MiB \(x 2\^20\), 8MB \(x 10\^6\)"):
+        cli.Size().convert(text, None, None)
+
+
+def every_command() -> Iterator[click.Command]:
+    """The commands of `beton`, those of its groups, and those that a command finds by itself."""
+    context = click.Context(cli.beton)
+    for name in cli.beton.list_commands(context):
+        command = cli.beton.get_command(context, name)
+        assert command is not None
+        yield command
+        if isinstance(command, click.Group):
+            for inner in command.list_commands(context):
+                found = command.get_command(context, inner)
+                assert found is not None
+                yield found
+
+
+def test_every_option_of_words_answers_a_misspelling_with_the_nearest_word() -> None:
+    found = set()
+    for command in every_command():
+        for parameter in command.params:
+            if not isinstance(parameter.type, click.Choice):
+                continue
+            assert isinstance(parameter.type, cli.Choice), f"{command.name} --{parameter.name} is a bare click.Choice"
+            found.add((command.name, parameter.name))
+            for word in parameter.type.choices:
+                with pytest.raises(click.BadParameter) as refused:
+                    parameter.type.convert(f"{word}_", parameter, None)
+                assert "is not one of" in refused.value.message and f"Did you mean {word!r}" in refused.value.message
+    some = {
+        ("imagefolder", "mode"),
+        ("imagenet", "split"),
+        ("diff", "level"),
+        ("train", "strategy"),
+        ("bench", "pipeline"),
+    }
+    assert some <= found and len(found) > 60
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["convert", "imagefolder", ".", "o.beton", "--mode", "rww"], "'png'. Did you mean 'raw'?"),
+        (["convert", "imagefolder", ".", "o.beton", "--mode", "hologram"], "'smart', 'png'.\n"),
+        (["diff", "pyproject.toml", "pyproject.toml", "--level", "pixel"], "Did you mean 'pixels'?"),
+        (["bench", "pyproject.toml", "--loaders", "tirch"], "no loader is called 'tirch'. Did you mean 'torch'"),
+        (["compare", "--loaders", "btoen,torch"], "Did you mean 'beton'?"),
+        (["train", "--strategy", "fdsp"], "Did you mean 'fsdp'"),
+    ],
+)
+def test_a_misspelt_word_gets_the_nearest_right_one(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert exit_code(*words) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_help_of_converting_speaks_of_shards(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("convert", "--help") == 0
+    assert "into a .beton file, or into a set of shards" in " ".join(capsys.readouterr().out.split())
+    for name in converters_cli._SOURCES:
+        assert exit_code("convert", name, "--help") == 0
+        assert "the file OUT or a set of shards" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "words"),
+    [
+        (1, "sample", "1 sample"), (0, "sample", "0 samples"), (2, "class", "2 classes"), (12345, "batch",
+        "12,345 batches"), (3, "entry", "3 entries"), (2, "key", "2 keys"), (2, "class folder", "2 class folders"),
+        (1, "more pair", "1 more pair"), (2, "box", "2 boxes"), (2, "process", "2 processes"),
+    ],
+)  # fmt: skip
+def test_counts_come_with_their_noun_in_the_right_number(count: int, noun: str, words: str) -> None:
+    assert counted(count, noun) == words
+
+
+def test_one_of_everything_is_told_in_the_singular(tmp_path: Path) -> None:
+    """A dataset of one image, through every verb that tells how many: nowhere '1 samples'."""
+    source = class_folders(tmp_path / "src", {"ant": 1})
+    one, many, twin = tmp_path / "o.beton", tmp_path / "s.beton", tmp_path / "t.beton"
+    commands: list[list[object]] = [
+        ["convert", "imagefolder", source, one, "--num-workers", 0, "--dry-run"],
+        ["convert", "imagefolder", source, one, "--num-workers", 0],
+        ["convert", "imagefolder", source, many, "--num-workers", 0, "--num-shards", 1],
+        ["info", one],
+        ["verify", f"{many}.json"],
+        ["diff", one, f"{many}.json", "-q"],
+        ["merge", twin, one, "-q"],
+        ["repair", one, tmp_path / "r.beton", "-q"],
+        ["upgrade", one, tmp_path / "u.beton", "-q", "--num-workers", 0],
+        ["export", one, tmp_path / "folder", "-q"],
+        ["export", one, tmp_path / "tars", "-q", "--format", "webdataset"],
+    ]
+    for words in commands:
+        done = CliRunner().invoke(cli.beton, [str(word) for word in words], catch_exceptions=False)
+        assert done.exit_code == 0, (words, done.output)
+        wrong = re.search(r"\b1 (more )?[a-z ]*(samples|shards|images|classes|files|pairs|folders)\b", done.output)
+        assert wrong is None, (words, done.output)
+        assert "(s)" not in done.output and "(es)" not in done.output
 
 
 def test_front_door_names_exist_or_say_they_do_not() -> None:

@@ -33,7 +33,7 @@ def arrays(
     classes: list[str] | None,
     **options: Any,
 ) -> None:
-    """Convert NumPy arrays into the file OUT; their first axis counts the samples.
+    """Convert NumPy arrays into the file OUT or a set of shards; their first axis counts the samples.
 
     SRC is an .npz archive, or .npy files (images.npy labels.npy), or a folder of them. An array's name is that in
     the archive, or the file's name. Arrays beside images and labels become fields of their own.

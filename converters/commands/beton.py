@@ -21,7 +21,7 @@ __all__ = ["beton"]
               help="Take the samples of these classes, which get the labels 0, 1, ... in this order.")  # fmt: skip
 @conversion_options
 def beton(src: tuple[str, ...], out: str, *, indices: str | None, classes: str | None, **options: Any) -> None:
-    """Store the .beton files SRC, ours or FFCV's, anew as the file OUT.
+    """Store the .beton files SRC, ours or FFCV's, anew as the file OUT or a set of shards.
 
     With other options (--mode, --max-resolution, --quality, --keep, --shuffle), or only a part of the samples. JPEGs
     that need no change keep their pixels and gain restart markers. Images stay turned as they are stored.

@@ -33,10 +33,11 @@ def huggingface(
     fields: dict[str, FieldSpec],
     **options: Any,
 ) -> None:
-    """Convert Hugging Face's parquet or Arrow files, or a dataset saved by save_to_disk, into the file OUT.
+    """Convert Hugging Face's parquet or Arrow files into the file OUT or a set of shards.
 
-    SRC is one or several of: a file, a folder, a pattern such as 'data/train-*.parquet'; parquet also by URL
-    (hf://datasets/NAME/..., s3://...). Image, class label, number and text columns are taken by their types.
+    SRC is a dataset saved by save_to_disk, or one or several of: a file, a folder, a pattern such as
+    'data/train-*.parquet'; parquet also by URL (hf://datasets/NAME/..., s3://...). Image, class label, number and text
+    columns are taken by their types.
     """
     from ..sources.huggingface import HuggingFace
 

@@ -22,7 +22,7 @@ __all__ = ["imagefolder"]
 @click.option("--allow-empty", is_flag=True, help="Accept classes without images.")
 @conversion_options
 def imagefolder(src: str, out: str, *, extensions: str | None, allow_empty: bool, **options: Any) -> None:
-    """Convert SRC/CLASS/.../IMAGE into the file OUT.
+    """Convert SRC/CLASS/.../IMAGE into the file OUT or a set of shards.
 
     Classes and images are found and ordered exactly as torchvision.datasets.ImageFolder does, so labels are the
     same. SRC may be a URL. The file's bytes depend on the images, the options and the seed, not on the number of

@@ -41,7 +41,7 @@ def manifest(
     classes: list[str] | None,
     **options: Any,
 ) -> None:
-    """Convert the images that the table SRC lists into the file OUT.
+    """Convert the images that the table SRC lists into the file OUT or a set of shards.
 
     SRC is a .csv, .tsv, .jsonl or .parquet file, or its URL. Labels that are words are numbered in sorted order,
     or as --classes says; whole numbers stay as they are. The order of the rows is kept.

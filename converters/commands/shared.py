@@ -81,7 +81,7 @@ def split_words(texts: Sequence[str]) -> list[str]:
 
 
 def argument_out(command: _Command) -> _Command:
-    """``OUT``: the file to make."""
+    """``OUT``: the file to make, or whose name the shards get."""
     return click.argument("out", type=click.Path(dir_okay=False))(command)
 
 

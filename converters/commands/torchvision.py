@@ -29,7 +29,7 @@ class _Command(WordsCommand):
 def torchvision(
     name: str, out: str, *, root: str, split: str | None, arguments: tuple[str, ...], **options: Any
 ) -> None:
-    """Convert torchvision.datasets.NAME, such as CIFAR10, into the file OUT.
+    """Convert torchvision.datasets.NAME, such as CIFAR10, into the file OUT or a set of shards.
 
     The dataset must lie in --root already, as torchvision expects it; nothing is downloaded. Images that are not
     JPEG files, such as CIFAR's, are encoded at --quality, or kept exactly with --mode raw.

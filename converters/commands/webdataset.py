@@ -33,7 +33,7 @@ def webdataset(
     classes: list[str] | None,
     **options: Any,
 ) -> None:
-    """Convert WebDataset's tar shards SRC into the file OUT.
+    """Convert WebDataset's tar shards SRC into the file OUT or a set of shards.
 
     SRC is one or several of: a tar file, a folder of them, a pattern such as 'train-{000..146}.tar' or
     'train-*.tar' (quoted, so that the shell leaves it alone); paths or URLs. Files are grouped as WebDataset does:

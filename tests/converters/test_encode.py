@@ -264,11 +264,13 @@ def test_a_full_disk_ends_with_a_message_and_no_file(
 
 def test_estimate_is_near_the_truth_and_lists_what_would_fail(source: ImageFolder, tmp_path: Path) -> None:
     truth = run(source, tmp_path / "o.beton")
-    guess = estimate(source, policy=ImagePolicy(), options=Options())
+    guess = estimate(source, tmp_path / "o.beton", policy=ImagePolicy(), options=Options())
     assert guess["estimated_bytes"] == pytest.approx(truth.num_bytes, rel=0.02)
     assert guess["images"] == dict(truth.kinds)
     name = damage(source, 2)[0]
-    assert [item["name"] for item in estimate(source, policy=ImagePolicy(), options=Options())["skipped"]] == [name]
+    assert [
+        item["name"] for item in estimate(source, "o.beton", policy=ImagePolicy(), options=Options())["skipped"]
+    ] == [name]
 
 
 SLOW = """
