@@ -6,7 +6,8 @@ import re
 
 from dataloading.errors import UsageError
 
-from .sources import RemoteSource, Retry, ask, connect, is_url
+from .clients import StoreClient, is_url
+from .sources import RemoteSource, Retry, ask
 
 __all__ = ["is_url", "match_urls", "read_url"]
 
@@ -30,8 +31,8 @@ def match_urls(url: str, retry: Retry | None = None) -> list[str]:
 
 
 def _glob(url: str) -> list[str]:
-    filesystem, target = connect(url)
-    return sorted(str(filesystem.unstrip_protocol(each)) for each in filesystem.glob(target))
+    client = StoreClient(url)
+    return sorted(str(client.filesystem.unstrip_protocol(each)) for each in client.filesystem.glob(client.target))
 
 
 def read_url(url: str, retry: Retry | None = None) -> bytes:

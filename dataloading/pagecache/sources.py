@@ -1,20 +1,18 @@
 """Where the bytes of units come from: a local file read past the system's page cache, or an object in a store.
 
 A source fills memory with a range of one file's bytes, or raises; it never gives other bytes without a word. Retrying,
-time limits and checksums are here. Knows nothing of caches. fsspec is imported when the first URL is opened.
+time limits and checksums are here; how a store is asked is in clients.py. Knows nothing of caches.
 """
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
 import errno
 import os
 import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,13 +20,15 @@ import xxhash
 
 from dataloading.errors import StorageError, UsageError
 
-__all__ = ["Blocks", "LocalSource", "RemoteSource", "Retry", "Source", "ask", "connect", "is_url"]
+from .clients import RetryableError, StoreClient, in_words, is_final, is_url, status_of
+
+__all__ = ["Blocks", "LocalSource", "RemoteSource", "Retry", "Source", "ask", "is_url"]
 
 Bytes = npt.NDArray[np.uint8]
 T = TypeVar("T")
 
 _SECTOR_BYTES = 4096
-_LOCAL_PROTOCOLS = ("", "file", "local")
+_BEYOND_THE_END = 416  # HTTP: no such range
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,9 +207,8 @@ class RemoteSource:
         self.path = url
         self.retry = retry or Retry()
         self.blocks: Blocks | None = None
-        self._filesystem: Any = None
+        self._client: StoreClient | None = None
         self._process = 0
-        self._target = ""
         self.num_bytes, self.identity = ask(url, "asking for its size", self.retry, self._look)
 
     def fill(self, offset: int, out: Bytes) -> None:
@@ -218,20 +217,22 @@ class RemoteSource:
         ask(self.path, what, self.retry, lambda: self._fill_once(offset, out))
 
     def _fill_once(self, offset: int, out: Bytes) -> None:
-        answer = self._ask(len(out), "cat_file", start=offset, end=offset + len(out))
+        limit = self.retry.timeout_seconds + len(out) / 1e6
+        try:
+            answer = self._connected().read(offset, offset + len(out), limit_seconds=limit)
+        except Exception as error:
+            if status_of(error) == _BEYOND_THE_END:
+                self._check_identity()
+            raise
         if len(answer) != len(out):
-            if len(answer) == self.num_bytes:
-                raise StorageError(
-                    f"{self.path}: the server ignores ranges and sends the whole file: it cannot be read in parts; "
-                    f"download the file, or serve it from a store that answers range requests"
-                )
-            raise _RetryableError(f"{len(answer)} bytes came where {len(out)} were asked for")
+            self._check_identity()
+            raise RetryableError(f"{len(answer)} bytes came where {len(out)} were asked for")
         out[:] = np.frombuffer(answer, np.uint8)
         if self.blocks is not None:
             damaged = self.blocks.first_damaged(offset, out)
             if damaged is not None:
                 self._check_identity()
-                raise _RetryableError(f"the block at byte {damaged} does not have its checksum")
+                raise RetryableError(f"the block at byte {damaged} does not have its checksum")
         else:
             self._check_identity()
 
@@ -244,7 +245,7 @@ class RemoteSource:
             )
 
     def _look(self) -> tuple[int, str]:
-        info = self._ask(0, "info")
+        info = self._connected().info(limit_seconds=self.retry.timeout_seconds)
         if info.get("size") is None:
             raise StorageError(f"{self.path}: the server does not say how long the file is, so it cannot be cached")
         if info.get("partial") is False:
@@ -253,33 +254,18 @@ class RemoteSource:
                 f"that does"
             )
         # Whatever the store has of these; a version, a checksum or a time of change.
-        names = ("etag", "version_id", "generation", "md5hash", "crc32c", "lastmodified", "last-modified", "mtime")
+        names = (
+            "etag", "version_id", "generation", "md5hash", "crc32c", "blob_id", "lastmodified", "last-modified", "mtime"
+        )  # fmt: skip
         known = {name.lower(): value for name, value in info.items()}
         version = [f"{name}={known[name]}" for name in names if known.get(name) is not None]
         return int(info["size"]), " ".join([self.path, f"size={info['size']}", *version])
 
-    # ---- asking
-
-    def _ask(self, num_bytes: int, method: str, **arguments: Any) -> Any:
-        filesystem = self._connected()
-        limit = self.retry.timeout_seconds + num_bytes / 1e6
-        if not getattr(filesystem, "async_impl", False):
-            return getattr(filesystem, method)(self._target, **arguments)
-        call = getattr(filesystem, f"_{method}")(self._target, **arguments)
-        future = asyncio.run_coroutine_threadsafe(call, filesystem.loop)
-        try:
-            return future.result(limit)
-        except concurrent.futures.TimeoutError as error:
-            raise _RetryableError(f"no answer within {limit:.0f} s") from error
-        finally:
-            future.cancel()
-
-    def _connected(self) -> Any:
-        """Make the file system when first needed; a forked child needs its own."""
-        if self._process != os.getpid():
-            self._filesystem, self._target = connect(self.path)
-            self._process = os.getpid()
-        return self._filesystem
+    def _connected(self) -> StoreClient:
+        """Make the client when first needed; a forked child needs its own."""
+        if self._client is None or self._process != os.getpid():
+            self._client, self._process = StoreClient(self.path), os.getpid()
+        return self._client
 
 
 def ask(url: str, what: str, retry: Retry, question: Callable[[], T]) -> T:
@@ -308,57 +294,14 @@ def ask(url: str, what: str, retry: Retry, question: Callable[[], T]) -> T:
             error: BaseException = caught
             if isinstance(caught, FileNotFoundError) and isinstance(caught.__cause__, Exception):
                 error = caught.__cause__  # over HTTP, whatever goes wrong is reported as a missing file
-            if isinstance(error, FileNotFoundError | PermissionError):
+            if is_final(error):
                 raise StorageError(
-                    f"{url}: {what}: {_in_words(error)}; check the address and the credentials"
+                    f"{url}: {what}: {in_words(error)}; check the address and the credentials"
                 ) from error
-            status = getattr(error, "status", None)
-            if isinstance(status, int) and 400 <= status < 500 and status not in (408, 429):
-                raise StorageError(f"{url}: {what}: the server says {_in_words(error)}") from error
-            last = _in_words(error)
+            last = in_words(error)
             if attempt < retry.num_tries:
                 time.sleep(retry.wait_seconds(attempt))
     raise StorageError(
         f"{url}: {what}: no right answer in {retry.num_tries} tries; the last one: {last}. Check the network and the "
         f"store, then start again: what has arrived in cache_dir is kept"
     )
-
-
-class _RetryableError(Exception):
-    """An answer that is worth asking for again."""
-
-
-def _in_words(error: BaseException) -> str:
-    if isinstance(error, _RetryableError):
-        return str(error)
-    status = getattr(error, "status", None)
-    message = str(getattr(error, "message", "") or error).split("\n")[0]
-    return f"{status} {message}" if isinstance(status, int) else f"{type(error).__name__} ({message})"
-
-
-def is_url(path: str) -> bool:
-    """Whether a path is an address in a store rather than a file of this machine."""
-    protocol, separator, _ = path.partition("://")
-    return bool(separator) and protocol.isalnum() and protocol not in _LOCAL_PROTOCOLS
-
-
-def connect(url: str) -> tuple[Any, str]:
-    """Make a file system of our own for an address; returns it and the address in its words."""
-    try:
-        import fsspec
-    except ImportError as error:
-        raise UsageError(f'{url}: reading from stores needs fsspec: pip install "beton[remote]"') from error
-    protocol = url.partition("://")[0]
-    options: dict[str, Any] = {}
-    if protocol in ("s3", "s3a"):
-        # We do the retrying: theirs would multiply with ours.
-        options["config_kwargs"] = {"retries": {"max_attempts": 1}, "connect_timeout": 10, "read_timeout": 30}
-    try:
-        filesystem = fsspec.filesystem(protocol, skip_instance_cache=True, **options)
-    except ImportError as error:
-        raise UsageError(f'{url}: {error}; for S3 and HTTP: pip install "beton[remote]"') from error
-    except ValueError as error:
-        raise UsageError(f"{url}: {error}") from error
-    if protocol in ("s3", "s3a"):
-        filesystem.retries = 1
-    return filesystem, filesystem._strip_protocol(url)

@@ -1,6 +1,7 @@
 """Real servers on loopback: HTTP with byte ranges and faults on demand, and one that speaks S3 (moto).
 
-Both run on threads of the test's process and are reached by any process of the machine::
+Others are in `buckets.py` (Google's storage, S3 with faults) and `hub.py` (Hugging Face's hub).
+All run on threads of the test's process and are reached by any process of the machine::
 
     with http_range_server(folder) as server:
         server.url                       # "http://127.0.0.1:PORT", so f"{server.url}/a.beton" is folder/a.beton
@@ -17,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import email.utils
+import gzip
 import hashlib
 import logging
 import os
@@ -28,7 +30,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Faults", "HTTPServer", "Request", "S3Server", "http_range_server", "s3_server"]
+__all__ = [
+    "Faults", "FileHandler", "HTTPServer", "Request", "S3Server", "forget_connections",
+    "http_range_server", "s3_server",
+]  # fmt: skip
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -47,6 +52,12 @@ class Faults:
         Wait before each answer.
     ranges : bool
         False: ignore ranges and send whole files with 200, as simple servers do.
+    ranges_promised : bool
+        True: say that ranges are answered, also where `ranges` is False, as a proxy does before a good server.
+    gzipped : bool
+        Compress bodies and say so in Content-Encoding, also those nobody wanted so.
+    refuse_after : int
+        Answer with 403 when so many have been answered well, as for a signature that expires; -1: never.
     down : bool
         Close every connection without an answer.
     only_above_bytes : int
@@ -58,6 +69,9 @@ class Faults:
     corrupt_first: int = 0
     delay_seconds: float = 0.0
     ranges: bool = True
+    ranges_promised: bool = False
+    gzipped: bool = False
+    refuse_after: int = -1
     down: bool = False
     only_above_bytes: int = -1
 
@@ -81,12 +95,12 @@ class Request:
 class HTTPServer:
     """A running server; see `http_range_server`."""
 
-    def __init__(self, folder: Path, faults: Faults) -> None:
+    def __init__(self, folder: Path, faults: Faults, handler: type[FileHandler] | None = None) -> None:
         self.folder = folder
         self.faults = faults
         self.requests: list[Request] = []
         self._lock = threading.Lock()
-        self._server = _Threads(("127.0.0.1", 0), _Handler)
+        self._server = _Threads(("127.0.0.1", 0), handler or FileHandler)
         self._server.owner = self
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="http", daemon=True)
         self._thread.start()
@@ -118,6 +132,13 @@ class HTTPServer:
             setattr(self.faults, fault, max(left - 1, 0))
             return left > 0
 
+    def expired(self) -> bool:
+        """Count a request that `refuse_after` lets pass; True when there is none left."""
+        with self._lock:
+            left = self.faults.refuse_after
+            self.faults.refuse_after = left - 1 if left > 0 else left
+            return left == 0
+
 
 class _Threads(ThreadingHTTPServer):
     daemon_threads = True
@@ -127,7 +148,9 @@ class _Threads(ThreadingHTTPServer):
         """Say nothing: clients that leave early are part of the tests."""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class FileHandler(BaseHTTPRequestHandler):
+    """Answers with the files of its server's folder."""
+
     protocol_version = "HTTP/1.1"
     server: _Threads
 
@@ -141,43 +164,54 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(with_body=True)
 
     def _answer(self, *, with_body: bool) -> None:
-        owner, faults = self.server.owner, self.server.owner.faults
+        faults = self.server.owner.faults
         if faults.down:
             self.close_connection = True
             return
         if faults.delay_seconds:
             time.sleep(faults.delay_seconds)
-        name = urllib.parse.unquote(urllib.parse.urlsplit(self.path).path)
+        self.answer(urllib.parse.unquote(urllib.parse.urlsplit(self.path).path), with_body=with_body)
+
+    def answer(self, name: str, *, with_body: bool) -> None:
+        """Answer a request for the file `name`, or its absence, with whatever is to go wrong."""
+        owner, faults = self.server.owner, self.server.owner.faults
         path = owner.folder / name.lstrip("/")
         if path.is_dir():
             self._index(path)
             return
         if not path.is_file() or owner.folder.resolve() not in path.resolve().parents:
-            self._refuse(404, name)
+            self.refuse(404, name)
             return
         size = path.stat().st_size
         span = self._range(size) if faults.ranges else None
         start, stop = span or (0, size)
         if start >= stop and size:
-            self._refuse(416, name)
+            self.refuse(416, name)
             return
         spoilt = with_body and stop - start > faults.only_above_bytes
         if spoilt and owner.spoils("fail_first"):
-            self._refuse(503, name)
+            self.refuse(503, name)
+            return
+        if spoilt and owner.expired():
+            self.refuse(403, name)
             return
         stat = path.stat()
+        with path.open("rb") as file:
+            file.seek(start)
+            body = bytearray(file.read(stop - start)) if with_body else bytearray()
+        if faults.gzipped:
+            body = bytearray(gzip.compress(bytes(body)))
         self.send_response(206 if span else 200)
-        self.send_header("Content-Length", str(stop - start))
-        self.send_header("Accept-Ranges", "bytes" if faults.ranges else "none")
+        self.send_header("Content-Length", str(len(body) if with_body else stop - start))
+        self.send_header("Accept-Ranges", "bytes" if faults.ranges or faults.ranges_promised else "none")
+        if faults.gzipped and with_body:
+            self.send_header("Content-Encoding", "gzip")
         if span:
             self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{size}")
         self.send_header("ETag", '"' + hashlib.md5(f"{stat.st_mtime_ns} {size}".encode()).hexdigest() + '"')
         self.send_header("Last-Modified", email.utils.formatdate(stat.st_mtime, usegmt=True))
         self.end_headers()
         if with_body:
-            with path.open("rb") as file:
-                file.seek(start)
-                body = bytearray(file.read(stop - start))
             if spoilt and owner.spoils("corrupt_first"):
                 body[len(body) // 2] ^= 1
             if spoilt and owner.spoils("cut_first"):
@@ -215,7 +249,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "GET":
             self.wfile.write(text)
 
-    def _refuse(self, status: int, name: str) -> None:
+    def refuse(self, status: int, name: str) -> None:
+        """Answer with a status and nothing else."""
         self.server.owner.note(Request(method=self.command, path=name, start=0, stop=0, status=status))
         self.send_response(status)
         self.send_header("Content-Length", "0")
@@ -301,21 +336,21 @@ def s3_server(bucket: str = "bucket") -> Iterator[S3Server]:
         for name in before:
             os.environ.pop(name, None)
         os.environ.update(store.environment)
-        _forget_connections()
+        forget_connections()
         yield store
     finally:
         for name, value in before.items():
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
-        _forget_connections()
+        forget_connections()
         server.stop()
         requests.setLevel(level)
 
 
-def _forget_connections() -> None:
+def forget_connections(protocol: str = "s3") -> None:
     """Make fsspec look at the environment again: it keeps file systems by their arguments only."""
     with contextlib.suppress(ImportError):
-        import s3fs
+        import fsspec
 
-        s3fs.S3FileSystem.clear_instance_cache()
+        fsspec.get_filesystem_class(protocol).clear_instance_cache()
