@@ -12,6 +12,7 @@ from pathlib import Path
 from dataloading import Reader, Shard, UsageError
 
 from .journal import journal_path
+from .options import Options
 from .processes import Pool
 from .report import Progress, Report
 from .single import FileJob, write_file
@@ -71,7 +72,7 @@ def shard_of(reader: Reader, path: str) -> Shard:
     )  # fmt: skip
 
 
-def has_begun(job: FileJob) -> bool:
-    """Tell whether an earlier run has left work on the file, or the file."""
-    local = place_of(job.path, job.options).local
+def has_begun(path: str, options: Options) -> bool:
+    """Tell whether an earlier run has left work on a file, or the file."""
+    local = place_of(path, options).local
     return os.path.exists(local) or os.path.exists(journal_path(local))  # noqa: PTH110

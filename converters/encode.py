@@ -97,9 +97,12 @@ def convert(source: Source, path: str | os.PathLike[str], *, policy: ImagePolicy
 def _convert_one(plan: ShardPlan, report: Report) -> None:
     source, options = plan.source, plan.options
     work = plan.work()
+    # A minute for ten million of them.
+    with contextlib.closing(Progress(len(plan.order), what="reading names", quiet=options.quiet)) as reading:
+        names = names_digest(source, plan.order, reading.advance)
     job = FileJob(
         source=source, path=plan.path, order=plan.order, work=work, options=options, provenance=plan.provenance,
-        names=names_digest(source, plan.order), files=plan.files,
+        names=names, files=plan.files,
     )  # fmt: skip
     with Pool(work, num_workers=options.num_workers) as pool:
         _check_space(job, pool)
@@ -110,7 +113,7 @@ def _convert_one(plan: ShardPlan, report: Report) -> None:
 def _check_space(job: FileJob, pool: Pool) -> None:
     """Refuse to begin what the disk cannot hold; small conversions are not worth the trial."""
     num_tried = min(TRIED_FOR_SPACE, len(job.order) // 64)
-    if not job.options.check_space or not num_tried or has_begun(job):
+    if not job.options.check_space or not num_tried or has_begun(job.path, job.options):
         return
     try:
         guess = measure(job.source, job.order, pool, num_tried=num_tried)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ _SHOWN_AT_MOST = 6
 _LISTED_AT_MOST = 32
 
 
-def names_digest(source: Source, order: npt.NDArray[np.int64]) -> str:
+def names_digest(source: Source, order: npt.NDArray[np.int64], told: Callable[[], object] = lambda: None) -> str:
     """Return a checksum of the names of the samples, in the order they are stored.
 
     Parameters
@@ -36,10 +36,13 @@ def names_digest(source: Source, order: npt.NDArray[np.int64]) -> str:
         Where they come from.
     order : int64[n]
         Indices of the samples.
+    told : callable
+        Called for each.
     """
     hasher = xxhash.xxh3_64()
     for index in order:
         hasher.update(source.name(int(index)).encode("utf-8", "backslashreplace") + b"\0")
+        told()
     return str(hasher.hexdigest())
 
 

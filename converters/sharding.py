@@ -178,7 +178,7 @@ def _with_number(plan: ShardPlan, pool: Pool) -> ShardPlan:
     count = len(plan.order)
     plan = dataclasses.replace(plan, num_shards=1 if options.num_shards is None else number_of_shards(options, count))
     tried = TRIED_FOR_SIZE if options.shard_bytes is not None else min(TRIED_FOR_SPACE, count // 64)
-    if options.shard_bytes is None and (not options.check_space or not tried or has_begun(plan.job(0))):
+    if options.shard_bytes is None and (not options.check_space or not tried or has_begun(plan.shard(0), options)):
         return plan
     try:
         guess = measure(plan.source, plan.order, pool, num_tried=tried)
@@ -187,7 +187,7 @@ def _with_number(plan: ShardPlan, pool: Pool) -> ShardPlan:
         raise ConvertError(dead_worker(job, error)) from error
     if options.shard_bytes is not None:
         plan = dataclasses.replace(plan, num_shards=number_of_shards(options, count, guess.sample_bytes))
-    if options.check_space and not has_begun(plan.job(0)):
+    if options.check_space and not has_begun(plan.shard(0), options):
         place = place_of(plan.shard(0), options)
         # A remote shard leaves when it is uploaded.
         files = 1 if place.is_remote or options.shard_index is not None else plan.num_shards
