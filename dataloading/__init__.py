@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from . import transforms
-    from ._native import JpegInfo, check_jpeg, decode_jpeg, encode_jpeg, probe_jpeg, transcode_jpeg
+    from ._native import JpegInfo, check_jpeg, decode_jpeg, encode_jpeg, probe_jpeg, resize_rgb, transcode_jpeg
     from .batch import Batch
     from .ceiling import KernelCeiling, KernelTimes
     from .dataset import label_field
@@ -131,6 +131,7 @@ _HOME = {
     "decode_jpeg": "_native",
     "encode_jpeg": "_native",
     "probe_jpeg": "_native",
+    "resize_rgb": "_native",
     "transcode_jpeg": "_native",
 }
 _MODULES = frozenset({"errors", "transforms"})
@@ -190,6 +191,7 @@ __all__ = [
     "num_cores",
     "probe_jpeg",
     "remove_orphans",
+    "resize_rgb",
     "shard_path",
     "sync_folder",
     "transcode_jpeg",

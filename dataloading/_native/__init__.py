@@ -12,6 +12,7 @@ module        what it holds
 ``regions``   ``REQUEST`` and ``decode_regions``: the hot path, many samples a call
 ``plan``      geometry of a pipeline's front: which region each request asks for
 ``jpeg``      one JPEG at a time: probe, decode, encode, transcode
+``resize``    whole images resized exactly as Pillow does
 ============= ==========================================================================================
 """
 
@@ -36,6 +37,7 @@ from .regions import (
     decode_regions,
     status_text,
 )
+from .resize import resize_rgb
 
 __all__ = [
     "BICUBIC",
@@ -60,6 +62,7 @@ __all__ = [
     "library_path",
     "plan_requests",
     "probe_jpeg",
+    "resize_rgb",
     "status_text",
     "transcode_jpeg",
     "use_kernels",

@@ -159,6 +159,16 @@ int main(int argc, char** argv) {
       std::puts("decoding a whole image failed");
       return 1;
     }
+    for (int i = 0; i < 4; i++) {
+      const int new_width = 1 + below(i == 0 ? 4 : 200), new_height = 1 + below(i == 1 ? 4 : 200);
+      const Exact resized(size_t(new_width) * size_t(new_height) * 3);
+      if (beton_resize_rgb(rgb.data.get(), width, height, width * 3, below(4), new_width, new_height,
+                           resized.data.get()) != 0) {
+        std::puts("resizing failed");
+        return 1;
+      }
+      use(resized.data.get(), resized.size);
+    }
     for (int i = 0; i < 10; i++) {
       const Exact broken = damaged(jpeg);
       (region(broken, BETON_MODE_JPEG, width, height) ? good : bad)++;

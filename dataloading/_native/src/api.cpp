@@ -10,6 +10,7 @@
 #include "libjpeg_io.h"
 #include "planar.h"
 #include "region.h"
+#include "resize.h"
 #include "scratch.h"
 #include "status.h"
 
@@ -165,6 +166,20 @@ int32_t beton_jpeg_check(const uint8_t* data, int64_t size, char* reason) {
   const Status theirs = libjpeg_transcode(data, size_t(size), BETON_RESTART_NONE, false, &copy, &bytes, reason);
   std::free(copy);
   return verdict(own, theirs);
+}
+
+int32_t beton_resize_rgb(const uint8_t* rgb, int32_t width, int32_t height, int64_t row_stride, int32_t filter,
+                         int32_t out_width, int32_t out_height, uint8_t* out) {
+  constexpr int kLongest = 1 << 24;
+  if (rgb == nullptr || out == nullptr || width < 1 || height < 1 || width > kLongest || height > kLongest ||
+      out_width < 1 || out_height < 1 || out_width > kLongest || out_height > kLongest ||
+      row_stride < int64_t(width) * 3 || filter < BETON_RESAMPLE_BOX || filter > BETON_RESAMPLE_LANCZOS) {
+    return kBadRequest;
+  }
+  return guarded([&](Scratch* scratch) {
+    resize_rgb(rgb, width, height, size_t(row_stride), filter, out_width, out_height, scratch, out);
+    return kOk;
+  });
 }
 
 void beton_free(uint8_t* memory) { std::free(memory); }

@@ -52,6 +52,8 @@ enum { BETON_SPACE_GRAY = 0, BETON_SPACE_YCBCR = 1, BETON_SPACE_RGB = 2, BETON_S
 
 enum { BETON_RESTART_NONE = 0, BETON_RESTART_AUTO = 1 };
 
+enum { BETON_RESAMPLE_BOX = 0, BETON_RESAMPLE_BILINEAR = 1, BETON_RESAMPLE_BICUBIC = 2, BETON_RESAMPLE_LANCZOS = 3 };
+
 BETON_API int64_t beton_request_size(void);
 // Fills every request's status; returns how many are not 0.
 BETON_API int64_t beton_decode_regions(beton_request* requests, int64_t count);
@@ -68,6 +70,9 @@ BETON_API int32_t beton_jpeg_transcode(const uint8_t* data, int64_t size, int32_
                                        uint8_t** out, int64_t* out_bytes, char* reason);
 // Reads all entropy-coded data and keeps nothing: fails on what beton_jpeg_transcode fails on.
 BETON_API int32_t beton_jpeg_check(const uint8_t* data, int64_t size, char* reason);
+// Resizes interleaved RGB to out_width * out_height * 3 bytes, exactly as Pillow's Image.resize.
+BETON_API int32_t beton_resize_rgb(const uint8_t* rgb, int32_t width, int32_t height, int64_t row_stride,
+                                   int32_t filter, int32_t out_width, int32_t out_height, uint8_t* out);
 BETON_API void beton_free(uint8_t* memory);
 
 // Name of the kernels in use ("avx2", "portable"); beton_set_kernels returns 0 when this processor can run `name`.

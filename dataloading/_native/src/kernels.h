@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "entropy.h"
+#include "fir.h"
 #include "forward.h"
 #include "resample.h"
 #include "symbols.h"
@@ -79,6 +80,10 @@ struct Kernels {
   void (*halve_both)(const uint8_t* a, const uint8_t* b, int n, uint8_t* out);
   // Forward DCT, quantisation and symbols of MCUs [first, last); see symbol_loops.h.
   void (*encode_mcus)(const EncodeLayout& layout, int first, int last, SymbolSink* sink);
+  // The exact resize of interleaved RGB, see fir.h: four rows along x, one byte behind each `out` is written too; and
+  // output row `row` down n columns of bytes, of which `src` holds row 0 and up to 15 bytes behind are read.
+  void (*fir_rows)(const FirAxis& axis, const uint8_t* const rows[4], uint8_t* const out[4]);
+  void (*fir_columns)(const FirAxis& axis, int row, const uint8_t* src, ptrdiff_t stride, int n, uint8_t* out);
 };
 
 const Kernels& kernels();               // the best this processor runs, unless select_kernels chose another

@@ -441,10 +441,84 @@ namespace beton {
 
 namespace {
 
+inline __m256i fir_sum(__m256i low, __m256i high) {
+  return _mm256_add_epi32(_mm256_slli_epi32(high, kFirLowBits), low);
+}
+
+inline __m128i fir_pixel(__m256i low, __m256i high) {
+  const __m256i sum = fir_sum(low, high);
+  const __m128i both = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+  return _mm_srai_epi32(_mm_add_epi32(both, _mm_set1_epi32(1 << (kFirBits - 1))), kFirBits);
+}
+
+inline void store_pixel(uint8_t* p, int v) { __builtin_memcpy(p, &v, 4); }
+
+void fir_rows(const FirAxis& axis, const uint8_t* const rows[4], uint8_t* const out[4]) {
+  // Four pixels of 16 bytes as 16-bit pairs: red, green, blue of pixels 0 and 1, then of 2 and 3.
+  const __m256i spread = _mm256_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1,  //
+                                          6, -1, 9, -1, 7, -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1);
+  const __m256i lows = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1), highs = _mm256_setr_epi32(2, 2, 2, 2, 3, 3, 3, 3);
+  const int32_t* parts = axis.parts_data;
+  for (int i = 0; i < axis.outputs; i++, parts += axis.taps) {
+    __m256i low[4], high[4];
+    for (int r = 0; r < 4; r++) low[r] = high[r] = _mm256_setzero_si256();
+    ptrdiff_t at = 3 * ptrdiff_t(axis.start_data[i]);
+    const int used = axis.used_data[i];
+    for (int t = 0; t < used; t += 4, at += 12) {
+      const __m256i w = twice(parts + t);
+      const __m256i w_low = _mm256_permutevar8x32_epi32(w, lows), w_high = _mm256_permutevar8x32_epi32(w, highs);
+      for (int r = 0; r < 4; r++) {
+        const __m256i v = _mm256_shuffle_epi8(twice(rows[r] + at), spread);
+        low[r] = _mm256_add_epi32(low[r], _mm256_madd_epi16(v, w_low));
+        high[r] = _mm256_add_epi32(high[r], _mm256_madd_epi16(v, w_high));
+      }
+    }
+    const __m128i ab = _mm_packs_epi32(fir_pixel(low[0], high[0]), fir_pixel(low[1], high[1]));
+    const __m128i cd = _mm_packs_epi32(fir_pixel(low[2], high[2]), fir_pixel(low[3], high[3]));
+    const __m128i bytes = _mm_packus_epi16(ab, cd);
+    store_pixel(out[0] + 3 * ptrdiff_t(i), _mm_extract_epi32(bytes, 0));
+    store_pixel(out[1] + 3 * ptrdiff_t(i), _mm_extract_epi32(bytes, 1));
+    store_pixel(out[2] + 3 * ptrdiff_t(i), _mm_extract_epi32(bytes, 2));
+    store_pixel(out[3] + 3 * ptrdiff_t(i), _mm_extract_epi32(bytes, 3));
+  }
+}
+
+void fir_columns(const FirAxis& axis, int row, const uint8_t* src, ptrdiff_t stride, int n, uint8_t* out) {
+  const int32_t* parts = axis.parts_data + ptrdiff_t(row) * axis.taps;
+  const int used = axis.used_data[row];
+  const __m256i half = _mm256_set1_epi32(1 << (kFirBits - 1));
+  src += axis.start_data[row] * stride;
+  for (int i = 0; i < n; i += 16) {
+    const uint8_t* from = src + i;
+    __m256i low0 = half, low1 = half, high0 = _mm256_setzero_si256(), high1 = high0;
+    for (int t = 0; t < used; t += 2, from += 2 * stride) {
+      const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+      const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + stride));
+      const __m256i v0 = _mm256_cvtepu8_epi16(_mm_unpacklo_epi8(a, b)), v1 = _mm256_cvtepu8_epi16(_mm_unpackhi_epi8(a, b));
+      const __m256i w_low = _mm256_set1_epi32(parts[t]), w_high = _mm256_set1_epi32(parts[t + 1]);
+      low0 = _mm256_add_epi32(low0, _mm256_madd_epi16(v0, w_low));
+      low1 = _mm256_add_epi32(low1, _mm256_madd_epi16(v1, w_low));
+      high0 = _mm256_add_epi32(high0, _mm256_madd_epi16(v0, w_high));
+      high1 = _mm256_add_epi32(high1, _mm256_madd_epi16(v1, w_high));
+    }
+    const __m256i s0 = _mm256_srai_epi32(fir_sum(low0, high0), kFirBits);
+    const __m256i s1 = _mm256_srai_epi32(fir_sum(low1, high1), kFirBits);
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(s0, s1), 0xD8);
+    const __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    if (n - i >= 16) {
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), bytes);
+    } else {
+      alignas(16) uint8_t last[16];
+      _mm_store_si128(reinterpret_cast<__m128i*>(last), bytes);
+      for (int j = 0; j < n - i; j++) out[i + j] = last[j];
+    }
+  }
+}
+
 const Kernels kAvx2Kernels = {
     "avx2",      horizontal, vertical,   pack,        ycc_to_rgb,       split_rgb,    merge_rgb,   find_marker, unstuff,
     decode_mcus, blend_rows, double_row, double_both, exact_ycc_to_rgb, read_symbols, write_codes, stuff,       rgb_to_ycc,
-    halve_row,   halve_both, encode_mcus};
+    halve_row,   halve_both, encode_mcus, fir_rows,  fir_columns};
 
 }  // namespace
 

@@ -276,11 +276,47 @@ size_t stuff(const uint8_t* data, size_t size, uint8_t* out) {
   return used;
 }
 
+// Sums wrap as those of the vector code do; those that occur fit.
+uint8_t fir_byte(uint32_t sum) {
+  const int v = int32_t(sum) >> kFirBits;
+  return uint8_t(v < 0 ? 0 : v > 255 ? 255 : v);
+}
+
+void fir_rows(const FirAxis& axis, const uint8_t* const rows[4], uint8_t* const out[4]) {
+  for (int r = 0; r < 4; r++) {
+    const int32_t* w = axis.weights_data;
+    for (int i = 0; i < axis.outputs; i++, w += axis.taps) {
+      const uint8_t* from = rows[r] + 3 * ptrdiff_t(axis.start_data[i]);
+      uint32_t sum[3] = {1u << (kFirBits - 1), 1u << (kFirBits - 1), 1u << (kFirBits - 1)};
+      for (int t = 0; t < axis.used_data[i]; t++, from += 3) {
+        for (int c = 0; c < 3; c++) sum[c] += uint32_t(w[t]) * from[c];
+      }
+      for (int c = 0; c < 3; c++) out[r][3 * ptrdiff_t(i) + c] = fir_byte(sum[c]);
+    }
+  }
+}
+
+void fir_columns(const FirAxis& axis, int row, const uint8_t* src, ptrdiff_t stride, int n, uint8_t* out) {
+  constexpr int kAtOnce = 64;
+  const int32_t* w = axis.weights_data + ptrdiff_t(row) * axis.taps;
+  src += axis.start_data[row] * stride;
+  for (int at = 0; at < n; at += kAtOnce) {
+    const int count = n - at < kAtOnce ? n - at : kAtOnce;
+    uint32_t sum[kAtOnce];
+    for (int i = 0; i < count; i++) sum[i] = 1u << (kFirBits - 1);
+    const uint8_t* from = src + at;
+    for (int t = 0; t < axis.used_data[row]; t++, from += stride) {
+      for (int i = 0; i < count; i++) sum[i] += uint32_t(w[t]) * from[i];
+    }
+    for (int i = 0; i < count; i++) out[at + i] = fir_byte(sum[i]);
+  }
+}
+
 }  // namespace
 
 const Kernels kPortableKernels = {
     "portable", horizontal,  vertical,    pack,       ycc_to_rgb,  split_rgb,        merge_rgb,    find_marker, unstuff,
     decode_mcus, blend_rows, double_row,  double_both, exact_ycc_to_rgb, read_symbols, write_codes, stuff, rgb_to_ycc,
-    halve_row,  halve_both,  encode_mcus};
+    halve_row,  halve_both,  encode_mcus, fir_rows, fir_columns};
 
 }  // namespace beton
