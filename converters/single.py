@@ -208,7 +208,7 @@ class _Run:
                 f"the interrupted conversion of {_count(journal)} to {job.path} was another one: {found}. Give "
                 "the same source and options to go on, or --overwrite to start anew and remove it"
             )
-        if changed := changed_files(journal.header["files"], job.files):
+        if changed := changed_files(journal.header.get("files", job.files), job.files):
             raise UsageError(
                 f"the source has changed since {job.path} was begun: {changed} (its size or time differs). Restore it, "
                 "or --overwrite to start anew"
