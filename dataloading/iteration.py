@@ -5,13 +5,17 @@ Knows when workers start, are handed on to the next epoch, and stop. Knows nothi
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 
 from dataloading.assembly import BatchJob, Recipe
 from dataloading.batch import Batch
+from dataloading.locks import from_caller, run_outside
 from dataloading.sampler import ForeignSampler, ShardSampler
 from dataloading.slicing import Ranges
 from dataloading.stats import Clock
@@ -67,6 +71,7 @@ class Engines:
 
     def take(self, epoch: int, consumed: int) -> Engine[BatchJob]:
         """Take the engine that has already begun this epoch, or start one."""
+        from_caller()
         if os.getpid() != self._process:
             # Forked: the parent's threads do not exist here, and their locks must not be waited for.
             self._in_use, self._waiting, self._process = set(), None, os.getpid()
@@ -100,13 +105,18 @@ class Engines:
         self._in_use.discard(engine)
         self._end(engine)
 
+    def end_with(self, owner: object) -> None:
+        """Stop all of them when `owner` is dropped, or the interpreter exits and its threads are not yet torn down."""
+        weakref.finalize(owner, run_outside, self.stop_all)
+
     def stop_all(self) -> None:
         """Stop all of them, and wait for copies to the device."""
         if self._waiting is not None:
             self._end(self._waiting[0])
             self._waiting = None
         while self._in_use:
-            self._end(self._in_use.pop())
+            with contextlib.suppress(KeyError):  # a finaliser on another thread has taken the last one
+                self._end(self._in_use.pop())
         self._recipe.transfer.drain()
 
     def _end(self, engine: Engine[BatchJob]) -> None:
@@ -194,4 +204,6 @@ class EpochIterator(Iterator[Batch]):
             self._engines.stop(engine)
 
     def __del__(self) -> None:
-        self.close()
+        if self._engine is not None:
+            engine, self._engine = self._engine, None
+            run_outside(functools.partial(self._engines.stop, engine))

@@ -19,7 +19,6 @@ import copy
 import functools
 import os
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -290,8 +289,7 @@ class Loader:
             read_ahead=ReadAhead(self._files.paths),
             storage=self._storage,
         )
-        # Runs when the loader is dropped and when the interpreter exits, before its threads are torn down.
-        weakref.finalize(self, self._engines.stop_all)
+        self._engines.end_with(self)
         if len(self) == 0:
             warnings.warn(self._empty_reason(), stacklevel=3)
 

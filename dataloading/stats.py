@@ -5,11 +5,13 @@ Knows the names of the hops and nothing of what they do.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from dataloading.locks import Lock
+from dataloading.words import counted
 
 __all__ = ["HOPS", "Clock", "LoaderStats"]
 
@@ -24,7 +26,7 @@ class Clock:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._seconds = dict.fromkeys((*HOPS, "wait"), 0.0)
         self._counts = dict.fromkeys(("samples", "batches", "skipped", "replaced", "bytes_read"), 0)
         self._consumer_seconds = 0.0
@@ -146,8 +148,9 @@ class LoaderStats:
     def __str__(self) -> str:
         per = max(self.num_samples, 1)
         lines = [
-            f"{self.num_samples} samples in {self.num_batches} batches, {self.images_per_second:.0f} images/s, "
-            f"{self.num_workers} workers, data wait {self.data_wait_fraction:.1%}",
+            f"{counted(self.num_samples, 'sample')} in {counted(self.num_batches, 'batch')}, "
+            f"{self.images_per_second:.0f} images/s, {counted(self.num_workers, 'worker')}, "
+            f"data wait {self.data_wait_fraction:.1%}",
         ]
         lines += [f"  {hop:<10}{self.hop_seconds.get(hop, 0.0) / per * 1e3:8.3f} ms a sample" for hop in HOPS]
         if self.num_skipped or self.num_replaced:

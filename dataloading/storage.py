@@ -15,6 +15,7 @@ from dataloading.checks import at_least
 from dataloading.errors import UsageError
 from dataloading.files import FileSet
 from dataloading.format import Reader
+from dataloading.locks import from_caller, run_outside
 from dataloading.opening import Paths, open_groups
 from dataloading.pagecache.addresses import is_url
 from dataloading.pagecache.cache import PageCache
@@ -81,6 +82,7 @@ def open_dataset(groups: Sequence[Paths], options: StorageOptions) -> tuple[File
     FormatError
         A file is not a complete ``.beton`` file.
     """
+    from_caller()
     caches: list[PageCache] = []
 
     def opened(paths: Sequence[str]) -> list[Reader]:
@@ -107,7 +109,7 @@ def open_dataset(groups: Sequence[Paths], options: StorageOptions) -> tuple[File
         raise
     if not caches:
         return files, sizes, None
-    weakref.finalize(files, caches[0].close)
+    weakref.finalize(files, run_outside, caches[0].close)
     files.use_memory([each.data for each in caches[0].files])
     return files, sizes, caches[0]
 

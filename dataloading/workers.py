@@ -25,6 +25,8 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from dataloading.locks import Lock
+
 __all__ = ["Engine", "Job", "Ring"]
 
 
@@ -96,9 +98,9 @@ class Engine(Generic[J]):
         self._source = source
         self._on_stop = on_stop
         self._max_in_flight = max_in_flight
-        self._lock = threading.Lock()
-        self._work = threading.Condition(self._lock)  # something to do, or the end
-        self._done = threading.Condition(self._lock)  # the head of the queue may be complete
+        self._lock = Lock()
+        self._work = threading.Condition(self._lock)  # type: ignore[arg-type]  # something to do, or the end
+        self._done = threading.Condition(self._lock)  # type: ignore[arg-type]  # the head of the queue may be complete
         self._entries: deque[_Entry[J]] = deque()
         self._making = False  # one thread is advancing the source
         self._exhausted = False

@@ -29,7 +29,7 @@ LEVELS = [
     ["cursor", "mixture"],
     ["orders", "pages", "slicing", "subsets"],
     ["permutation"],
-    ["splitmix", "checks", "machine"],
+    ["splitmix", "checks", "machine", "words", "locks"],
     ["errors"],
 ]
 RANK = {name: level for level, names in enumerate(LEVELS) for name in names}

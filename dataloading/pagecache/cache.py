@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataloading.errors import BetonError, StorageError, UsageError
+from dataloading.locks import Lock
 
 from .eviction import choose
 from .fetchers import Fetchers, nothing
@@ -115,7 +116,7 @@ class PageCache:
         self._unit_bytes = np.array([each.page_file.unit_bytes for each in self.files], np.int64)
         self._file_order = np.argsort(self._bases, kind="stable")
         self._fetchers = Fetchers(self._begin, num_threads)
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(Lock())  # type: ignore[arg-type]
         self._failures: dict[int, tuple[int, BaseException]] = {}
         self._num_failures = 0
         self._planned: dict[object, int] = {}

@@ -10,6 +10,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from dataloading.locks import Lock
+
 __all__ = ["Fetchers", "nothing"]
 
 _CLOSE_SECONDS = 1.0
@@ -34,9 +36,9 @@ class Fetchers:
     def __init__(self, begin: Callable[[int, bool], Callable[[], object] | None], num_threads: int) -> None:
         self._begin = begin
         self._num_threads = num_threads
-        self._lock = threading.Lock()
+        self._lock = Lock()
         # Held while a unit is taken and its room is found: otherwise the last room might go to a unit behind the next.
-        self._turn = threading.Lock()
+        self._turn = Lock()
         self._urgent: deque[int] = deque()
         self._queued: set[int] = set()  # urgent ones, waiting or being brought
         self._ahead: deque[tuple[object, int]] = deque()
@@ -80,7 +82,7 @@ class Fetchers:
             self._closed = True
             self._urgent.clear()
             self._ahead.clear()
-            threads = list(self._threads)
+            threads = [thread for thread in self._threads if thread.is_alive()]  # others will find nothing to do
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join(_CLOSE_SECONDS)
@@ -91,10 +93,10 @@ class Fetchers:
             num_new = min(num_waiting, self._num_threads - len(self._threads))
             if self._closed:
                 return
-            for _ in range(num_new):
-                thread = threading.Thread(target=self._run, name="beton-fetch", daemon=True)
-                self._threads.add(thread)
-                thread.start()
+            new = [threading.Thread(target=self._run, name="beton-fetch", daemon=True) for _ in range(num_new)]
+            self._threads.update(new)
+        for thread in new:  # without the lock: a finaliser may need it in the new thread before that has begun
+            thread.start()
 
     def _run(self) -> None:
         while (bring := self._next()) is not None:

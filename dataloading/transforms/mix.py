@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from dataloading.errors import UsageError
-from dataloading.transforms.base import BatchOp, ImageState
+from dataloading.transforms.base import FLOAT_DTYPES, BatchOp, ImageState
 
 __all__ = ["CutMix", "MixUp", "Mixup"]
 
@@ -97,6 +97,11 @@ class MixUp(_Mix):
         """See ``BatchOp.check``."""
         if state.dtype == "uint8":
             raise UsageError(f"{self.name} blends images, which needs floats, got uint8. Put Normalize before it")
+        if state.dtype not in FLOAT_DTYPES:
+            raise UsageError(
+                f"{self.name} blends images, which needs floats, got {state.dtype}. Put a callable before it that gives "
+                f"floats, such as lambda images: images.float() / 65535"
+            )
 
     def __call__(self, images: Any, labels: Any, key: int) -> tuple[Any, Any]:
         """Return the blended images and labels; ``key`` is the batch's, see ``batch_key``."""

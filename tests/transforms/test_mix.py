@@ -84,6 +84,8 @@ def test_cutmix_takes_uint8_and_mixup_refuses_it():
         T.MixUp(num_classes=4)(images, labels, 0)
     with pytest.raises(UsageError, match="transform 1: MixUp blends images, which needs floats, got uint8"):
         Pipeline([T.CenterCrop(8), T.MixUp(num_classes=4)])
+    with pytest.raises(UsageError, match="transform 1: MixUp blends images, which needs floats, got uint16"):
+        Pipeline([T.CenterCrop(8), T.MixUp(num_classes=4)], channels=1, dtype="uint16")
 
 
 def test_mixup_has_its_other_spelling():
