@@ -126,3 +126,18 @@ def test_taking_none_of_the_samples_says_how_many_there_were(tmp_path: Path) -> 
     source: Source = ImageFolder(class_folders(tmp_path / "src", {"ant": 2}, size=(20, 20)))
     with pytest.raises(ConvertError, match="2 samples, of which limit=0 takes none"):
         convert(source, tmp_path / "o.beton", policy=ImagePolicy(), options=Options(num_workers=0, limit=0))
+
+
+def test_a_folder_that_is_there_but_cannot_be_used_is_not_said_to_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source: Source = ImageFolder(class_folders(tmp_path / "src", {"ant": 2}, size=(20, 20)))
+    monkeypatch.chdir(tmp_path)
+    for _ in range(30):
+        Path("d" * 200).mkdir()
+        os.chdir("d" * 200)
+    os.chdir(tmp_path)
+    deep = Path(*["d" * 200] * 30)
+    for folder, words in ((deep, "cannot be used: File name too long"), (tmp_path / "none", "does not exist; make it")):
+        with pytest.raises(UsageError, match=f"the folder .* {words}"):
+            convert(source, folder / "o.beton", policy=ImagePolicy(), options=Options(num_workers=0))
