@@ -165,7 +165,8 @@ def dataset_files(dataset: Any, root: str, arguments: Iterable[Any] = ()) -> Ite
 
 def _places(values: Iterable[Any], top: str) -> tuple[list[str], list[str]]:
     """Return the files and the folders below ``top`` that paths among ``values`` lead to."""
-    files, folders = [], []
+    files: list[str] = []
+    folders: list[str] = []
     for value in values:
         for item in value if isinstance(value, (list, tuple)) else (value,):
             text = item[0] if isinstance(item, (list, tuple)) and item else item
