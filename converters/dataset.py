@@ -6,12 +6,14 @@ says clearly what it got when they fit none of these. Hugging Face datasets hand
 
 from __future__ import annotations
 
+import dataclasses
+import operator
 import os
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from dataloading import Field, ImageField, IntField, UsageError
+from dataloading import Field, ImageField, IntField, UsageError, counted, describe, did_you_mean
 from dataloading.cli import default_num_workers
 
 from .encode import OnError, Options, convert
@@ -40,7 +42,8 @@ class DatasetSource:
     fields : mapping of str to Field
         The file's fields in order.
     class_names : sequence of str, optional
-        By default the dataset's ``classes``, if it has a list of strings there.
+        By default the dataset's ``classes``, if it has a list of strings there; an empty list for none. Labels without
+        a name are faults.
     """
 
     def __init__(
@@ -57,7 +60,12 @@ class DatasetSource:
             if not isinstance(field, Field):
                 raise UsageError(f"fields['{name}'] must be a field such as IntField(), got {field!r}")
         self.fields = dict(fields)
-        self.class_names = list(class_names) if class_names is not None else class_names_of(dataset, self.fields)
+        if isinstance(class_names, (str, bytes)):
+            raise UsageError(f"class_names must be a list of strings, got {describe(class_names)}")
+        # An empty list means none.
+        self.class_names = (
+            list(class_names) or None if class_names is not None else class_names_of(dataset, self.fields)
+        )
         self._dataset = _with_encoded_images(dataset, self.fields)
 
     @property
@@ -68,7 +76,7 @@ class DatasetSource:
     @property
     def load(self) -> Callable[[int], Mapping[str, Any]]:
         """See `converters.sources.base.Source`."""
-        return _Load(self._dataset, self.fields)
+        return _Load(self._dataset, self.fields, 0 if self.class_names is None else len(self.class_names))
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -85,17 +93,33 @@ class DatasetSource:
 class _Load:
     """``dataset[i]`` by field name; what travels to the workers."""
 
-    def __init__(self, dataset: Indexable, fields: Mapping[str, Field]) -> None:
+    def __init__(self, dataset: Indexable, fields: Mapping[str, Field], num_classes: int) -> None:
         self._dataset = dataset
         self._names = tuple(fields)
         self._images = frozenset(name for name, field in fields.items() if isinstance(field, ImageField))
+        self._label = _label_of(fields) if num_classes else None
+        self._num_classes = num_classes
 
     def __call__(self, index: int) -> Mapping[str, Any]:
-        values = by_name(self._dataset[index], self._names)
-        return {
-            name: self._image(value) if name in self._images else _without_torch(value)
-            for name, value in values.items()
+        given = by_name(self._dataset[index], self._names)
+        values = {
+            name: self._image(value) if name in self._images else _without_torch(value) for name, value in given.items()
         }
+        self._check_label(values)
+        return values
+
+    def _check_label(self, values: Mapping[str, Any]) -> None:
+        if self._label is None:
+            return
+        try:
+            label = operator.index(values[self._label])
+        except TypeError:
+            return  # the field says what it takes
+        if not 0 <= label < self._num_classes:
+            raise SampleFault(
+                f"field '{self._label}': the label {label} has no class name ({counted(self._num_classes, 'name')}: 0 "
+                f"to {self._num_classes - 1}); class_names= takes all names, class_names=[] stores none"
+            )
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Pickled here by value: between processes torch hands tensors over as shared memory, which one receiver
@@ -115,9 +139,15 @@ def _unpacked(packed: bytes) -> _Load:
     return load
 
 
+def _label_of(fields: Mapping[str, Field]) -> str | None:
+    """Return the field that class names belong to: the integers named 'label', else the only integers."""
+    integers = [name for name, field in fields.items() if isinstance(field, IntField)]
+    return "label" if "label" in integers else integers[0] if len(integers) == 1 else None
+
+
 def _without_torch(value: Any) -> Any:
     """Return a tensor as an array, which a worker can send on; anything else as it is."""
-    if not hasattr(value, "detach"):
+    if not (hasattr(value, "detach") and hasattr(value, "numpy")):
         return value
     try:
         return value.detach().cpu().numpy()
@@ -130,7 +160,7 @@ def by_name(sample: Any, names: tuple[str, ...]) -> Mapping[str, Any]:
 
     Parameters
     ----------
-    sample : mapping, tuple, list or any value
+    sample : mapping, named tuple, tuple, list or any value
         Values by name, values in the order of the fields, or the value of the only field.
     names : tuple of str
         The fields.
@@ -152,6 +182,10 @@ def by_name(sample: Any, names: tuple[str, ...]) -> Mapping[str, Any]:
         if missing or len(sample) != len(names):
             raise SampleFault(f"expected a dict with the keys {list(names)}, got one with {list(sample)}")
         return {name: sample[name] for name in names}
+    # A named tuple that names the fields may have them in another order.
+    named = getattr(sample, "_fields", None)
+    if isinstance(sample, tuple) and isinstance(named, tuple) and set(named) == set(names):
+        return {name: getattr(sample, name) for name in names}
     # With one field a list is more likely the value itself (boxes, tokens) than a list of one value.
     if isinstance(sample, tuple) or (isinstance(sample, list) and len(names) > 1):
         if len(sample) == len(names):
@@ -162,7 +196,7 @@ def by_name(sample: Any, names: tuple[str, ...]) -> Mapping[str, Any]:
         )
     if len(names) == 1:
         return {names[0]: sample}
-    raise SampleFault(f"expected a tuple or dict with {list(names)}, got {type(sample).__name__}")
+    raise SampleFault(f"expected a tuple or dict with {list(names)}, got {describe(sample)}")
 
 
 def _check_indexable(dataset: Any) -> None:
@@ -174,6 +208,10 @@ def _check_indexable(dataset: Any) -> None:
         raise UsageError(
             f"a dataset needs samples by index, got a {got} with the keys {list(dataset)[:5]}; put the samples in a "
             "list, or wrap the columns: torch.utils.data.StackDataset(**columns)"
+        )
+    if isinstance(dataset, type):
+        raise UsageError(
+            f"a dataset is an object, got the class {dataset.__name__} itself; make one: {dataset.__name__}(...)"
         )
     if type(dataset).__module__.partition(".")[0] in {"pandas", "polars"}:
         raise UsageError(f"a {got} gives columns by [..], not samples; pass its records as a list of dicts")
@@ -199,9 +237,7 @@ def class_names_of(dataset: object, fields: Mapping[str, Field] | None = None) -
     names = getattr(dataset, "classes", None)
     features = getattr(dataset, "features", None)
     if names is None and fields is not None and isinstance(features, Mapping):
-        integers = [name for name, field in fields.items() if isinstance(field, IntField)]
-        chosen = "label" if "label" in integers else integers[0] if len(integers) == 1 else None
-        names = getattr(features.get(chosen), "names", None)
+        names = getattr(features.get(_label_of(fields)), "names", None)
     if isinstance(names, Iterable) and not isinstance(names, (str, bytes)):
         listed = list(names)
         if listed and all(isinstance(name, str) for name in listed):
@@ -259,7 +295,8 @@ def write(
     images : ImagePolicy, optional
         How images are stored; the default is JPEG at quality 90 without resizing.
     class_names : sequence of str, optional
-        Names of the classes by label; by default the dataset's own ``classes``.
+        Names of the classes by label; by default the dataset's own ``classes``. An empty list for none: with names, a
+        label that has none (-1, or beyond the last) is an error.
     num_workers : int, optional
         Worker processes, by default one a core; 0 works in this process. Scripts that use workers need the usual
         ``if __name__ == "__main__":``.
@@ -286,6 +323,13 @@ def write(
     >>> from dataloading import IntField
     >>> write([(7,), (8,)], "numbers.beton", {"label": IntField()}, num_workers=0)  # doctest: +SKIP
     """
+    if images is not None and not isinstance(images, ImagePolicy):
+        raise UsageError(f"images must be an ImagePolicy(mode=..., quality=...), got {describe(images)}")
+    unknown = sorted(set(running) - {field.name for field in dataclasses.fields(Options)})
+    if unknown:
+        known = [field.name for field in dataclasses.fields(Options)] + ["images", "class_names"]
+        hint = did_you_mean(unknown[0], known) or f"There are {', '.join(known)}."
+        raise UsageError(f"write has no option {unknown[0]!r}. {hint}")
     options = Options(
         num_workers=default_num_workers() if num_workers is None else num_workers,
         limit=limit,

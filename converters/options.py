@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal, get_args
 
+import numpy as np
+
 from dataloading import UsageError
 
 __all__ = ["Engine", "OnError", "Options"]
@@ -87,14 +89,15 @@ class Options:
             ("num_workers", 0), ("limit", 0), ("num_shards", 1), ("shard_bytes", 1), ("shard_index", 0),
         ):  # fmt: skip
             value = getattr(self, name)
-            if value is not None and value < least:
-                raise UsageError(f"{name} must be {least} or more, got {value}")
+            if value is not None and (not _is_whole(value) or value < least):
+                raise UsageError(f"{name} must be a whole number, {least} or more, got {value!r}")
+        if not _is_whole(self.seed) or not 0 <= self.seed < 1 << 63:
+            raise UsageError(f"seed must be a whole number from 0 to 2**63 - 1, got {self.seed!r}")
         if not self.checkpoint_seconds > 0:
             raise UsageError(f"checkpoint_seconds must be above 0, got {self.checkpoint_seconds}")
-        if self.page_size is not None and not (
-            2 << 20 <= self.page_size < 4 << 30 and self.page_size & (self.page_size - 1) == 0
-        ):
-            raise UsageError(f"page_size must be a power of two from 2 MiB to 2 GiB, got {self.page_size}")
+        size = self.page_size
+        if size is not None and not (_is_whole(size) and 2 << 20 <= size < 4 << 30 and size & (size - 1) == 0):
+            raise UsageError(f"page_size must be a power of two from 2 MiB to 2 GiB, got {size!r} bytes")
         self._check_shards()
 
     def _check_shards(self) -> None:
@@ -121,3 +124,7 @@ class Options:
     def is_sharded(self) -> bool:
         """Whether several files and a manifest are written."""
         return self.num_shards is not None or self.shard_bytes is not None
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

@@ -30,6 +30,7 @@ from dataloading import (
 )
 
 from .chance import chance
+from .faults import unfit
 from .pixels import as_rgb, is_jpeg, jpeg_orientation, read_jpeg, read_other, target_size, upright
 from .rasters import LARGEST_SIDE, check_size, encode_gray, store_mask, store_raster
 from .sources.base import SampleFault
@@ -283,11 +284,5 @@ def _from_object(image: object, policy: ImagePolicy) -> Image.Image:
                 raise SampleFault(f"an array of shape {image.shape} holds no pixels")
             array = np.ascontiguousarray(image[:, :, 0] if image.ndim == 3 and image.shape[2] == 1 else image)
             return as_rgb(Image.fromarray(array), background=policy.background)
-        raise SampleFault(
-            f"an image array must be uint8 of shape (height, width), (height, width, 1), (height, width, 3) or "
-            f"(height, width, 4), got {image.dtype} of shape {image.shape}"
-        )
-    raise SampleFault(
-        f"an image must be a file's bytes, a Pillow image or a uint8 array (height, width, channels), "
-        f"got {type(image).__module__}.{type(image).__qualname__}"
-    )
+        raise unfit(image, "an image as uint8 of shape (height, width) or (height, width, 1, 3 or 4)")
+    raise unfit(image, "an image as a file's bytes, a Pillow image or a uint8 array (height, width, channels)")

@@ -24,6 +24,7 @@ from dataloading import (
     transcode_jpeg,
 )
 
+from .faults import unfit
 from .forms import form_of, gray, labels, natural, open_whole, resized, resized_labels
 from .pixels import is_jpeg, jpeg_orientation, open_pillow, other_orientation, read_jpeg, target_size, upright
 from .profiles import has_profile, in_srgb
@@ -95,10 +96,7 @@ def pixels_of(image: object, policy: ImagePolicy) -> Array:
         return _formed(image, policy)
     if isinstance(image, np.ndarray):
         return _from_array(image, policy)
-    raise SampleFault(
-        f"an image must be a file's bytes, a Pillow image or an array, "
-        f"got {type(image).__module__}.{type(image).__qualname__}"
-    )
+    raise unfit(image, "an image as a file's bytes, a Pillow image or an array")
 
 
 def _from_jpeg(data: bytes, policy: ImagePolicy) -> Array:
@@ -122,10 +120,7 @@ def _from_file(data: bytes, policy: ImagePolicy) -> Array:
 
 def _from_array(image: Array, policy: ImagePolicy) -> Array:
     if image.dtype not in (np.uint8, np.uint16) or image.ndim not in (2, 3) or 0 in image.shape:
-        raise SampleFault(
-            f"an image array must be uint8 or uint16 of shape (height, width) or (height, width, channels), got "
-            f"{image.dtype} of shape {image.shape}"
-        )
+        raise unfit(image, "an image as uint8 or uint16 of shape (height, width) or (height, width, channels)")
     pixels = image[:, :, 0] if image.ndim == 3 and image.shape[2] == 1 else image
     if policy.channels != "gray" or (pixels.ndim == 2 and pixels.dtype == np.uint8):
         return np.ascontiguousarray(pixels)
@@ -252,10 +247,7 @@ def _labels_of(image: object, field: MaskField, policy: ImagePolicy) -> Array:
             f"expected a label map as a {field.dtype} array of shape (height, width), got {image.dtype} of shape "
             f"{image.shape}; convert it first, nothing is cast silently"
         )
-    raise SampleFault(
-        f"a label map must be a file's bytes, a Pillow image or an array, "
-        f"got {type(image).__module__}.{type(image).__qualname__}"
-    )
+    raise unfit(image, "a label map as a file's bytes, a Pillow image or an array")
 
 
 def _check_form(pixels: Array, field: ImageField, policy: ImagePolicy) -> None:

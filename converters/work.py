@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from dataloading import EncodedImage, Field, ImageField, MaskField, UsageError
 
+from .faults import raised
 from .policy import ImagePolicy
 from .sources.base import SampleFault, Source
 
@@ -83,7 +84,7 @@ class Work:
         except MemoryError:
             fault = "not enough memory for it"
         except Exception as error:  # sources run the user's code; whatever it raises is this sample's fault
-            fault = f"{type(error).__name__}: {error}"
+            fault = raised(error)
         return (self._placeholder and self.replace(index, values, fault)) or Outcome(fault=fault)
 
     def replace(self, index: int, values: Mapping[str, Any], fault: str) -> Outcome | None:

@@ -68,10 +68,11 @@ if TYPE_CHECKING:
     from .loader import Loader
     from .machine import num_cores
     from .mixture import Mixture
+    from .pagecache.clients import StoreClient
     from .quality import ShuffleQuality, WindowQuality
     from .selection import compare_windows
     from .stored import decode_image
-    from .words import counted, did_you_mean
+    from .words import counted, describe, did_you_mean
 
 # Public name -> module that defines it. One line here and one above makes a name public.
 _HOME = {
@@ -108,6 +109,7 @@ _HOME = {
     "Problem": "format",
     "RasterField": "format",
     "Reader": "format",
+    "StoreClient": "pagecache.clients",
     "Shard": "format",
     "TextField": "format",
     "TorchTensorField": "format",
@@ -118,6 +120,7 @@ _HOME = {
     "check_all_named": "files",
     "counted": "words",
     "decode_image": "stored",
+    "describe": "words",
     "did_you_mean": "words",
     "label_field": "dataset",
     "manifest_path": "format",
@@ -167,6 +170,7 @@ __all__ = [
     "ShuffleQuality",
     "StateError",
     "StorageError",
+    "StoreClient",
     "TextField",
     "TorchTensorField",
     "TransformError",
@@ -183,6 +187,7 @@ __all__ = [
     "counted",
     "decode_image",
     "decode_jpeg",
+    "describe",
     "did_you_mean",
     "encode_jpeg",
     "is_manifest",

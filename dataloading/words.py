@@ -1,4 +1,4 @@
-"""Words that messages share: counts with their noun in the right number, and the nearest right spelling.
+"""Words that messages share: counts with their noun, what a value is, and the nearest right spelling.
 
 Imports nothing of the project and nothing heavy, so that the command line can use it.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["counted", "did_you_mean"]
+__all__ = ["counted", "describe", "did_you_mean"]
 
 
 def counted(count: int, noun: str) -> str:
@@ -35,6 +35,35 @@ def _plural(noun: str) -> str:
     if noun.endswith("y") and noun[-2:-1] not in "aeiou":
         return noun[:-1] + "ies"
     return noun + "s"
+
+
+def describe(value: object) -> str:
+    """Return what a value is: arrays by dtype and shape, everything else by type and value, shortened.
+
+    Parameters
+    ----------
+    value : any
+        A value that did not fit.
+
+    Examples
+    --------
+    >>> describe("cat"), describe(None), describe(2.5)
+    ("str 'cat'", 'None', 'float 2.5')
+    """
+    if value is None:
+        return "None"
+    kind, dtype, shape = type(value).__name__, getattr(value, "dtype", None), getattr(value, "shape", None)
+    if dtype is not None and shape is not None:
+        if kind == "ndarray":
+            return f"{'an' if str(dtype)[0] in 'aeio' else 'a'} {dtype} array of shape {shape}"
+        if type(value).__module__ == "numpy":
+            return f"{dtype} {value}"
+        return f"a {kind} of dtype {dtype} and shape {tuple(shape)}"
+    try:
+        text = repr(value)
+    except Exception:  # a class of the user's, or a number of more digits than Python writes out
+        return kind
+    return f"{kind} {text if len(text) <= 40 else text[:37] + '...'}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

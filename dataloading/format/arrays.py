@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dataloading.errors import FormatError, UsageError
+from dataloading.words import describe
 
-from .base import Bytes, Field, Head, as_array, describe
+from .base import Bytes, Field, Head, as_array
 from .layout import ARGUMENTS_BYTES
 
 __all__ = ["NDArrayField", "TorchTensorField", "plain_dtype"]

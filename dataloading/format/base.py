@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dataloading.errors import FormatError, UsageError
+from dataloading.words import describe
 
-__all__ = ["Bytes", "Field", "Head", "as_array", "as_bytes", "describe", "is_ours", "kind_arguments", "kind_of"]
+__all__ = ["Bytes", "Field", "Head", "as_array", "as_bytes", "is_ours", "kind_arguments", "kind_of"]
 
 Bytes: TypeAlias = "npt.NDArray[np.uint8]"
 Head: TypeAlias = "tuple[int | float, ...]"
@@ -119,18 +120,6 @@ class Field(abc.ABC):
         return f"{type(self).__name__}()"
 
 
-def describe(value: object) -> str:
-    """Return what a value is, in the words of an error message."""
-    if isinstance(value, np.ndarray):
-        return f"a {value.dtype} array of shape {value.shape}"
-    kind = type(value).__name__
-    shape = getattr(value, "shape", None)
-    if shape is not None:
-        return f"a {kind} of dtype {getattr(value, 'dtype', '?')} and shape {tuple(shape)}"
-    text = repr(value)
-    return f"{kind} {text if len(text) <= 40 else text[:37] + '...'}"
-
-
 def as_bytes(value: object) -> Bytes:
     """Return a bytes-like object or one-dimensional uint8 array as the latter.
 
@@ -162,7 +151,7 @@ def as_array(value: object, wanted: str) -> npt.NDArray[np.generic]:
         try:
             value = value.detach().cpu().numpy()
         except TypeError as error:
-            raise UsageError(f"expected {wanted}, got {describe(value)}: {error}") from error
+            raise UsageError(f"expected {wanted}, got {describe(value)}: {str(error).rstrip('.')}") from error
     if not isinstance(value, np.ndarray):
         raise UsageError(f"expected {wanted}, got {describe(value)}")
     return value

@@ -14,12 +14,18 @@ import numpy as np
 import numpy.typing as npt
 
 from dataloading.errors import FormatError, UsageError
+from dataloading.words import describe
 
-from .base import Bytes, Field, Head, as_bytes, describe, kind_arguments
+from .base import Bytes, Field, Head, as_bytes, kind_arguments
 
 __all__ = ["BytesField", "CustomField", "Field", "FloatField", "IntField", "JSONField", "TextField"]
 
 BYTES_RECORD = np.dtype([("ptr", "<u8"), ("size", "<u8")])
+
+
+def _shown(number: int) -> str:
+    # Python refuses to write out numbers of thousands of digits.
+    return str(number) if number.bit_length() <= 128 else f"of {number.bit_length()} bits"
 
 
 class FloatField(Field):
@@ -51,7 +57,7 @@ class FloatField(Field):
         except OverflowError:
             number = math.inf
         if number != scalar:
-            raise UsageError(f"the integer {scalar} has no exact float64; store it in an IntField")
+            raise UsageError(f"the integer {_shown(scalar)} has no exact float64; store it in an IntField")
         return (number,), None
 
     def entry(self, head: Head, pointer: int, size: int) -> object:
@@ -82,12 +88,14 @@ class IntField(Field):
 
     def encode(self, value: object) -> tuple[Head, Bytes | None]:
         """See :meth:`Field.encode`; accepts whatever Python itself takes as an index, not floats."""
+        if isinstance(value, (np.bool_, np.ndarray)) and value.dtype == bool and value.ndim == 0:
+            value = bool(value)  # as Python's own
         try:
             number = operator.index(value)  # type: ignore[arg-type]
         except TypeError:
             raise UsageError(f"expected a whole number, got {describe(value)}") from None
         if not -(1 << 63) <= number < 1 << 63:
-            raise UsageError(f"the integer {number} does not fit 64 bits")
+            raise UsageError(f"the integer {_shown(number)} does not fit 64 bits")
         return (number,), None
 
     def entry(self, head: Head, pointer: int, size: int) -> object:

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dataloading.errors import UsageError
+from dataloading.words import describe
 
-from .base import Bytes, Field, Head, as_bytes, describe, kind_arguments
+from .base import Bytes, Field, Head, as_bytes, kind_arguments
 from .png import can_be_png, check_png_header
 
 __all__ = ["MODE_JPEG", "MODE_PNG", "MODE_RAW", "EncodedImage", "ImageField", "MaskField", "RasterField"]

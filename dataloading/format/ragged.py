@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dataloading.errors import FormatError, UsageError
+from dataloading.words import describe
 
 from .arrays import plain_dtype
-from .base import Bytes, Head, as_array, describe, kind_arguments
+from .base import Bytes, Head, as_array, kind_arguments
 from .fields import BytesField
 
 __all__ = ["VarArrayField"]

@@ -225,9 +225,9 @@ def test_python_images_are_taken_as_they_are() -> None:
     np.testing.assert_array_equal(decode_image(ImagePolicy().store(many, 0, RasterField(7, "uint16"))[0]), many)
     with pytest.raises(SampleFault, match=r"it has 1 channel of uint8, its field 1 channel of uint16"):
         ImagePolicy().store(L, 0, RasterField(1, "uint16"))
-    with pytest.raises(SampleFault, match=r"uint8 or uint16 of shape .*, got float32"):
+    with pytest.raises(SampleFault, match=r"uint8 or uint16 of shape .*, got a float32 array"):
         ImagePolicy().store(np.zeros((3, 4), np.float32), 0, RasterField())
-    with pytest.raises(SampleFault, match=r"got builtins\.int"):
+    with pytest.raises(SampleFault, match=r"got int \d"):
         ImagePolicy().store(3, 0, RasterField())
     with pytest.raises(SampleFault, match="no agreed way from 7 channels of uint16 to gray"):
         GRAY.store(many, 0, RasterField())
@@ -286,7 +286,7 @@ def test_masks_of_16_bits_need_a_field_of_16_bits_where_their_numbers_do() -> No
         (b"nothing", "not an image"),
         (np.zeros((3, 4), np.int64), "a uint8 array .*, got int64"),
         (np.zeros((3, 4, 3), np.uint8), r"\(3, 4, 3\)"),
-        (7, r"builtins\.int"),
+        (7, r"got int 7"),
     ],
 )
 def test_what_is_no_label_map_is_a_fault_with_its_reason(value: object, reason: str) -> None:
@@ -434,10 +434,10 @@ def test_a_value_that_does_not_fit_names_sample_field_expected_and_got(tmp_path:
         (
             "boxes",
             np.zeros((2, 4), np.int64),
-            r"float64 array of shape \(None, 4\), got a int64 array of shape \(2, 4\)",
+            r"float64 array of shape \(None, 4\), got an int64 array of shape \(2, 4\)",
         ),
         ("mask", np.zeros((6, 8), np.int64), "a uint8 array .* got int64"),
-        ("image", 3, r"got builtins\.int"),
+        ("image", 3, r"got int 3"),
     ):
         samples = [good, {**good, name: value}]
         with pytest.raises(ConvertError, match=rf"sample 1 .*field '{name}': .*{reason}"):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import converters
 from converters.dataset import by_name
+from converters.faults import raised
 from converters.sources.base import SampleFault
 from dataloading import (
     BytesField,
@@ -107,8 +111,10 @@ def test_shapes_of_samples(sample: Any, names: tuple[str, ...], expected: Any) -
         ((1, 2, "x"), r"tuple of 2 values.*got 3 \(int, int, str\)"),
         ({"a": 1, "c": 2}, r"keys \['a', 'b'\].*\['a', 'c'\]"),
         ({"a": 1, "b": 2, "c": 3}, "keys"),
-        (7, "tuple or dict.*got int"),
-        (None, "got NoneType"),
+        (7, "tuple or dict.*got int 7"),
+        ("ab", "got str 'ab'"),
+        (np.arange(2), "got an int64 array of shape"),
+        (None, "got None"),
     ],
 )
 def test_samples_that_do_not_fit_are_described(sample: Any, got: str) -> None:
@@ -137,7 +143,11 @@ def test_an_exception_in_the_dataset_is_told_with_its_sample(tmp_path: Path) -> 
         def __getitem__(self, index: int) -> Any:
             return (1 // (index - 2),)
 
-    with pytest.raises(ConvertError, match=r"sample 2 \(Broken\[2\]\): ZeroDivisionError"):
+    line = Broken.__getitem__.__code__.co_firstlineno + 1
+    with pytest.raises(
+        ConvertError, match=rf"sample 2 \(Broken\[2\]\): ZeroDivisionError: .* \(test_dataset\.py, line {line}\)\. .*"
+        r'on_error="skip"'
+    ):  # fmt: skip
         write(Broken(), tmp_path / "o.beton", {"label": IntField()})
 
 
@@ -272,6 +282,214 @@ def test_hugging_face_datasets_keep_their_jpegs_and_class_names(tmp_path: Path, 
 def test_a_hugging_face_dataset_with_a_transform_gives_what_the_transform_gives(tmp_path: Path) -> None:
     dataset = hugging_face()
     dataset.set_transform(lambda batch: {"label": [label + 10 for label in batch["label"]]})
-    write(dataset, tmp_path / "o.beton", {"label": IntField()})
+    with pytest.raises(ConvertError, match=r"the label 10 has no class name \(2 names: 0 to 1\)"):
+        write(dataset, tmp_path / "o.beton", {"label": IntField()})
+    write(dataset, tmp_path / "o.beton", {"label": IntField()}, class_names=[])
     with Reader(tmp_path / "o.beton") as reader:
         assert reader.column("label").tolist() == [10, 11, 10]
+
+
+class Silent:
+    """Raises what has no text."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> Any:
+        raise StopIteration
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_an_exception_without_words_is_named_with_its_line(tmp_path: Path, num_workers: int) -> None:
+    line = Silent.__getitem__.__code__.co_firstlineno + 1
+    with pytest.raises(
+        ConvertError, match=rf"sample 0 \(Silent\[0\]\): StopIteration \(test_dataset\.py, line {line}\)"
+    ):
+        write(Silent(), tmp_path / "o.beton", {"label": IntField()}, num_workers=num_workers)
+
+
+def test_a_line_of_an_installed_package_is_none_of_the_users() -> None:
+    try:
+        np.zeros(3).reshape(2, 2)
+    except ValueError as error:
+        assert re.fullmatch(r"ValueError: cannot reshape .* \(test_dataset\.py, line \d+\)", raised(error))
+    try:
+        exec(compile("1 / 0", "<made up>", "exec"), {})
+    except ZeroDivisionError as error:
+        error.__traceback__ = error.__traceback__.tb_next  # type: ignore[union-attr]
+        assert raised(error) == "ZeroDivisionError: division by zero"
+
+
+class Named(NamedTuple):
+    label: int
+    image: Any
+
+
+def test_a_named_tuple_goes_by_its_names(tmp_path: Path) -> None:
+    data = encoded(photo(8, 6), "JPEG")
+    write([Named(label=7, image=data)], tmp_path / "o.beton")
+    with Reader(tmp_path / "o.beton") as reader:
+        assert reader.value("label", 0) == 7
+    assert by_name(Named(1, 2), ("a", "b")) == {"a": 1, "b": 2}, "other names: by their order, as any tuple"
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        (True, 1), (np.bool_(True), 1), (np.array(True), 1), (np.int64(-3), -3), (np.uint8(200), 200), (2**40, 2**40),
+        (-(2**63), -(2**63)), (np.array(5), 5),
+    ],
+)  # fmt: skip
+def test_whole_numbers_of_every_kind_are_labels(tmp_path: Path, value: Any, number: int) -> None:
+    write([(value,)], tmp_path / "o.beton", {"label": IntField()})
+    with Reader(tmp_path / "o.beton") as reader:
+        assert reader.value("label", 0) == number
+
+
+@pytest.mark.parametrize(
+    ("value", "got"),
+    [
+        ("cat", "got str 'cat'"),
+        (1.0, r"got float 1\.0"),
+        (np.float32(2), r"got float32 2\.0"),
+        (None, "got None"),
+        ([3], r"got list \[3\]"),
+        (np.array([3]), r"got an int64 array of shape \(1,\)"),
+        (2**63, "the integer 9223372036854775808 does not fit 64 bits"),
+        (1 << 200, r"the integer of 201 bits does not fit 64 bits"),
+    ],
+)
+def test_other_labels_are_told_exactly(tmp_path: Path, value: Any, got: str) -> None:
+    with pytest.raises(ConvertError, match=rf"sample 0 \(list\[0\]\): field 'label': .*{got}"):
+        write([(value,)], tmp_path / "o.beton", {"label": IntField()})
+    assert not list(tmp_path.iterdir())
+
+
+def test_tensors_that_are_no_arrays_and_images_in_channels_first_say_so(tmp_path: Path) -> None:
+    import torch
+    from torchvision import tv_tensors
+
+    vector = {"v": TorchTensorField(torch.float32, (3, 3))}
+    cases: list[tuple[Any, Any, str]] = [
+        (torch.zeros(3, 3, dtype=torch.bfloat16), vector, r"a Tensor of dtype torch\.bfloat16 and shape \(3, 3\)"),
+        (torch.eye(3).to_sparse(), vector, r"Use Tensor\.to_dense\(\) first\. .*o\.beton was not written"),
+        (torch.zeros(3, 6, 8, dtype=torch.uint8), {"image": ImageField()}, r"transpose\(1, 2, 0\)"),
+        (tv_tensors.Image(torch.zeros(3, 6, 8, dtype=torch.uint8)), {"image": ImageField()}, "channels come last"),
+        (torch.rand(3, 6, 8), {"image": ImageField()}, "leave out a transform such as ToTensor"),
+        (io.BytesIO(b"abc"), {"image": ImageField()}, r"got BytesIO .*give what its read\(\) returns"),
+    ]
+    for value, fields, words in cases:
+        with pytest.raises(ConvertError, match=words):
+            write([(value,)], tmp_path / "o.beton", fields)
+    hwc = torch.arange(6 * 8 * 3, dtype=torch.uint8).reshape(6, 8, 3)
+    write([(hwc,)], tmp_path / "o.beton", {"image": ImageField()}, images=converters.ImagePolicy(mode="raw"))
+    with Reader(tmp_path / "o.beton") as reader:
+        assert bytes(reader.value("image", 0).data) == hwc.numpy().tobytes()
+
+
+@pytest.mark.parametrize(
+    "mode", ["1", "L", "P", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "HSV", "LA", "PA", "RGBX", "I;16"]
+)
+def test_pillow_images_of_every_mode_with_a_range_are_stored(tmp_path: Path, mode: str) -> None:
+    from PIL import Image
+
+    write([(Image.new(mode, (8, 6)),)], tmp_path / "o.beton", {"image": ImageField()})
+    with Reader(tmp_path / "o.beton") as reader:
+        assert (reader.value("image", 0).width, reader.value("image", 0).height) == (8, 6)
+
+
+@pytest.mark.parametrize("mode", ["I", "F"])
+def test_pillow_images_without_an_agreed_range_are_refused(tmp_path: Path, mode: str) -> None:
+    from PIL import Image
+
+    with pytest.raises(ConvertError, match=r"sample 0 .*no agreed range"):
+        write([(Image.new(mode, (8, 6)),)], tmp_path / "o.beton", {"image": ImageField()})
+
+
+def test_labels_without_a_name_are_refused_with_the_ways_out(tmp_path: Path) -> None:
+    fields = {"label": IntField()}
+    for bad in (2, -1):
+        with pytest.raises(
+            ConvertError,
+            match=rf"sample 1 .*field 'label': the label {bad} has no class name \(2 names: 0 to 1\).*=\[\]",
+        ):
+            write([0, bad], tmp_path / "o.beton", fields, class_names=["a", "b"])
+    write([0, 2], tmp_path / "o.beton", fields, class_names=["a", "b", "c"])
+    # Not the labels: another field of integers, and a dataset whose names are passed over.
+    other = {"label": IntField(), "year": IntField()}
+    write([(0, 1999)], tmp_path / "p.beton", other, class_names=["a"])
+    photos = Photos()
+    write(
+        [(image, label + 5) for image, label in map(photos.__getitem__, range(2))], tmp_path / "q.beton", class_names=[]
+    )
+    with Reader(tmp_path / "q.beton") as reader:
+        assert reader.extension is not None
+        assert reader.extension.class_names is None
+
+
+class OfTwo(Photos):
+    def __getitem__(self, index: int) -> Any:
+        return photo(20, 16, seed=index), index
+
+
+def test_the_datasets_own_names_must_cover_its_labels_or_be_left_out(tmp_path: Path) -> None:
+    with pytest.raises(ConvertError, match=r"sample 2 \(OfTwo\[2\]\): field 'label': the label 2 has no class name"):
+        write(OfTwo(), tmp_path / "o.beton")
+    assert write(OfTwo(), tmp_path / "o.beton", class_names=[]).num_samples == 6
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"num_workers": "2"}, "num_workers must be a whole number, 0 or more, got '2'"),
+        ({"num_workers": 1.5}, "num_workers must be a whole number"),
+        ({"limit": 2.5}, r"limit must be a whole number, 0 or more, got 2\.5"),
+        ({"limit": True}, "limit must be a whole number"),
+        ({"seed": -1}, "seed must be a whole number from 0"),
+        ({"seed": "x"}, "seed must be .* got 'x'"),
+        ({"page_size": 8e6}, r"page_size must be a power of two .* got 8000000\.0 bytes"),
+        ({"images": "raw"}, "images must be an ImagePolicy.*got str 'raw'"),
+        ({"class_names": "ab"}, "class_names must be a list of strings, got str 'ab'"),
+        ({"num_shard": 2}, "write has no option 'num_shard'. Did you mean 'num_shards'"),
+        ({"bogus": 1}, "write has no option 'bogus'. There are num_workers, "),
+    ],
+)
+def test_wrong_options_are_refused_before_any_work(tmp_path: Path, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        write([(1,)], tmp_path / "o.beton", {"label": IntField()}, **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_class_in_the_place_of_a_dataset_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"got the class Photos itself; make one: Photos\(\.\.\.\)"):
+        write(Photos, tmp_path / "o.beton")
+
+
+def test_subsets_and_concatenations_of_torch_travel_to_workers(tmp_path: Path) -> None:
+    from torch.utils.data import ConcatDataset, Subset
+
+    joined: Any = ConcatDataset([Subset(Photos(), np.array([3, 1])), Photos()])
+    write(joined, tmp_path / "o.beton", num_workers=1)
+    with Reader(tmp_path / "o.beton") as reader:
+        assert reader.column("label").tolist() == [1, 1, 0, 1, 0, 1, 0, 1]
+
+
+class Holding(Photos):
+    """Holds what cannot be sent to another process."""
+
+    def __init__(self, what: Any) -> None:
+        self.what = what
+
+
+def test_what_a_dataset_holds_that_cannot_travel_is_named(tmp_path: Path) -> None:
+    with open(__file__, encoding="utf-8") as file:
+        for what, words in ((file, "TextIOWrapper"), (threading.Lock(), "lock"), ((x for x in ""), "generator")):
+            with pytest.raises(UsageError, match=rf"cannot be sent to worker processes: .*{words}.*num_workers=0"):
+                write(Holding(what), tmp_path / "o.beton", num_workers=1)
+        assert write(Holding(file), tmp_path / "o.beton").num_samples == 6
+
+
+def test_a_value_larger_than_any_page_is_refused_with_sizes(tmp_path: Path) -> None:
+    with pytest.raises(ConvertError, match=r"9437184 bytes.*more than a page of 2097152; pass page_size=16777216"):
+        write([(bytes(9 << 20),)], tmp_path / "o.beton", {"b": BytesField()}, page_size=2 << 20)
+    assert not list(tmp_path.iterdir())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -139,11 +141,21 @@ def test_python_objects_are_taken_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("value", "got"),
     [
-        (np.zeros((4, 4, 3), np.float32), "float32 of shape"),
-        (np.zeros((3, 40, 50), np.uint8), r"uint8 of shape \(3, 40, 50\)"),
+        (np.zeros((4, 4, 3), np.float32), r"got a float32 array of shape \(4, 4, 3\); leave out .*ToTensor.*255"),
+        (
+            np.zeros((3, 40, 50), np.uint8),
+            r"a uint8 array of shape \(3, 40, 50\); channels come last: x.transpose\(1, 2, 0",
+        ),
+        (np.zeros((3, 40, 50), np.float64), r"ToTensor.*; channels come last"),
+        (np.zeros((40, 50, 3), np.int64), "got an int64 array of shape .*; nothing is cast silently"),
+        (np.zeros((2, 4, 5, 3), np.uint8), r"got a uint8 array of shape \(2, 4, 5, 3\)$"),
         (np.zeros((0, 4, 3), np.uint8), "no pixels"),
-        ("a/path.jpg", "builtins.str"),
-        (None, "NoneType"),
+        ("a/path.jpg", r"got str 'a/path.jpg'; a path is not read: give the file's bytes"),
+        (Path("a.jpg"), "a path is not read"),
+        (io.BytesIO(b"abc"), r"got BytesIO <.*; give what its read\(\) returns"),
+        ([[[1, 2, 3]]], r"got list \[\[\[1, 2, 3\]\]\]"),
+        (5, "got int 5"),
+        (None, "got None"),
     ],
 )
 def test_what_is_no_image_is_described(value: object, got: str) -> None:

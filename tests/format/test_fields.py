@@ -58,7 +58,7 @@ REFUSED = [
     (BytesField(), np.zeros((3, 1), np.uint8), r"\(3, 1\)"),
     (JSONField(), {1, 2}, "set"),
     (JSONField(), float("nan"), "JSON"),
-    (NDArrayField("float64", (3,)), np.arange(3), "a float64 array of shape .* got a int64 array"),
+    (NDArrayField("float64", (3,)), np.arange(3), "a float64 array of shape .* got an int64 array"),
     (NDArrayField("float32", (3,)), np.zeros(3), "float32 .* got a float64"),
     (NDArrayField("int64", (3,)), np.zeros(3), "int64 .* got a float64"),
     (NDArrayField("float32", (2, 3)), np.zeros((3, 2), np.float32), r"\(2, 3\), got .* \(3, 2\)"),
