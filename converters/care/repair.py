@@ -188,7 +188,7 @@ def repair(
     return RepairReport(
         source=source,
         path=target,
-        num_source_samples=sum(each.num_samples for each in [*surveys, *lost]),
+        num_source_samples=sum(each.num_samples for each in surveys) + sum(each.num_samples for each in lost),
         num_samples=sum(each.num_left for each in surveys),
         num_bytes=sum(os.stat(place).st_size for place in targets[: len(surveys)]),  # noqa: PTH116
         num_problems=sum(each.num_problems for each in surveys) + len(lost),

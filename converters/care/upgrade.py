@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from dataloading import (
     ConvertError,
@@ -176,7 +177,8 @@ def _count_images(donors: DonorSet) -> tuple[int, int]:
     for donor in donors.donors:
         for name in _images(donor):
             num_images += len(donor)
-            num_jpegs += int(np.count_nonzero(donor.reader.column(name)["mode"] == _JPEG))
+            records: npt.NDArray[Any] = donor.reader.column(name)
+            num_jpegs += int(np.count_nonzero(records["mode"] == _JPEG))
     return num_images, num_jpegs
 
 

@@ -176,6 +176,7 @@ class PartFolder:
         folder, name = os.path.split(path)
         self._path = path
         self._owner = os.getpid()
+        self._fd: int | None = None
         self.part, self._fd = _begin(folder or os.curdir, name, _create_folder)
 
     @classmethod

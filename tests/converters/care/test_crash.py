@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from converters.care import commands
+from converters.care.outputs import OutputSet
 from converters.care.split import split
-from dataloading import ConvertError, Manifest, UsageError
+from dataloading import ConvertError, Manifest, PartFolder, UsageError
 from tests.support.foreign import flip
 
 from .making import run, strange_files, write_file, write_set
@@ -264,3 +265,73 @@ def test_a_refused_run_leaves_what_a_killed_one_left(work: Path, monkeypatch: py
     with pytest.raises(ConvertError, match="is damaged"):
         run(commands.merge, *VERBS["merge"][2])
     assert left and strange_files(work / "out") == left
+
+
+@pytest.mark.parametrize("num_named", [1, 2])
+def test_parts_in_several_folders_are_finished_too_and_no_folder_keeps_litter(
+    num_named: int, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(work)
+    folders = [work / "out" / f"fold{index}" for index in range(3)]
+    for folder in folders:
+        folder.mkdir()
+    words = ["a.beton", "--folds", 3, "--out", "out/{name}/part.beton"]
+    killed(work, NAMING, num_named, ["split", *words])
+    assert all(strange_files(folder) for folder in folders)
+    again = run(commands.split, *words)
+    assert again.exit_code == 0 and f"({3 - num_named} of 3 had no name yet)" in again.stderr
+    assert sorted(tree(work / "out")) == [f"fold{index}/part.beton" for index in range(3)]
+    killed(work, READING, 20, ["split", *words, "--overwrite"])
+    assert run(commands.split, *words, "--overwrite").exit_code == 0
+    assert not any(strange_files(folder) for folder in folders)
+
+
+def fill(files: OutputSet, targets: list[str], text: str) -> None:
+    for target in targets:
+        Path(files.part(target)).write_text(text)
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, number: int, error: BaseException) -> None:
+    """Let the ``number``-th file that gets its name meet an error, once."""
+    real, calls = PartFolder.publish_file, 0
+
+    def publish_file(self: PartFolder, name: str, path: str, *, overwrite: bool) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            raise error
+        real(self, name, path, overwrite=overwrite)
+
+    monkeypatch.setattr(PartFolder, "publish_file", publish_file)
+
+
+def test_if_a_new_name_is_taken_at_the_last_moment_none_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    targets = [str(tmp_path / name) for name in "abc"]
+    failing(monkeypatch, 3, FileExistsError("c has appeared meanwhile"))
+    with OutputSet(targets, overwrite=False, inputs=[]) as files:
+        fill(files, targets, "new")
+        with pytest.raises(UsageError, match="c has appeared meanwhile"):
+            files.publish()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [OSError(5, "the disk fails"), KeyboardInterrupt()])
+def test_if_files_were_replaced_already_an_error_leaves_the_rest_to_the_next_run(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    targets = [str(tmp_path / name) for name in "abc"]
+    for target in targets[:2]:
+        Path(target).write_text("old")
+    options = {"overwrite": True, "inputs": [], "identity": {"what": "test"}}
+    failing(monkeypatch, 2, error)
+    with pytest.raises(type(error)), OutputSet(targets, **options) as files:  # type: ignore[arg-type]
+        fill(files, targets, "new")
+        files.publish()
+    assert [Path(target).read_text() for target in targets[:2]] == ["new", "old"] and not Path(targets[2]).exists()
+    with OutputSet(targets, **options) as files:  # type: ignore[arg-type]
+        assert files.is_done
+    assert [Path(target).read_text() for target in targets] == ["new"] * 3 and not strange_files(tmp_path)
+    with OutputSet(targets, **options) as files:  # type: ignore[arg-type]
+        assert not files.is_done, "that run is over; this is another one"
