@@ -316,8 +316,8 @@ class _Run:
         if values is None and on_error == "raise":
             self._is_sound = True
             raise ConvertError(
-                f"{self._describe(index)}: {fault}. {self._job.path} was not written; --on-error skip leaves such "
-                "samples out, --on-error placeholder puts gray images in their place"
+                f"{self._describe(index)}: {fault}. {self._job.path} was not written; --on-error skip "
+                '(on_error="skip") leaves such samples out, placeholder puts gray images in their place'
             )
         if fault:
             listed = report.skipped if values is None else report.replaced
