@@ -89,7 +89,9 @@ class ForeignSampler(Cursor):
     def __init__(
         self, sampler: Iterable[int], num_samples: int, *, batch_size: int, drop_last: bool, seed: int = 0
     ) -> None:
-        super().__init__(seed)
+        for name, value, low in (("batch_size", batch_size, 1), ("seed", seed, 0)):
+            at_least(name, value, low)
+        super().__init__(int(seed))
         self.sampler = sampler
         self.num_samples = num_samples
         self.batch_size = batch_size

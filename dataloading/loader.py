@@ -115,8 +115,8 @@ class Loader:
         The fields to deliver, by default all, in the file's order.
     on_error : {"raise", "skip", "replace"}
         A sample that does not decode, or on which a transform raises: end the iteration with an error that names
-        it; leave its row out; or put the next good sample of the batch in its row. Skipped and replaced ones
-        are listed in ``loader.errors``. The order of the rest never changes.
+        it; leave its row out; or put the next good sample of the batch in its row (a batch with none is an error).
+        Skipped and replaced ones are listed in ``loader.errors``. The order of the rest never changes.
     os_cache : bool
         False: keep pages of the files in bounded memory that the machine's ranks share, not in the system's cache.
     cache_dir : path, optional
@@ -204,10 +204,10 @@ class Loader:
         self.dataset = DatasetInfo(self._files)
         self._cursor: ShardSampler | ForeignSampler
         if sampler is not None:
-            if indices is not None or shuffle != "none" or weights is not None or mixture is not None:
-                raise UsageError(
-                    "sampler= decides the order by itself: leave out shuffle=, indices=, weights= and Mixture"
-                )
+            others = (indices, weights, num_draws, mixture)
+            if (shuffle, num_repeats) != ("none", 1) or any(each is not None for each in others):
+                also = "shuffle=, indices=, weights=, num_draws=, num_repeats= and Mixture"
+                raise UsageError(f"sampler= decides the order by itself: leave out {also}")
             self._cursor = ForeignSampler(
                 sampler, self._files.num_samples, batch_size=batch_size, drop_last=drop_last, seed=seed
             )

@@ -5,6 +5,7 @@ Knows the files' layout and no order: which pages come next is told.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
 from collections.abc import Sequence
@@ -66,12 +67,14 @@ class ReadAhead:
         if not hasattr(os, "posix_fadvise"):
             return
         for file, start, num_bytes in ranges:
-            os.posix_fadvise(self._descriptor(file), start, num_bytes, os.POSIX_FADV_WILLNEED)
+            with contextlib.suppress(OSError):  # a file that was removed or moved is still mapped, and read on demand
+                os.posix_fadvise(self._descriptor(file), start, num_bytes, os.POSIX_FADV_WILLNEED)
 
     def _descriptor(self, file: int) -> int:
         if self._open is None or self._open[0] != file:
             if self._close is not None:
                 self._close()
+                self._open = self._close = None
             descriptor = os.open(self._paths[file], os.O_RDONLY | os.O_CLOEXEC)
             self._open, self._close = (file, descriptor), weakref.finalize(self, os.close, descriptor)
         return self._open[1]

@@ -48,6 +48,8 @@ def restore(state: Mapping[str, Any], cursor: ShardSampler | ForeignSampler, dat
         The state belongs to other data, another seed or another order; both values are shown.
     """
     mine = save(cursor, dataset)
+    if not isinstance(state, Mapping):
+        raise StateError(f"not a state of this loader: got {type(state).__name__}, expected what state_dict() gave")
     missing = set(mine) - set(state)
     if missing:
         raise StateError(f"not a state of this loader: {', '.join(sorted(missing))} missing, got {sorted(state)}")

@@ -129,6 +129,8 @@ def _choose_fields(files: FileSet, fields: Sequence[str] | None) -> tuple[str, .
     known = tuple(files.fields)
     if fields is None:
         return known
+    if isinstance(fields, str):
+        raise UsageError(f"fields={fields!r} must be a list of names: write fields=[{fields!r}]")
     for name in fields:
         if name not in known:
             raise UsageError(unknown_field(name, known, files.path))
@@ -136,6 +138,10 @@ def _choose_fields(files: FileSet, fields: Sequence[str] | None) -> tuple[str, .
 
 
 def _check_transforms(files: FileSet, transforms: Mapping[str, Sequence[Any]], names: tuple[str, ...]) -> None:
+    if not isinstance(transforms, Mapping):
+        raise UsageError(
+            f"transforms= must say whose they are, as in transforms={{'image': [...]}}, got {type(transforms).__name__}"
+        )
     for name, given in transforms.items():
         if name not in names:
             raise UsageError(unknown_field(name, names, files.path))

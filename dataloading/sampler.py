@@ -360,6 +360,9 @@ class ShardSampler(Cursor):
             *past, last = history.split()
             legs = [(int(nodes), int(end)) for nodes, end in (leg.split(":") for leg in past)]
             num_nodes = int(last)
+            ends = [end for _, end in legs]
+            if min([num_nodes, *(nodes for nodes, _ in legs)]) < 1 or ends != sorted({*ends} - {0}):
+                raise ValueError
         except ValueError:
             raise StateError(f"the state's nodes={history!r} is not of the form '2:480 3'") from None
         if num_nodes != self.num_nodes and consumed > (legs[-1][1] if legs else 0):

@@ -16,6 +16,8 @@ __all__ = ["balanced_weights", "checked_indices", "checked_weights", "chosen_by"
 
 Indices = npt.NDArray[np.int64]
 
+_MAX_EXPONENT = 512
+
 
 def checked_indices(indices: Iterable[int] | Indices, num_samples: int) -> Indices:
     """Copy a list of sample indices, read-only.
@@ -60,7 +62,10 @@ def checked_weights(
         if labels is None:
             raise UsageError("weights='balanced' needs an integer label field")
         return "balanced"
-    given = np.array(weights, np.float64)  # a copy: the caller may change theirs
+    try:
+        given = np.array(weights, np.float64)  # a copy: the caller may change theirs
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"weights= must be numbers, one for each sample, or 'balanced': {error}") from error
     if given.shape != (num_samples,):
         raise UsageError(
             f"weights= must hold one number for each of the {num_samples} samples of the dataset, "
@@ -69,6 +74,10 @@ def checked_weights(
     bad = np.flatnonzero(~(np.isfinite(given) & (given >= 0)))
     if len(bad):
         raise UsageError(f"weights[{bad[0]}]={given[bad[0]]} must be finite and not negative")
+    exponent = int(np.frexp(given.max(initial=0.0))[1])
+    if abs(exponent) > _MAX_EXPONENT:
+        # Sums of them, or quotients by them, would overflow. A power of two changes no draw.
+        given = np.ldexp(given, -exponent)
     given.flags.writeable = False
     return given
 
@@ -95,7 +104,7 @@ def chosen_by(predicate: Callable[[Any], Any], values: npt.NDArray[Any]) -> npt.
     """
     try:
         answer = predicate(values)
-    except (TypeError, ValueError):  # "unhashable", "truth value is ambiguous": a mistake of its own comes up below
+    except Exception:  # "unhashable", "truth value is ambiguous", "no attribute": a mistake of its own comes up below
         answer = None
     if isinstance(answer, np.ndarray) and answer.shape == values.shape and answer.dtype == np.bool_:
         return answer

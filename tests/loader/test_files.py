@@ -458,3 +458,21 @@ def test_two_files_of_ten_million_samples_start_without_a_list_of_them(tmp_path)
         tracemalloc.stop()
         assert len(batch["label"]) == 256
         assert peak < 8 << 20  # a list of all samples would take 160 MB
+
+
+def test_files_that_are_removed_while_they_are_read_are_read_to_their_end(tmp_path):
+    paths = [tmp_path / f"{k}.beton" for k in range(3)]
+    pixels = [image for k, path in enumerate(paths) for image in write_images(path, 20, seed=k, mode="raw")]
+    options = {"shuffle": "pages", "window_pages": 1, "num_workers": 1, "prefetch_batches": 1}
+    loader = Loader(paths, batch_size=4, transforms={"image": [T.CenterCrop(16)]}, **options)
+    for epoch in range(2):
+        seen = []
+        for batch in loader:
+            for path in paths:
+                path.unlink(missing_ok=True)
+            for row, index in enumerate(batch.indices.tolist()):
+                top, left = (round((side - 16) / 2) for side in pixels[index].shape[:2])
+                expected = pixels[index][top : top + 16, left : left + 16].transpose(2, 0, 1)
+                np.testing.assert_array_equal(batch["image"][row].numpy(), expected)
+                seen.append(index)
+        assert sorted(seen) == list(range(60)), epoch

@@ -117,7 +117,12 @@ def test_an_image_too_small_for_its_crop_is_named(tmp_path):
         ({"memory_format": "nhwc"}, "memory_format='nhwc'"),
         ({"transforms": {"imgae": []}}, "did you mean 'image'"),
         ({"transforms": {"image": T.CenterCrop(8)}}, "must be a list"),
+        ({"transforms": [T.CenterCrop(8)]}, "transforms= must say whose they are, as in .* got list"),
+        ({"fields": "image"}, r"write fields=\['image'\]"),
         ({"sampler": range(3), "shuffle": "global"}, "sampler="),
+        ({"sampler": range(3), "num_draws": 2}, "sampler=.*leave out .*num_draws="),
+        ({"sampler": range(3), "num_repeats": 2}, "sampler=.*leave out .*num_repeats="),
+        ({"sampler": range(3), "batch_size": 0}, "batch_size=0"),
         ({"prefetch_batches": 0}, "prefetch_batches=0"),
     ],
 )

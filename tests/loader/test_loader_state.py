@@ -74,3 +74,12 @@ def test_a_state_of_other_data_is_refused(labels_file, tmp_path):
         Loader(write_labels(tmp_path / "other.beton", 99), batch_size=5).load_state_dict(state)
     with pytest.raises(StateError, match="not a state"):
         Loader(labels_file, batch_size=5).load_state_dict({"epoch": 3})
+    with pytest.raises(StateError, match="got NoneType, expected what state_dict"):
+        Loader(labels_file, batch_size=5).load_state_dict(None)
+
+
+@pytest.mark.parametrize("nodes", ["x", "", "0", "0:10 1", "2:10 -1", "2:20 3:10 1", "2:0 1"])
+def test_a_state_whose_nodes_cannot_be_is_refused(labels_file, nodes):
+    loader = Loader(labels_file, batch_size=5, shuffle="pages")
+    with pytest.raises(StateError, match="is not of the form '2:480 3'"):
+        loader.load_state_dict({**loader.state_dict(), "consumed": 30, "nodes": nodes})

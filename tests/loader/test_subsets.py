@@ -52,6 +52,9 @@ def test_a_predicate_may_take_one_value_or_all(classes_file):
     loader = Loader(classes_file, batch_size=7, num_workers=1)
     assert order(loader.filter(lambda label: label in {2, 4})) == [*range(20, 30), *range(40, 50)]
     assert order(loader.filter(np.vectorize(lambda label: label == 3))) == list(range(30, 40))
+    assert order(loader.filter(lambda label: label.bit_length() > 3)) == list(
+        range(80, 120)
+    )  # an array has no such thing
     with pytest.raises(ZeroDivisionError):
         loader.filter(lambda label: label // 0 if isinstance(label, int) else None)
 
@@ -287,3 +290,22 @@ def test_a_checkpoint_of_torch_saves_and_loads_the_place(classes_file, tmp_path)
     fresh = Loader(classes_file, **options)
     dcp.load({"loader": fresh, "weight": torch.zeros(2)}, checkpoint_id=tmp_path / "ckpt", no_dist=True)
     assert order(fresh) == want[36:]
+
+
+@pytest.mark.parametrize("scale", [1e-310, 1e300, 1.7e308 / 3])
+def test_weights_of_any_size_draw_as_those_in_proportion(classes_file, scale):
+    weights = np.tile([1.0, 2.0, 0.0], 40)
+    for replacement in (True, False):
+        options = {"batch_size": 7, "num_workers": 1, "replacement": replacement}
+        plain = order(Loader(classes_file, weights=weights, **options))
+        scaled = order(Loader(classes_file, weights=weights * scale, **options))
+        if scale > 1:
+            assert scaled == plain
+        assert len(set(scaled)) > 30
+        assert scaled != sorted(scaled)
+
+
+def test_weights_that_are_no_numbers_are_refused(classes_file):
+    for weights in (["a"] * 120, [None] * 119 + [[1]]):
+        with pytest.raises(UsageError, match="weights= must be numbers, one for each sample, or 'balanced'"):
+            Loader(classes_file, batch_size=7, weights=weights)
