@@ -6,30 +6,35 @@ store then has, and visible there only when it is whole. Knows files and URLs, n
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import dataclasses
+import hashlib
 import os
 import struct
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import xxhash
 
-from dataloading import ConvertError, Reader, UsageError
+from dataloading import ConvertError, Reader, StoreClient, UsageError
 
 from .options import Options
 from .sources.opening import is_url, normalised
+from .uploads import abort_left, upload_to_s3
 
 __all__ = ["Place", "Store", "check_target", "is_url", "normalised", "place_of"]
 
 NUM_TRIES = 5
 _FIRST_PAUSE_SECONDS = 0.5
-_COMPARED_BYTES, _NUM_COMPARED = 1 << 16, 16
+_COMPARED_BYTES, _NUM_COMPARED = 1 << 20, 16
 # Stores in which an object appears when its upload is complete; elsewhere a rename does that.
 _ATOMIC = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory"})
+_S3 = frozenset({"s3", "s3a"})
+_READ_ONLY = {"http": "", "https": "", "hf": "; write a file and `hf upload` it"}
 # Where a file says how long its head is and where its description lies, see docs/format.md.
 _HEAD = struct.Struct("<HHIQQ")
 _DESCRIPTOR_BYTES, _LOCATOR_BYTES = 1041, 64
@@ -103,13 +108,19 @@ def check_target(path: str, options: Options) -> None:
     """
     place = place_of(path, options)
     if place.is_remote:
-        if not (options.overwrite or options.resume) and Store(place.path).size() is not None:
+        protocol = place.path.partition("://")[0]
+        if protocol in _READ_ONLY:
+            raise UsageError(f"{path}: {protocol}:// can be read, not written{_READ_ONLY[protocol]}")
+        store = Store(place.path)
+        store.check_bucket()
+        if not (options.overwrite or options.resume) and store.size() is not None:
             raise UsageError(f"{path} exists; --overwrite (overwrite=True) replaces it when the new file is complete")
         if not (options.overwrite or options.resume) and os.path.exists(place.local):  # noqa: PTH110
             raise UsageError(
                 f"{path} is converted but was not uploaded (it is {place.local}): --resume uploads it, --overwrite "
                 "starts anew"
             )
+        store.clear(place.local)
         return
     if os.path.isdir(place.local):  # noqa: PTH112
         raise UsageError(f"{path} is a folder; name the file to write, such as {os.path.join(path, 'train.beton')}")  # noqa: PTH118
@@ -148,7 +159,12 @@ class Store:
         try:
             import fsspec
 
-            self._system, self._key = fsspec.url_to_fs(url, skip_instance_cache=False)
+            self._is_s3 = url.partition("://")[0] in _S3
+            if self._is_s3:
+                client = StoreClient(url, shared=True)  # which tries once: the tries are counted here
+                self._system, self._key = client.filesystem, client.target
+            else:
+                self._system, self._key = fsspec.url_to_fs(url, skip_instance_cache=False)
         except (ImportError, ValueError) as error:
             raise UsageError(f'{url} cannot be written: {error}. pip install "beton[remote]" serves s3') from error
 
@@ -182,6 +198,23 @@ class Store:
         """Store a small object in one step."""
         self._patiently("written", lambda: self._system.pipe_file(self._key, data))
 
+    def check_bucket(self) -> None:
+        """Refuse a bucket that is not there, as far as the store tells, before anything is converted for it."""
+        if self._is_s3:
+            bucket = self._key.partition("/")[0]
+            try:
+                self._patiently("looked up", lambda: self._system.call_s3("head_bucket", Bucket=bucket))
+            except ConvertError as error:
+                if isinstance(error.__cause__, FileNotFoundError):
+                    raise UsageError(f"{self.url}: there is no bucket '{bucket}'") from error
+                if not isinstance(error.__cause__, PermissionError):  # writing may be allowed, and asking not
+                    raise
+
+    def clear(self, path: str) -> None:
+        """Take away what an upload of this local file that was cut off has left in the store."""
+        if self._is_s3:
+            abort_left(self._system, self.url, path, self._patiently)
+
     def upload(self, path: str) -> None:
         """Store a file and compare the object with it; large files go in parts.
 
@@ -200,30 +233,67 @@ class Store:
         hidden = self._key if names & _ATOMIC else f"{self._key}.part"
 
         def put() -> None:
-            self._system.put_file(path, hidden)
+            try:
+                self._system.put_file(path, hidden)
+            except BaseException:
+                if hidden != self._key:
+                    with contextlib.suppress(Exception):
+                        self._system.rm_file(hidden)
+                raise
             if hidden != self._key:
                 self._system.mv(hidden, self._key)
 
-        self._patiently("written", put)
-        self._compare(path)
+        expected = ""
+        if self._is_s3:
+            expected = upload_to_s3(self._system, self._key, self.url, path, self._patiently)
+        else:
+            self._patiently("written", put)
+        try:
+            self._compare(path, expected)
+        except ConvertError:
+            with contextlib.suppress(Exception):  # it must not pass for the file
+                self._system.rm_file(self._key)
+            raise
 
-    def _compare(self, path: str) -> None:
-        expected = os.stat(path).st_size  # noqa: PTH116
+    def _compare(self, path: str, etag: str) -> None:
+        size = os.stat(path).st_size  # noqa: PTH116
         found = self.size()
-        if found != expected:
-            raise ConvertError(
-                f"{self.url} has {found} bytes after the upload of {expected}; upload it again (--resume)"
-            )
-        last = max(0, expected - _COMPARED_BYTES)
+        if found != size:
+            raise ConvertError(f"{self.url} has {found} bytes after the upload of {size}; upload it again (--resume)")
+        whole = self._is_whole(path, etag)
+        if whole:
+            return
+        last = max(0, size - _COMPARED_BYTES)
+        starts: Sequence[int] = range(0, size, _COMPARED_BYTES)  # it tells another: by its own rules, or rightly
+        if whole is None:  # the store tells no checksum
+            starts = sorted({last * step // (_NUM_COMPARED - 1) for step in range(_NUM_COMPARED)})
         with open(path, "rb") as file:
-            for start in sorted({last * step // (_NUM_COMPARED - 1) for step in range(_NUM_COMPARED)}):
+            for start in starts:
                 file.seek(start)
                 mine = file.read(_COMPARED_BYTES)
                 if self.read(start, len(mine)) != mine:
                     raise ConvertError(
-                        f"{self.url} does not hold what was uploaded (bytes {start} and after differ); upload it again "
-                        "(--resume)"
+                        f"{self.url} does not hold what was uploaded (bytes {start} and after differ) and was removed; "
+                        "upload it again (--resume)"
                     )
+
+    def _is_whole(self, path: str, etag: str) -> bool | None:
+        """Tell by the store's own checksum whether it has all bytes of a file; None if it tells none."""
+        if self._is_s3:
+            bucket, _, name = self._key.partition("/")
+            head = self._patiently("looked up", lambda: self._system.call_s3("head_object", Bucket=bucket, Key=name))
+            if head["ETag"].strip('"') == etag:
+                return True
+            has_own_key = str(head.get("ServerSideEncryption", "")).startswith("aws:") or "SSECustomerAlgorithm" in head
+            return None if has_own_key else False
+        facts = self._patiently("looked up", lambda: self._system.info(self._key))
+        if facts.get("md5Hash") is None:  # Google's
+            return None
+        with open(path, "rb") as file:
+            digest = hashlib.md5(usedforsecurity=False)
+            while block := file.read(1 << 20):
+                digest.update(block)
+        return bool(base64.b64decode(facts["md5Hash"]) == digest.digest())
 
     @contextlib.contextmanager
     def reader(self) -> Iterator[Reader]:
@@ -247,12 +317,12 @@ class Store:
             with Reader(file.name) as reader:
                 yield reader
 
-    def _patiently(self, what: str, call: Callable[[], _T]) -> _T:
+    def _patiently(self, what: str, call: Callable[[], _T], wait: Callable[[float], object] = time.sleep) -> _T:
         pause = _FIRST_PAUSE_SECONDS
         for attempt in range(1, NUM_TRIES + 1):
             try:
                 return call()
-            except (PermissionError, NotImplementedError) as error:
+            except (PermissionError, NotImplementedError, FileNotFoundError) as error:
                 raise ConvertError(f"{self.url} cannot be {what}: {error or type(error).__name__}") from error
             except Exception as error:  # each store has exceptions of its own
                 if attempt == NUM_TRIES:
@@ -260,6 +330,6 @@ class Store:
                     raise ConvertError(
                         f"{self.url} cannot be {what}, {NUM_TRIES} tries failed; the last: {words}"
                     ) from error
-            time.sleep(pause)
+            wait(pause)
             pause *= 3
         raise AssertionError("the last try returns or raises")

@@ -1,7 +1,7 @@
 """NumPy arrays on disk: ``.npz`` archives and ``.npy`` files whose first axis counts the samples.
 
-Arrays are mapped into memory by every worker and never loaded whole; what an archive holds compressed is unpacked into
-a nameless temporary file first.
+Arrays are mapped into memory by every worker and never loaded whole, URLs after a copy (``copies.py``); what an
+archive holds compressed is unpacked into a nameless temporary file first.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ import numpy.typing as npt
 from dataloading import ConvertError, Field, FloatField, ImageField, IntField, NDArrayField, UsageError
 
 from .base import printable
+from .copies import fetched
 from .listing import expand
-from .opening import absolute, is_url, name_of
+from .opening import absolute, name_of
 from .spool import Spool
 
 __all__ = ["Arrays"]
@@ -88,16 +89,16 @@ class Arrays:
         names: Sequence[str] | None = None,
         class_names: Sequence[str] | None = None,
     ) -> None:
-        self._spools: list[Spool] = []
+        self._spools: list[Spool]
         self._name = name_of(paths[0])
         self._path = absolute(paths[0])
         stored: dict[str, _Stored] = {}
-        if any(map(is_url, paths)):
-            raise UsageError(f"{paths[0]}: arrays are mapped into memory, which a URL cannot be; download it first")
+        paths = expand(paths, (".npy",))
+        places, self._spools = fetched(paths)
         self.files: list[tuple[str, str]] = []
-        for path in expand(paths, (".npy",)):
+        for path, place in zip(paths, places, strict=True):
             self.files.append((name_of(path), absolute(path)))
-            for name, array in self._found(path).items():
+            for name, array in self._found(path, place).items():
                 if name in stored:
                     raise UsageError(f"{printable(path)}: there is an array '{name}' already")
                 stored[name] = array
@@ -150,28 +151,28 @@ class Arrays:
         """Return the file and the index."""
         return f"{printable(self._name)}[{index}]"
 
-    def _found(self, path: str) -> dict[str, _Stored]:
+    def _found(self, path: str, place: str) -> dict[str, _Stored]:
         try:
             if path.lower().endswith(".npz"):
-                with zipfile.ZipFile(path) as archive:
+                with zipfile.ZipFile(place) as archive:
                     return {
-                        entry.filename.removesuffix(".npy"): self._member(path, archive, entry)
+                        entry.filename.removesuffix(".npy"): self._member(path, place, archive, entry)
                         for entry in archive.infolist()
                     }
-            with open(path, "rb") as file:
-                return {Path(path).stem: _header(file, path, 0)}
+            with open(place, "rb") as file:
+                return {Path(name_of(path)).stem: _header(file, place, 0)}
         except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
             reason = getattr(error, "strerror", None) or error
             raise ConvertError(f"{printable(path)} cannot be read as NumPy arrays: {reason}") from error
 
-    def _member(self, path: str, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> _Stored:
+    def _member(self, path: str, place: str, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> _Stored:
         if entry.compress_type == zipfile.ZIP_STORED:
-            with open(path, "rb") as file:
+            with open(place, "rb") as file:
                 file.seek(entry.header_offset)
                 lengths = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
                 start = entry.header_offset + _LOCAL_HEADER.size + sum(lengths)
                 file.seek(start)
-                return _header(file, path, start)
+                return _header(file, place, start)
         spool = Spool(
             f"the unpacked array '{printable(entry.filename)}' of {printable(path)}",
             "save it without compression (numpy.savez or .npy) in a folder that all machines see, or convert with "

@@ -26,8 +26,9 @@ from dataloading import (
 )
 
 from .base import SampleFault, printable
+from .copies import fetched
 from .listing import expand
-from .opening import absolute, is_url, name_of, open_stream
+from .opening import absolute, name_of, open_stream
 
 __all__ = ["BetonFiles", "read_indices"]
 
@@ -40,7 +41,7 @@ class BetonFiles:
     Parameters
     ----------
     patterns : sequence of str
-        Files, folders, globs.
+        Files, folders, globs; URLs are copied to this machine first, see ``copies.py``.
     indices : int array, shape (n,), optional
         Samples to take, in this order, counted over all files; one may occur several times.
     classes : sequence of str, optional
@@ -59,10 +60,9 @@ class BetonFiles:
         indices: npt.NDArray[np.int64] | None = None,
         classes: Sequence[str] | None = None,
     ) -> None:
-        if any(map(is_url, patterns)):
-            raise UsageError(f"{patterns[0]}: a .beton file is mapped into memory; download it first")
         self.paths = expand(patterns, (".beton",))
-        readers = [Reader(path) for path in self.paths]
+        self._places, self._spools = fetched(self.paths)
+        readers = [_reader(path, place) for path, place in zip(self.paths, self._places, strict=True)]
         first = readers[0]
         self._fields = dict(first.fields)
         self.class_names = _class_names(first)
@@ -96,7 +96,7 @@ class BetonFiles:
     @property
     def load(self) -> Callable[[Any], Mapping[str, Any]]:
         """See `converters.sources.base.Source`."""
-        return _Load(tuple(self.paths), self._relabelled)
+        return _Load(tuple(zip(self.paths, self._places, strict=True)), self._relabelled)
 
     def __len__(self) -> int:
         return len(self._chosen)
@@ -186,10 +186,15 @@ def read_indices(text: str) -> npt.NDArray[np.int64]:
     return indices
 
 
+def _reader(path: str, place: str) -> Reader:
+    """Open a file by the name that messages are to have, wherever its bytes are."""
+    return Reader(path) if path == place else Reader(path, stored=np.memmap(place, np.uint8, "r"))
+
+
 class _Load:
     """Reads stored values; what travels to the workers."""
 
-    def __init__(self, paths: tuple[str, ...], relabelled: tuple[str, dict[int, int]] | None) -> None:
+    def __init__(self, paths: tuple[tuple[str, str], ...], relabelled: tuple[str, dict[int, int]] | None) -> None:
         self._paths = paths
         self._relabelled = relabelled
         self._open: dict[int, Reader] = {}
@@ -199,7 +204,7 @@ class _Load:
         try:
             reader = self._open.get(file)
             if reader is None:
-                reader = self._open[file] = Reader(self._paths[file])
+                reader = self._open[file] = _reader(*self._paths[file])
             values = {name: _plain(field, reader.value(name, sample)) for name, field in reader.fields.items()}
         except (FormatError, DecodeError, OSError) as error:
             raise SampleFault(str(error)) from error

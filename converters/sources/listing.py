@@ -63,6 +63,7 @@ def walk(url: str, below: str) -> Iterator[tuple[str, list[str]]]:
 def _entries(store: Any, key: str, url: str) -> list[tuple[str, bool]]:
     found = []
     own = key.rstrip("/")
+    store.invalidate_cache(key)  # another conversion of this process may have listed it long ago
     for entry in store.ls(key, detail=True):
         name = entry["name"].rstrip("/")
         if name == own:  # the marker object of an empty folder, or a server's link to itself
@@ -114,18 +115,19 @@ def _matches(pattern: str, endings: tuple[str, ...]) -> list[str]:
             raise UsageError(f"the folder {printable(pattern)} has no files that end in {' or '.join(endings)}")
         return [child(pattern, name) for name in names]
     if any(mark in pattern for mark in "*?[") and not (pattern.startswith("http") and "*" not in pattern):
-        if is_url(pattern):
-            listed = patiently(
-                pattern, lambda store, key: [store.unstrip_protocol(path) for path in store.glob(key)], ConvertError
-            )
-        else:
-            listed = glob.glob(pattern)  # noqa: PTH207 - keeps relative paths as they are typed
+        # glob.glob keeps relative paths as they are typed.
+        listed = patiently(pattern, _glob, ConvertError) if is_url(pattern) else glob.glob(pattern)  # noqa: PTH207
         if not listed:
             raise UsageError(f"nothing matches {printable(pattern)}")
         return sorted(listed)
     if not exists(pattern):
         raise UsageError(f"{printable(pattern)} does not exist")
     return [pattern]
+
+
+def _glob(store: Any, key: str) -> list[str]:
+    store.invalidate_cache()
+    return [store.unstrip_protocol(path) for path in store.glob(key)]
 
 
 def _braces(pattern: str) -> list[str]:

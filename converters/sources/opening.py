@@ -18,25 +18,21 @@ from collections.abc import Callable
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
-from dataloading import ConvertError, UsageError
+from dataloading import ConvertError, StorageError, StoreClient
 
 from .base import SampleFault, printable
 
 __all__ = [
     "NUM_TRIES", "Identity", "Ranges", "absolute", "child", "exists", "folder_of", "identity", "is_folder", "is_url",
-    "name_of", "normalised", "open_stream", "patiently", "read_file",
+    "name_of", "normalised", "open_stream", "patiently", "read_file", "version",
 ]  # fmt: skip
 
 NUM_TRIES = 3
 _FIRST_PAUSE_SECONDS = 0.5
-_CONNECT_SECONDS, _SILENCE_SECONDS = 10, 30
 _STREAM_BYTES = 4 << 20
 _OPEN_AT_MOST = 64
 
 _T = TypeVar("_T")
-
-# What no further try will change.
-_FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, NotImplementedError)
 
 
 def is_url(path: str | bytes) -> bool:
@@ -109,7 +105,7 @@ def identity(path: str) -> Identity:
         If it cannot be reached.
     """
     if is_url(path):
-        size = patiently(path, lambda store, key: store.size(key), ConvertError)
+        size = _patiently(path, StoreClient.info, ConvertError).get("size")
         if size is None:
             raise ConvertError(
                 f"{path}: the server does not tell its size, so ranges of it cannot be read; download it"
@@ -157,8 +153,7 @@ def read_file(path: str | bytes) -> bytes:
         If it is a file of this machine that cannot be read.
     """
     if isinstance(path, str) and is_url(path):
-        data = patiently(path, lambda store, key: store.cat_file(key), SampleFault)
-        return bytes(data)
+        return _patiently(path, StoreClient.read_all, SampleFault)
     # O_NONBLOCK: opening a pipe that nobody writes to would otherwise wait.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
@@ -275,12 +270,10 @@ def _locally(path: str, call: Callable[[], _T]) -> _T:
 def _fetch_range(url: str, start: int, size: int, kind: type[Exception]) -> bytes:
     if size == 0:
         return b""
-    data = patiently(url, lambda store, key: store.cat_file(key, start=start, end=start + size), kind)
-    if len(data) > size:
-        raise kind(f"{url}: the server sends whole files where a range is asked for; download the file first")
+    data = _patiently(url, lambda client: client.read(start, start + size), kind)
     if len(data) < size:
         raise kind(f"{url}: ends {size - len(data)} bytes early; it has been changed or cut short")
-    return bytes(data)
+    return data
 
 
 def patiently(url: str, call: Callable[[Any, str], _T], kind: type[Exception]) -> _T:
@@ -295,60 +288,44 @@ def patiently(url: str, call: Callable[[Any, str], _T], kind: type[Exception]) -
     kind : type
         `SampleFault` in a worker, `ConvertError` in the parent.
     """
-    store, key = _store(url)
+    return _patiently(url, lambda client: call(client.filesystem, client.target), kind)
+
+
+def version(url: str) -> str:
+    """Return what a store says of an object that changes with its bytes, as far as it tells.
+
+    Raises
+    ------
+    ConvertError
+        If it cannot be reached.
+    """
+    return _patiently(url, StoreClient.version, ConvertError)
+
+
+def _patiently(url: str, call: Callable[[StoreClient], _T], kind: type[Exception]) -> _T:
+    client = StoreClient(url, shared=True)
     pause = _FIRST_PAUSE_SECONDS
     for attempt in range(1, NUM_TRIES + 1):
         try:
-            return call(store, key)
-        except _FINAL as error:
-            raise kind(f"{url} cannot be read: {_words(error)}") from error
-        except Exception as error:  # each store has exceptions of its own
+            return call(client)
+        except StorageError as refusal:
+            raise kind(str(refusal)) from refusal
+        except Exception as caught:  # each store has exceptions of its own
+            error = client.reason(caught)
+            if client.is_final(error):
+                raise kind(f"{url} cannot be read: {_words(error)}") from error
             if attempt == NUM_TRIES:
                 raise kind(f"{url} cannot be read, {NUM_TRIES} tries failed; the last: {_words(error)}") from error
             # A listing kept from before the trouble would be believed again.
-            store.invalidate_cache()
+            client.filesystem.invalidate_cache()
         time.sleep(pause)
         pause *= 4
     raise AssertionError("the last try returns or raises")
 
 
-def _words(error: Exception) -> str:
-    kinds: dict[type[Exception], str] = {FileNotFoundError: "it does not exist", PermissionError: "access is denied"}
-    plain = kinds.get(type(error))
+def _words(error: BaseException) -> str:
+    kinds: dict[type[BaseException], int] = {FileNotFoundError: 404, PermissionError: 403}
+    status = kinds.get(type(error)) or StoreClient.status_of(error) or 0
     text = str(error).strip() or "no reason given"
+    plain = {404: "it does not exist", 401: "access is denied", 403: "access is denied"}.get(status)
     return f"{plain} ({text})" if plain else f"{type(error).__name__}: {text}"
-
-
-def _store(url: str) -> tuple[Any, str]:
-    """Return fsspec's file system for a URL, connected or to be connected, and the URL's key in it."""
-    try:
-        import fsspec
-    except ImportError as error:
-        raise UsageError(f'{url}: reading URLs needs the package fsspec: pip install "beton[remote]"') from error
-    protocol = url.partition("://")[0]
-    try:
-        store, key = fsspec.url_to_fs(url, **_limits(protocol))
-    except (ImportError, ValueError) as error:
-        raise UsageError(
-            f'{url} cannot be opened: {error}. pip install "beton[remote]" serves s3 and http(s)'
-        ) from error
-    return store, key
-
-
-def _limits(protocol: str) -> dict[str, Any]:
-    """Return a store's options that end a wait; its own are minutes."""
-    if protocol in {"http", "https"}:
-        import aiohttp
-
-        limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENCE_SECONDS)
-        return {"client_kwargs": {"timeout": limits}}
-    if protocol in {"s3", "s3a"}:
-        # Tries are counted here, not in three layers of one another.
-        return {
-            "config_kwargs": {
-                "connect_timeout": _CONNECT_SECONDS,
-                "read_timeout": _SILENCE_SECONDS,
-                "retries": {"max_attempts": 1},
-            }
-        }
-    return {}

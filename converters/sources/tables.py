@@ -9,12 +9,14 @@ use. Knows nothing of images or labels.
 from __future__ import annotations
 
 import bisect
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dataloading import ConvertError, UsageError
 
 from .base import SampleFault, printable
+from .copies import fetched
 from .opening import absolute, is_url, open_stream
 from .spool import Spool
 
@@ -49,7 +51,7 @@ class Tables:
     Parameters
     ----------
     paths : sequence of str
-        Parquet files (paths or URLs) or Arrow files (paths).
+        Parquet and Arrow files, paths or URLs; of the latter Arrow files are copied to this machine first.
 
     Raises
     ------
@@ -60,17 +62,17 @@ class Tables:
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
-        self.paths = list(paths)
+        self.paths, self._copies = _fetched_arrow(paths)
         self.schema: Any = None
         self._ends: list[int] = []
         self._spool: Spool | None = None
-        self._origins: tuple[list[str], list[int]] = (self.paths, self._ends)
+        self._origins: tuple[list[str], list[int]] = (list(paths), self._ends)
         total = 0
-        for path in self.paths:
+        for path, place in zip(paths, self.paths, strict=True):
             try:
-                table = _open(path)
+                table = _open(place)
             except SampleFault as error:
-                raise ConvertError(str(error)) from error
+                raise ConvertError(str(error).replace(place, path)) from error
             if self.schema is None:
                 self.schema = table.schema
             elif not table.schema.equals(self.schema, check_metadata=False):
@@ -245,6 +247,19 @@ class _Arrow:
         self._map.close()
 
 
+def _fetched_arrow(paths: Sequence[str]) -> tuple[list[str], list[Spool]]:
+    """Copy those of some files that are Arrow files behind URLs: they are mapped into memory, parquet is not."""
+
+    def is_parquet(url: str) -> bool:
+        with contextlib.closing(open_stream(url)) as file:
+            return file.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC
+
+    arrow = [path for path in paths if is_url(path) and not is_parquet(path)]
+    places, spools = fetched(arrow)
+    known = dict(zip(arrow, places, strict=True))
+    return [known.get(path, path) for path in paths], spools
+
+
 def _open(path: str) -> Any:
     """Open a table by its content; raises SampleFault."""
     pa = import_pyarrow()
@@ -256,7 +271,7 @@ def _open(path: str) -> Any:
             return _Parquet(file)
         file.close()
         if is_url(path):
-            raise SampleFault(f"{path} is not parquet; of Arrow's own formats only files of this machine are read")
+            raise SampleFault(f"{path} is not parquet any more: it has been changed since the conversion began")
         return _Arrow(path, is_stream=head != _FILE_MAGIC)
     except ConvertError as error:
         raise SampleFault(str(error)) from error

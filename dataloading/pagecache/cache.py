@@ -16,6 +16,7 @@ without anybody acquiring more: so ranks cannot wait for each other for ever.
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections import deque
@@ -29,6 +30,7 @@ from dataloading.errors import BetonError, StorageError, UsageError
 from dataloading.locks import Lock
 
 from .eviction import choose
+from .failures import Failures
 from .fetchers import Fetchers, nothing
 from .shared import ABSENT, LOADING, NEVER, READY, STORED, WANTED
 from .sources import Source
@@ -42,6 +44,7 @@ Units = npt.NDArray[np.int64]
 _POLL_SECONDS = 0.003
 _LOOK_AGAIN_SECONDS = 0.25
 _ROOM_SECONDS = 600.0
+_COLLECT_SECONDS = 2.0
 
 
 class StoppedError(BetonError):
@@ -117,8 +120,7 @@ class PageCache:
         self._file_order = np.argsort(self._bases, kind="stable")
         self._fetchers = Fetchers(self._begin, num_threads)
         self._changed = threading.Condition(Lock())  # type: ignore[arg-type]
-        self._failures: dict[int, tuple[int, BaseException]] = {}
-        self._num_failures = 0
+        self._failures = Failures()
         self._planned: dict[object, int] = {}
         self._dropped: deque[Units] = deque()
 
@@ -288,9 +290,13 @@ class PageCache:
                 f'{needed:,}, make batches smaller, or pass shuffle="pages", whose batches share few parts'
             )
         deadline = time.monotonic() + _ROOM_SECONDS
+        collect_at = time.monotonic() + _COLLECT_SECONDS
         while not self._try_reserve(units):
             if stopped():
                 raise StoppedError
+            if time.monotonic() > collect_at:
+                collect_at = float("inf")
+                gc.collect()  # a loader that an error ended holds its pins until then
             if time.monotonic() > deadline:
                 raise StorageError(
                     f"{self._store.shown}: no room for {needed:,} bytes within {_ROOM_SECONDS:.0f} s: other batches "
@@ -323,7 +329,7 @@ class PageCache:
 
     def _complete(self, units: Units, stopped: Callable[[], bool]) -> None:
         """Wait until all units are there, bringing those that nobody brings."""
-        since = self._num_failures
+        since = self._failures.num
         parts = [(page_file, places, units[start:stop]) for page_file, places, start, stop in self._cut(units)]
         look_at = 0.0
         while True:
@@ -342,11 +348,7 @@ class PageCache:
                     return
             if look_again:
                 look_at = time.monotonic() + _LOOK_AGAIN_SECONDS
-            if self._num_failures > since:
-                for unit in units.tolist():
-                    failed_at, error = self._failures.get(unit, (0, None))
-                    if error is not None and failed_at > since:
-                        raise error
+            self._failures.raise_since(units.tolist(), since)
             if stopped():
                 raise StoppedError
             with self._changed:
@@ -364,8 +366,7 @@ class PageCache:
             return work()
         except BaseException as error:  # it is raised again where somebody waits for this unit
             if not ahead:
-                self._num_failures += 1
-                self._failures[unit] = self._num_failures, error
+                self._failures.note(unit, error)
             return nothing
         finally:
             with self._changed:

@@ -16,10 +16,13 @@ from typing import Any
 
 from dataloading.errors import StorageError, UsageError
 
-__all__ = ["RetryableError", "StoreClient", "in_words", "is_final", "is_url", "status_of"]
+__all__ = ["RetryableError", "StoreClient", "in_words", "is_final", "is_url", "reason_of", "status_of", "version_of"]
 
 _LOCAL_PROTOCOLS = ("", "file", "local")
 _CONNECT_SECONDS, _SILENCE_SECONDS = 10, 30
+_VERSIONS = (
+    "etag", "version_id", "generation", "md5hash", "crc32c", "blob_id", "lastmodified", "last-modified", "mtime"
+)  # fmt: skip
 _WORTH_ANOTHER_TRY = (408, 409, 425, 429)
 
 
@@ -71,7 +74,7 @@ class StoreClient:
             extra = {"gs": "gcs", "gcs": "gcs", "hf": "hf"}.get(self.protocol, "remote")
             raise UsageError(f'{url}: {error}; pip install "beton[{extra}]"') from error
         except ValueError as error:
-            raise UsageError(f"{url}: {error}") from error
+            raise UsageError(f"{url} cannot be opened: {error}, to fsspec and the packages that are here") from error
         self.target: str = self.filesystem._strip_protocol(url)
         # Ranges of the hub's files come over HTTP: its own file object reads 5 MiB more than it is asked for.
         self._http = StoreClient("https://", shared=shared) if self.protocol == "hf" else None
@@ -85,6 +88,7 @@ class StoreClient:
         """Return what the store says of the object now: ``size``, and whatever tells its version."""
         if self.protocol == "hf":
             return self._hub_info()
+        self.filesystem.invalidate_cache(self.target)  # what was listed earlier would be believed
         return dict(self._ask("info", limit_seconds))
 
     def read(self, start: int, stop: int, *, limit_seconds: float | None = None) -> bytes:
@@ -114,6 +118,25 @@ class StoreClient:
             address, headers = self._hub_file()
             return bytes(self._http._ask("cat_file", limit_seconds, target=address, headers=headers))
         return bytes(self._ask("cat_file", limit_seconds))
+
+    def version(self, *, limit_seconds: float | None = None) -> str:
+        """Return whatever the store says of the object that changes with its bytes: size, checksum, time of change."""
+        return " ".join(version_of(self.info(limit_seconds=limit_seconds)))
+
+    @staticmethod
+    def reason(error: BaseException) -> BaseException:
+        """Return what is behind an exception of these methods, which may call all that goes wrong a missing file."""
+        return reason_of(error)
+
+    @staticmethod
+    def is_final(error: BaseException) -> bool:
+        """Whether no further try will change the answer that an exception of these methods tells."""
+        return is_final(error)
+
+    @staticmethod
+    def status_of(error: BaseException) -> int | None:
+        """Return the HTTP status that an exception of these methods tells, if any."""
+        return status_of(error)
 
     # ---- asking
 
@@ -160,9 +183,10 @@ class StoreClient:
     def _hub_file(self) -> tuple[str, dict[str, str]]:
         """Find where the hub serves the file, and what shows who asks."""
         if self._hub_address is None:
-            from huggingface_hub.utils import build_hf_headers
+            import huggingface_hub.utils
 
-            headers = build_hf_headers(token=self.filesystem.token, library_name="beton")
+            build_headers: Any = huggingface_hub.utils.build_hf_headers
+            headers = build_headers(token=self.filesystem.token, library_name="beton")
             self._hub_address = self.filesystem.url(self.target), headers
         return self._hub_address
 
@@ -173,7 +197,7 @@ class StoreClient:
         place = self.filesystem.resolve_path(self.target)
         if not hasattr(place, "repo_id"):  # one of the hub's buckets
             return dict(self.filesystem.info(self.target, refresh=True))
-        api = HfApi(endpoint=self.filesystem.endpoint, token=self.filesystem.token)
+        api: Any = HfApi(endpoint=self.filesystem.endpoint, token=self.filesystem.token)
         found = api.get_paths_info(
             place.repo_id, [place.path_in_repo], revision=place.revision, repo_type=place.repo_type
         )  # fmt: skip
@@ -207,7 +231,21 @@ def _try_once(filesystem: Any) -> None:
         filesystem._request = types.MethodType(request, filesystem)
 
 
+def version_of(info: Mapping[str, Any]) -> list[str]:
+    """List what a store tells of an object that changes with its bytes: a version, a checksum, a time, its size."""
+    known = {name.lower(): value for name, value in info.items()}
+    version = [f"{name}={known[name]}" for name in _VERSIONS if known.get(name) is not None]
+    return [f"size={known.get('size')}", *version]
+
+
 # ---- what an exception means
+
+
+def reason_of(error: BaseException) -> BaseException:
+    """Return what is behind an exception: over HTTP whatever goes wrong is told as a missing file."""
+    cause = error.__cause__
+    is_told = isinstance(error, FileNotFoundError) and isinstance(cause, Exception)
+    return cause if cause is not None and is_told and not isinstance(cause, LookupError) else error
 
 
 def status_of(error: BaseException) -> int | None:

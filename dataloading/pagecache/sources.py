@@ -20,7 +20,7 @@ import xxhash
 
 from dataloading.errors import StorageError, UsageError
 
-from .clients import RetryableError, StoreClient, in_words, is_final, is_url, status_of
+from .clients import RetryableError, StoreClient, in_words, is_final, is_url, reason_of, status_of, version_of
 
 __all__ = ["Blocks", "LocalSource", "RemoteSource", "Retry", "Source", "ask", "is_url"]
 
@@ -253,13 +253,7 @@ class RemoteSource:
                 f"{self.path}: the server does not answer range requests: download the file, or serve it from a store "
                 f"that does"
             )
-        # Whatever the store has of these; a version, a checksum or a time of change.
-        names = (
-            "etag", "version_id", "generation", "md5hash", "crc32c", "blob_id", "lastmodified", "last-modified", "mtime"
-        )  # fmt: skip
-        known = {name.lower(): value for name, value in info.items()}
-        version = [f"{name}={known[name]}" for name in names if known.get(name) is not None]
-        return int(info["size"]), " ".join([self.path, f"size={info['size']}", *version])
+        return int(info["size"]), " ".join([self.path, *version_of(info)])
 
     def _connected(self) -> StoreClient:
         """Make the client when first needed; a forked child needs its own."""
@@ -291,9 +285,7 @@ def ask(url: str, what: str, retry: Retry, question: Callable[[], T]) -> T:
         except (StorageError, UsageError):
             raise
         except Exception as caught:
-            error: BaseException = caught
-            if isinstance(caught, FileNotFoundError) and isinstance(caught.__cause__, Exception):
-                error = caught.__cause__  # over HTTP, whatever goes wrong is reported as a missing file
+            error = reason_of(caught)
             if is_final(error):
                 raise StorageError(
                     f"{url}: {what}: {in_words(error)}; check the address and the credentials"

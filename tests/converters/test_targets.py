@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import random
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,8 +15,10 @@ import pytest
 
 from converters import ImagePolicy, Options, convert
 from converters.dataset import DatasetSource
-from converters.targets import NUM_TRIES, Store, place_of
+from converters.targets import Store, place_of
+from converters.uploads import UploadNote
 from dataloading import ConvertError, Manifest, UsageError
+from tests.support.buckets import gcs_server, troubled, wait_for
 from tests.support.servers import S3Server, s3_server
 
 from .test_resume import FIELDS, Blocks, die_at_write, in_a_child, save_in_turn
@@ -95,60 +102,159 @@ def test_killed_while_converting_it_resumes_and_uploads(s3: S3Server, tmp_path: 
     assert kept(tmp_path) == []
 
 
-def test_an_upload_is_tried_again_and_after_the_last_try_the_file_is_kept_for_resume(
-    s3: S3Server, tmp_path: Path, whole: bytes, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def in_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a file of some megabytes be uploaded as one of many gigabytes is."""
+    monkeypatch.setattr("converters.uploads._PART_BYTES", 5 << 20)  # the least that S3 takes
+
+
+BAD = ["slow down", "error", "reset", "damage"]
+
+
+@pytest.mark.parametrize("call", ["PutObject", "CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload"])
+def test_an_upload_goes_on_after_refusals_resets_and_damage_on_the_way(
+    s3: S3Server, tmp_path: Path, call: str, request: pytest.FixtureRequest
 ) -> None:
-    import s3fs
+    if call != "PutObject":
+        request.getfixturevalue("in_small_parts")
+    path = tmp_path / "o.beton"
+    path.write_bytes(random.Random(1).randbytes(12 << 20))
+    url = s3.url(f"flaky/{call}")
+    with troubled(s3) as trouble:
+        trouble.plan[call] = [*BAD[: 3 if call in {"CreateMultipartUpload", "CompleteMultipartUpload"} else 4]]
+        Store(url).upload(str(path))
+        assert not trouble.plan[call]
+    assert s3.get(f"flaky/{call}") == path.read_bytes()
+    assert s3.uploads() == []
+    assert [each.name for each in tmp_path.iterdir()] == ["o.beton"]
 
-    real = s3fs.S3FileSystem._put_file
-    tries, failures = [], NUM_TRIES - 1
 
-    async def flaky(self: Any, *args: Any, **options: Any) -> Any:
-        tries.append(1)
-        if len(tries) <= failures:
-            raise ConnectionError("reset by peer")
-        return await real(self, *args, **options)
+def test_a_completion_whose_answer_is_lost_is_a_completion(s3: S3Server, tmp_path: Path, in_small_parts: None) -> None:
+    path = tmp_path / "o.beton"
+    path.write_bytes(random.Random(2).randbytes(12 << 20))
+    with troubled(s3) as trouble:
+        trouble.plan["CompleteMultipartUpload"] = ["lost"]
+        Store(s3.url("lost/o.beton")).upload(str(path))
+    assert s3.get("lost/o.beton") == path.read_bytes()
 
-    monkeypatch.setattr(s3fs.S3FileSystem, "_put_file", flaky)
-    s3fs.S3FileSystem.clear_instance_cache()
-    write(s3.url("flaky/o.beton"), tmp_path)
-    assert s3.get("flaky/o.beton") == whole
-    tries.clear()
-    failures = NUM_TRIES
-    url = s3.url("down/o.beton")
-    with pytest.raises(ConvertError, match=f"{NUM_TRIES} tries failed; the last: ConnectionError: reset by peer"):
-        write(url, tmp_path)
+
+@pytest.mark.parametrize(
+    ("call", "what", "words"),
+    [
+        ("UploadPart", "slow down", r"written \(part [123]\), 5 tries failed; the last: .*SlowDown"),
+        ("UploadPart", "damage", r"written \(part [123]\), 5 tries failed; the last: .*BadDigest"),
+        ("UploadPart", "denied", r"written \(part [123]\): .*AccessDenied"),
+        ("CompleteMultipartUpload", "error", r"completed, 5 tries failed; the last: .*InternalError"),
+        ("PutObject", "expired", r"cannot be written: .*ExpiredToken"),
+    ],
+)
+def test_after_the_last_try_nothing_is_in_the_store_and_the_file_is_kept_for_resume(
+    s3: S3Server, tmp_path: Path, whole: bytes, call: str, what: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("converters.uploads._PART_BYTES", 64 << 20 if call == "PutObject" else 5 << 20)
+    key = f"down/{call}-{what}.beton".replace(" ", "-")
+    with troubled(s3) as trouble:
+        trouble.plan[call] = [what] * 100
+        with pytest.raises(ConvertError, match=words):
+            write(s3.url(key), tmp_path)
+    assert key not in s3.keys()  # noqa: SIM118
+    assert s3.uploads() == []
     assert len(kept(tmp_path)) == 1
     with pytest.raises(UsageError, match=r"converted but was not uploaded.*--resume uploads it"):
-        write(url, tmp_path)
-    assert write(url, tmp_path, resume=True).num_resumed == 60
-    assert s3.get("down/o.beton") == whole
+        write(s3.url(key), tmp_path)
+    assert write(s3.url(key), tmp_path, resume=True).num_resumed == 60
+    assert s3.get(key) == whole
     assert kept(tmp_path) == []
 
 
-def test_a_store_that_keeps_other_bytes_is_found_out(
-    s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("parts", [False, True])
+def test_a_store_that_keeps_other_bytes_is_found_out_and_they_are_removed(
+    s3: S3Server, tmp_path: Path, parts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import s3fs
-
-    real = s3fs.S3FileSystem._put_file
-
-    async def spoiling(self: Any, path: str, key: str, **options: Any) -> Any:
-        data = bytearray(Path(path).read_bytes())
-        data[-1] ^= 1
-        spoiled = tmp_path / "spoiled"
-        spoiled.write_bytes(data)
-        return await real(self, str(spoiled), key, **options)
-
-    monkeypatch.setattr(s3fs.S3FileSystem, "_put_file", spoiling)
-    s3fs.S3FileSystem.clear_instance_cache()
-    with pytest.raises(ConvertError, match="does not hold what was uploaded"):
-        write(s3.url("spoiled/o.beton"), tmp_path / "temp")
+    monkeypatch.setattr("converters.uploads._PART_BYTES", 5 << 20 if parts else 64 << 20)
+    with troubled(s3) as trouble:
+        trouble.plan["UploadPart" if parts else "PutObject"] = ["keep damage"]
+        with pytest.raises(ConvertError, match=r"does not hold what was uploaded .* was removed"):
+            write(s3.url(f"spoiled/{parts}"), tmp_path)
+    assert f"spoiled/{parts}" not in s3.keys()  # noqa: SIM118
+    write(s3.url(f"spoiled/{parts}"), tmp_path, resume=True)
 
 
-def test_a_bucket_that_is_not_there_is_told(s3: S3Server, tmp_path: Path) -> None:
-    with pytest.raises(ConvertError, match=r"s3://no-such-bucket/o.beton cannot be written"):
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_parts_of_an_upload_that_is_cut_off_are_removed_at_once_or_by_the_next_run_and_no_others(
+    s3: S3Server, tmp_path: Path, whole: bytes, in_small_parts: None, how: signal.Signals
+) -> None:
+    key = f"cut/{how.name}.beton"
+    stranger = s3.client.create_multipart_upload(Bucket=s3.bucket, Key=key)
+    with troubled(s3) as trouble:
+        trouble.plan["UploadPart"] = ["", "wait"]
+
+        def act() -> None:
+            with contextlib.suppress(KeyboardInterrupt):
+                write(s3.url(key), tmp_path)
+
+        child = os.fork()
+        if child == 0:
+            try:
+                act()
+            finally:
+                os._exit(0)
+        wait_for(lambda: trouble.calls.count("UploadPart") >= 2)
+        time.sleep(0.3)
+        os.kill(child, how)
+        if how == signal.SIGINT:
+            time.sleep(0.3)
+        trouble.released.set()
+        os.waitpid(child, 0)
+    if how == signal.SIGKILL:
+        wait_for(lambda: s3.uploads().count(key) == 2)
+    else:
+        assert s3.uploads() == [key], "the stranger's alone is left"
+    assert key not in s3.keys()  # noqa: SIM118
+    write(s3.url(key), tmp_path, resume=True)
+    assert s3.get(key) == whole
+    assert s3.uploads() == [key]
+    assert kept(tmp_path) == []
+    s3.client.abort_multipart_upload(Bucket=s3.bucket, Key=key, UploadId=stranger["UploadId"])
+
+
+def test_a_second_process_does_not_take_the_parts_of_one_that_is_uploading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("converters.uploads._WAIT_SECONDS", 0.1)
+    noted = UploadNote(str(tmp_path / "o.beton"))
+    with noted.held() as left:
+        assert left is None
+        noted.save({"bucket": "b", "key": "k", "upload_id": "u"})
+        with pytest.raises(ConvertError, match="another process is uploading"), noted.held():
+            pass
+    assert not noted.is_there()
+
+
+def test_a_bucket_that_is_not_there_is_told_before_any_work(s3: S3Server, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"s3://no-such-bucket/o.beton: there is no bucket 'no-such-bucket'"):
         write("s3://no-such-bucket/o.beton", tmp_path)
+
+
+def test_stores_that_are_only_read_are_refused_before_any_work(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="https:// can be read, not written"):
+        write("https://host/o.beton", tmp_path)
+    with pytest.raises(UsageError, match="hf upload"):
+        write("hf://datasets/me/set/o.beton", tmp_path)
+
+
+def test_a_file_on_google_storage_has_the_bytes_of_a_local_one(tmp_path: Path, whole: bytes) -> None:
+    with gcs_server() as store:
+        report = write(store.url("plain/o.beton"), tmp_path)
+        assert (report.num_samples, report.num_bytes) == (60, len(whole))
+        assert store.get("plain/o.beton") == whole
+        assert kept(tmp_path) == []
+        with pytest.raises(UsageError, match="--overwrite"):
+            write(store.url("plain/o.beton"), tmp_path)
+        assert write(store.url("plain/o.beton"), tmp_path, resume=True).num_resumed == 60
+        write(store.url("set/o.beton"), tmp_path, num_shards=3)
+        manifest = Manifest.from_text(store.get("set/o.beton.json").decode(), "set")
+        assert [shard.num_samples for shard in manifest.shards] == [20, 20, 20]
 
 
 def test_other_kinds_of_url(tmp_path: Path, whole: bytes) -> None:
