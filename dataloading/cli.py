@@ -323,11 +323,11 @@ class Choice(click.Choice):  # type: ignore[type-arg] # generic from click 8.4 o
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return ``value``, or fail with the words there are and the nearest one."""
         try:
-            return super().convert(value, param, ctx)
+            word: str = super().convert(value, param, ctx)
         except click.BadParameter as error:
             guess = did_you_mean(str(value), map(str, self.choices))
-            error.message += f" {guess}" if guess else ""
-            raise
+            self.fail(f"{error.message} {guess}".rstrip(), param, ctx)
+        return word
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]

@@ -150,7 +150,7 @@ def merge(
     text = f"{report.path}: {counted(report.num_samples, 'sample')}, {_bytes(report.num_bytes)}: {counts}{more}"
     if report.num_relabelled:
         labels = counted(report.num_relabelled, "label")
-        text += f"\n{counted(report.num_classes, 'class')}; {labels} changed to keep their class's name"
+        text += f"\n{counted(report.num_classes or 0, 'class')}; {labels} changed to keep their class's name"
     _print(report, text, as_json)
 
 
@@ -354,7 +354,7 @@ def export(
     if report.left_out:
         note(f"fields without a place in this format: {', '.join(report.left_out)}")
     tars = report.format == "webdataset"
-    what = counted(report.num_shards, "shard") if tars else counted(report.num_classes, "class folder")
+    what = counted(report.num_shards, "shard") if tars else counted(report.num_classes or 0, "class folder")
     samples = counted(report.num_samples, "sample")
     _print(report, f"{report.path}: {samples}, {_bytes(report.num_bytes)}, {what}", as_json)
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dataloading import UsageError, check_all_named, label_field
+from dataloading import UsageError, check_all_named, counted, label_field
 
 from ..report import Progress
 from .copying import Donor, Stored, check_sources, class_names_of, file_name, heir, open_donors, stored_bytes
@@ -219,8 +219,8 @@ def _check_labels(donor: Donor, num_classes: int) -> None:
         bad = np.flatnonzero((part < 0) | (part >= num_classes))
         if len(bad):
             raise UsageError(
-                f"{donor.path}: sample {start + int(bad[0])} has the label {int(part[bad[0]])}, but there are "
-                f"{num_classes} class names (0 to {num_classes - 1})"
+                f"{donor.path}: sample {start + int(bad[0])} has the label {int(part[bad[0]])}, which has no class "
+                f"name ({counted(num_classes, 'name')}: 0 to {num_classes - 1})"
             )
 
 
@@ -229,6 +229,6 @@ def _difference(first: str, names: Sequence[str], other: str, others: Sequence[s
     label = next(position for position, (one, two) in enumerate(pairs) if one != two)
     one, two = ("no such class" if name is None else repr(name) for name in pairs[label])
     return (
-        f"the files name different classes. Label {label} is {one} in {first} ({len(names)} classes) and {two} in "
-        f"{other} ({len(others)} classes)"
+        f"the files name different classes. Label {label} is {one} in {first} ({counted(len(names), 'class')}) and "
+        f"{two} in {other} ({counted(len(others), 'class')})"
     )

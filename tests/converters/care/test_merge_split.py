@@ -46,7 +46,7 @@ def test_merge_names_the_first_class_that_differs(tmp_path: Path) -> None:
         merge(tmp_path / "o.beton", [str(one), str(two)])
     with pytest.raises(UsageError, match=r"Label 1 is 'y' .* and no such class"):
         merge(tmp_path / "o.beton", [str(one), str(three)])
-    with pytest.raises(UsageError, match=r"sample 1 has the label 1, but there are 1 class names"):
+    with pytest.raises(UsageError, match=r"sample 1 has the label 1, which has no class name \(1 name: 0 to 0\)"):
         merge(tmp_path / "o.beton", [str(three)])
     assert not (tmp_path / "o.beton").exists() and not strange_files(tmp_path)
 
@@ -81,7 +81,7 @@ def test_a_file_without_class_names_beside_one_with_names_needs_the_users_word(t
         assert reader.extension is not None
         assert reader.extension.provenance["history"][-1]["assumed_classes_of"] == ["a.beton"]
     three = write_file(tmp_path / "c.beton", [0, 2])
-    with pytest.raises(UsageError, match=r"c\.beton: sample 1 has the label 2, but there are 2 class names"):
+    with pytest.raises(UsageError, match=r"c\.beton: sample 1 has the label 2, which has no class name \(2 names: 0 to 1\)"):
         merge(tmp_path / "p.beton", [str(two), str(three)], assume_classes=True)
 
 
