@@ -11,6 +11,8 @@ import click
 
 from dataloading.cli import option_json
 
+from .local_file import LocalFile
+
 __all__ = ["info"]
 
 
@@ -30,7 +32,7 @@ class Grid(click.ParamType):  # type: ignore[type-arg]
 
 
 @click.command()
-@click.argument("files", type=click.Path(exists=True, dir_okay=False), nargs=-1, required=True)
+@click.argument("files", type=LocalFile(), nargs=-1, required=True)
 @click.option("--sample", type=int, default=None, metavar="N", help="Show sample N; --out gets its image.")
 @click.option(
     "--grid", type=Grid(), default=None, metavar="RxC", help="Write a contact sheet of R x C samples to --out."

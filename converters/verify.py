@@ -14,6 +14,8 @@ import click
 from dataloading import counted
 from dataloading.cli import default_num_workers, note, option_json, option_quiet
 
+from .local_file import LocalFile
+
 if TYPE_CHECKING:
     from dataloading import VerifyReport
 
@@ -23,7 +25,7 @@ _SHOWN_AT_MOST = 20
 
 
 @click.command()
-@click.argument("files", type=click.Path(exists=True, dir_okay=False), nargs=-1, required=True)
+@click.argument("files", type=LocalFile(), nargs=-1, required=True)
 @click.option("--checksums-only", is_flag=True, help="Do not decode images whose checksums are right (much faster).")
 @click.option(
     "--num-workers",

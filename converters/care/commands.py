@@ -26,13 +26,14 @@ from dataloading.cli import (
 )
 
 from ..disk import full_disk_names
+from ..local_file import LocalFile
 
 __all__ = ["append", "diff", "export", "merge", "repair", "split", "upgrade"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _SHOWN_AT_MOST = 20
 
-_BETON = click.Path(exists=True, dir_okay=False)
+_BETON = LocalFile()
 
 
 def option_no_verify(command: _Command) -> _Command:

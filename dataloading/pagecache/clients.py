@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import importlib
 import types
 from collections.abc import Mapping
 from typing import Any
@@ -48,6 +49,8 @@ class StoreClient:
     shared : bool
         Use the file system that others in this process use for such addresses, with the listings it keeps, rather than
         one of its own.
+    configured : bool
+        Take the user's options.
 
     Attributes
     ----------
@@ -60,7 +63,7 @@ class StoreClient:
         The package that speaks to such stores is not installed, or nothing is known of such addresses.
     """
 
-    def __init__(self, url: str, *, shared: bool = False) -> None:
+    def __init__(self, url: str, *, shared: bool = False, configured: bool = True) -> None:
         self.url = url
         self.protocol = url.partition("://")[0]
         try:
@@ -68,7 +71,7 @@ class StoreClient:
         except ImportError as error:
             raise UsageError(f'{url}: reading from stores needs fsspec: pip install "beton[remote]"') from error
         try:
-            options = _options(fsspec, self.protocol)
+            options = _options(fsspec, self.protocol, configured=configured)
             self.filesystem: Any = fsspec.filesystem(self.protocol, skip_instance_cache=not shared, **options)
         except ImportError as error:
             extra = {"gs": "gcs", "gcs": "gcs", "hf": "hf"}.get(self.protocol, "remote")
@@ -76,8 +79,9 @@ class StoreClient:
         except ValueError as error:
             raise UsageError(f"{url} cannot be opened: {error}, to fsspec and the packages that are here") from error
         self.target: str = self.filesystem._strip_protocol(url)
-        # Ranges of the hub's files come over HTTP: its own file object reads 5 MiB more than it is asked for.
-        self._http = StoreClient("https://", shared=shared) if self.protocol == "hf" else None
+        # Ranges of the hub's files come over HTTP: its own file object reads 5 MiB more than it is asked for. What the
+        # user has configured for web servers, such as a password, is not for the hub.
+        self._http = StoreClient("https://", shared=shared, configured=False) if self.protocol == "hf" else None
         self._hub_address: tuple[str, dict[str, str]] | None = None
         if self.protocol in ("s3", "s3a"):
             self.filesystem.retries = 1
@@ -183,10 +187,8 @@ class StoreClient:
     def _hub_file(self) -> tuple[str, dict[str, str]]:
         """Find where the hub serves the file, and what shows who asks."""
         if self._hub_address is None:
-            import huggingface_hub.utils
-
-            build_headers: Any = huggingface_hub.utils.build_hf_headers
-            headers = build_headers(token=self.filesystem.token, library_name="beton")
+            utils: Any = importlib.import_module("huggingface_hub.utils")  # which names it, but not to type checkers
+            headers = utils.build_hf_headers(token=self.filesystem.token, library_name="beton")
             self._hub_address = self.filesystem.url(self.target), headers
         return self._hub_address
 
@@ -206,7 +208,7 @@ class StoreClient:
         return {"size": found[0].size, "blob_id": found[0].blob_id}
 
 
-def _options(fsspec: Any, protocol: str) -> dict[str, Any]:
+def _options(fsspec: Any, protocol: str, *, configured: bool) -> dict[str, Any]:
     """Return a store's options that end a wait and keep it to one try; what the user has configured goes before."""
     ours: dict[str, dict[str, Any]] = {}
     if protocol in ("s3", "s3a"):
@@ -216,12 +218,14 @@ def _options(fsspec: Any, protocol: str) -> dict[str, Any]:
         import aiohttp
 
         limit = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENCE_SECONDS)
-        ours = {"client_kwargs": {"timeout": limit}}
+        ours = {"client_kwargs": {"timeout": limit, "trust_env": True}}  # the proxies that other programs use
+        if not configured:
+            return {**ours, "headers": {}}
     names = fsspec.get_filesystem_class(protocol).protocol
-    configured: dict[str, Any] = {}
+    theirs: dict[str, Any] = {}
     for name in (names,) if isinstance(names, str) else names:
-        configured |= fsspec.config.conf.get(name, {})
-    return {name: {**values, **(configured.get(name) or {})} for name, values in ours.items()}
+        theirs |= fsspec.config.conf.get(name, {})
+    return {name: {**values, **(theirs.get(name) or {})} for name, values in ours.items()}
 
 
 def _try_once(filesystem: Any) -> None:

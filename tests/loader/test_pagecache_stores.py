@@ -236,6 +236,21 @@ def test_options_of_a_store_come_from_the_users_configuration(
     assert len(small(url).dataset) == 40
 
 
+def test_what_is_configured_for_web_servers_goes_to_them_and_not_to_the_hub(
+    hub: HTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fsspec.config import conf
+
+    secret = {"Authorization": "Bearer secret"}
+    monkeypatch.setitem(conf, "https", {"headers": secret, "client_kwargs": {"headers": secret}})
+    web = StoreClient("https://host/a.beton").filesystem
+    assert (web.kwargs["headers"], web.client_kwargs["headers"]) == (secret, secret)
+    assert web.client_kwargs["timeout"].sock_read == 30
+    behind = StoreClient("hf://datasets/me/set/data/train.beton.json")._http
+    assert behind is not None
+    assert "secret" not in f"{behind.filesystem.kwargs} {behind.filesystem.client_kwargs}"
+
+
 # ---- HTTP
 
 

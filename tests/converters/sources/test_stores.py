@@ -22,12 +22,14 @@ from converters.sources.beton import BetonFiles
 from converters.sources.huggingface import HuggingFace
 from converters.sources.imagefolder import ImageFolder
 from dataloading import ConvertError, Reader
+from dataloading.cli import main
 from tests.support.buckets import GCSServer, gcs_server
 from tests.support.hub import hub_server
 from tests.support.servers import HTTPServer, S3Server, s3_server
 
 from ..making import class_folders
 
+COMMAND = [sys.executable, "-m", "dataloading.cli"]
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -261,23 +263,37 @@ def test_what_was_added_to_a_store_since_an_earlier_conversion_is_seen(s3: S3Ser
 # ---- options of a store
 
 
-def test_workers_and_copies_see_the_users_configuration_of_a_store(s3: S3Server, images: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", [["--num-workers", "2"], ["--engine", "ray"]])
+def test_workers_and_ray_tasks_see_the_users_configuration_of_a_store(
+    s3: S3Server, images: Path, tmp_path: Path, engine: list[str]
+) -> None:
     """All that names the server is a configuration file; the variables that do so in other tests are not there."""
+    if engine[-1] == "ray":
+        pytest.importorskip("ray")
     url = put_all(s3, images, "configured")
+    out = s3.url(f"configured-out/{engine[-1]}/o.beton")
     (tmp_path / "fsspec").mkdir()
     (tmp_path / "fsspec" / "conf.json").write_text(
         f'{{"s3": {{"endpoint_url": "{s3.endpoint_url}", "key": "testing", "secret": "testing"}}}}'
     )
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    beton = [sys.executable, "-m", "dataloading.cli", "convert"]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "RAY_"))}
     done = subprocess.run(
-        [*beton, "imagefolder", url, s3.url("configured-out/o.beton"), "--num-workers", "2", "-q"],
+        [*COMMAND, "convert", "imagefolder", url, out, "--num-shards", "1", "-q", *engine],
         env={**clean, "FSSPEC_CONFIG_DIR": str(tmp_path / "fsspec"), "AWS_EC2_METADATA_DISABLED": "true"},
-        cwd=ROOT, capture_output=True, text=True, timeout=120,
+        cwd=ROOT, capture_output=True, text=True, timeout=200,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     run("imagefolder", str(images), str(tmp_path / "configured.beton"))
-    assert content_of(s3.get("configured-out/o.beton"), tmp_path) == content(tmp_path / "configured.beton")
+    shard = s3.get(f"configured-out/{engine[-1]}/o-00000-of-00001.beton")
+    assert content_of(shard, tmp_path) == content(tmp_path / "configured.beton")
+
+
+@pytest.mark.parametrize("verb", ["info", "verify", "diff", "repair", "split", "export", "append", "merge", "upgrade"])
+def test_verbs_that_read_files_of_this_machine_say_so_of_urls(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = {"merge": ["out.beton", "s3://b/a.beton"], "diff": ["s3://b/a.beton"] * 2}
+    with pytest.raises(SystemExit, match="2"):
+        main([verb, *arguments.get(verb, ["s3://b/a.beton", "out"])])
+    assert "s3://b/a.beton lies in a store" in capsys.readouterr().err
 
 
 def content_of(data: bytes, folder: Path) -> list[dict[str, Any]]:
