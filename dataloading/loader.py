@@ -45,6 +45,7 @@ from dataloading.storage import StorageOptions, make_storage, open_dataset
 from dataloading.transfer import MemoryFormat, Transfer
 from dataloading.transforms.base import BatchOp
 from dataloading.transforms.rng import batch_key, child
+from dataloading.words import counted
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -370,7 +371,7 @@ class Loader:
     def _empty_reason(self) -> str:
         slicing = self._cursor.slicing()
         return (
-            f"the loader gives no batch: {slicing.num_samples} samples over {slicing.world_size} ranks with "
+            f"the loader gives no batch: {counted(slicing.num_samples, 'sample')}, {counted(slicing.world_size, 'rank')}, "
             f"batch_size={self.batch_size}, tail={slicing.tail!r}, drop_last={self.drop_last}"
         )
 

@@ -195,7 +195,9 @@ def _measure(specs: Sequence[BenchSpec], options: dict[str, Any], say: Any) -> l
         if options["search_workers"] and spec.loader not in ("beton", "kernels", "synthetic"):
             candidates = range(1, 2 * spec.num_workers + 1)
             best, _ = search_workers(spec, candidates, seconds=options["seconds"], peers_python=python, progress=say)
-            spec = BenchSpec(**{**spec.as_dict(), "num_workers": best, "label": f"{spec.label} ({best} workers)"})
+            spec = BenchSpec(
+                **{**spec.as_dict(), "num_workers": best, "label": f"{spec.label} ({counted(best, 'worker')})"}
+            )
         chosen.append(spec)
     return measure(chosen, num_rounds=options["rounds"], seconds=options["seconds"], peers_python=python, progress=say)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dataloading import UsageError, num_cores
+from dataloading import UsageError, counted, num_cores
 
 from .distributed import World
 from .loaders import LoaderSpec, TrainingLoader, make_loader, open_source
@@ -90,7 +90,9 @@ def make_data(options: TrainOptions, world: World, device: torch.device) -> Trai
         path = data.val or data.data
         val_source = open_source(path)
         if len(val_source.classes) > len(source.classes):
-            raise UsageError(f"{path} has {len(val_source.classes)} classes, {data.data} has {len(source.classes)}")
+            raise UsageError(
+                f"{path} has {counted(len(val_source.classes), 'class')}, {data.data} has {len(source.classes)}"
+            )
         num_val = len(val_source) if val_indices is None else len(val_indices)
         batch_size = data.val_batch_size or data.batch_size
         val_spec = LoaderSpec(

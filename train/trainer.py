@@ -76,8 +76,8 @@ class Trainer:
         data, optim = options.data, options.optim
         if len(self._loader) == 0:
             raise UsageError(
-                f"an epoch of {data.data} gives no batch of {data.batch_size} images on {world.world_size} processes; "
-                "lower --batch-size or pass --tail pad"
+                f"an epoch of {data.data} gives no batch of {counted(data.batch_size, 'image')} on "
+                f"{counted(world.world_size, 'process')}; lower --batch-size or pass --tail pad"
             )
         self._steps_per_epoch = -(-len(self._loader) // optim.accum)
         scale = data.batch_size * world.world_size * optim.accum / 256 if optim.scale_lr else 1.0
@@ -110,7 +110,8 @@ class Trainer:
         num_classes = options.model.num_classes or len(self._data.classes)
         if num_classes < len(self._data.classes):
             raise UsageError(
-                f"--num-classes {num_classes} is less than the {len(self._data.classes)} classes of {options.data.data}"
+                f"--num-classes {num_classes} is less than the {counted(len(self._data.classes), 'class')} of "
+                f"{options.data.data}"
             )
         torch.manual_seed(options.run.seed)
         model = build_model(options.model.model, num_classes)
@@ -288,7 +289,7 @@ class Trainer:
         result = network.evaluate(iter(loader), self._normaliser(loader))
         if result["num_images"] != self._data.num_val:
             raise UsageError(
-                f"validation counted {result['num_images']} images, the data has {self._data.num_val}: "
+                f"validation counted {counted(result['num_images'], 'image')}, the data has {self._data.num_val}: "
                 f"--loader {self._options.data.loader} lost or repeated some"
             )
         seconds = time.perf_counter() - start
@@ -298,7 +299,7 @@ class Trainer:
         )
         self.log.say(
             f"epoch {self._progress.epoch}: validation top-1 {result['top1']:.2f} %, top-5 {result['top5']:.2f} %, "
-            f"loss {result['loss']:.4f} ({result['num_images']} images)"
+            f"loss {result['loss']:.4f} ({counted(result['num_images'], 'image')})"
         )
 
     # ------------------------------------------------------------------ log

@@ -23,6 +23,7 @@ from dataloading import (
     JSONField,
     Manifest,
     Reader,
+    counted,
     decode_jpeg,
     encode_jpeg,
     is_manifest,
@@ -262,7 +263,7 @@ def _survey(file: str, workers: int, *, zero: bool) -> _Survey:
             plan=_plan(donor, damage, zero=zero),
         )
     if survey.num_left == 0:
-        raise _NothingSoundError(f"{file}: none of its {survey.num_samples} samples is sound")
+        raise _NothingSoundError(f"{file}: none of its {counted(survey.num_samples, 'sample')} is sound")
     return survey
 
 

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from dataloading import ConvertError, Field, ImageField, IntField, UsageError
+from dataloading import ConvertError, Field, ImageField, IntField, UsageError, counted
 
 from .base import SampleFault, printable
 from .blocks import Texts
@@ -217,12 +217,14 @@ class ImageNetVal(_Images):
         without = [member.name for member in images if _base(member.name) not in labels]
         if without:
             raise ConvertError(
-                f"{len(without):,} of {len(images):,} images of {printable(src)} have no label; the first: "
+                f"{len(without):,} of {counted(len(images), 'image')} of {printable(src)} have no label; the first: "
                 f"{printable(without[0])}"
             )
         wrong = [name for name, label in labels.items() if class_names and not 0 <= label < len(class_names)]
         if wrong:
-            raise UsageError(f"{wrong[0]} has the label {labels[wrong[0]]}; there are {len(class_names)} classes")
+            raise UsageError(
+                f"{wrong[0]} has the label {labels[wrong[0]]}; the number of classes is {len(class_names)}"
+            )
         for member in images:
             self._add(path, member, labels[_base(member.name)])
 

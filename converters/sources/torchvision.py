@@ -15,7 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from dataloading import ConvertError, Field, FloatField, ImageField, IntField, NDArrayField, TextField, UsageError
+from dataloading import (
+    ConvertError,
+    Field,
+    FloatField,
+    ImageField,
+    IntField,
+    NDArrayField,
+    TextField,
+    UsageError,
+    counted,
+)
 
 from ..dataset import class_names_of
 from .base import SampleFault
@@ -114,7 +124,7 @@ class TorchvisionDataset:
     def _find_fields(self) -> dict[str, Field]:
         sample = self._dataset[0]
         if not isinstance(sample, (tuple, list)) or len(sample) != 2:
-            got = f"{len(sample)} values" if isinstance(sample, (tuple, list)) else type(sample).__name__
+            got = counted(len(sample), "value") if isinstance(sample, (tuple, list)) else type(sample).__name__
             raise UsageError(
                 f"a sample of torchvision's {self._name} is {got}, expected an image and a target; converters.write "
                 "takes any dataset with fields that you name"
@@ -212,7 +222,7 @@ class _Load:
     def __call__(self, index: int) -> dict[str, object]:
         sample = self.dataset()[index]
         if len(sample) != 2:
-            raise SampleFault(f"expected an image and a target, got {len(sample)} values")
+            raise SampleFault(f"expected an image and a target, got {counted(len(sample), 'value')}")
         target = _as_numpy(sample[1])
         return {"image": sample[0], self.target: target}
 

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataloading.errors import ChecksumError, FormatError, UsageError
+from dataloading.words import counted
 
 from . import extension as ext
 from .base import Field, is_ours
@@ -357,7 +358,8 @@ class Reader:
         low, high = int(chosen.min()), int(chosen.max())
         if low < 0 or high >= self.num_samples:
             raise UsageError(
-                f"sample index {low if low < 0 else high} is out of range: {self.path} has {self.num_samples} samples"
+                f"sample index {low if low < 0 else high} is out of range: {self.path} has "
+                f"{counted(self.num_samples, 'sample')}"
             )
         return chosen.astype(np.int64, copy=False)
 

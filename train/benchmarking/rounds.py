@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from dataloading import counted
+
 from .numbers import Summary, interleave, summarise
 from .spec import BenchSpec
 
@@ -303,7 +305,7 @@ def search_workers(
     rates = {}
     for num_workers in candidates:
         one = BenchSpec(
-            **{**spec.as_dict(), "num_workers": num_workers, "label": f"{spec.label}, {num_workers} workers"}
+            **{**spec.as_dict(), "num_workers": num_workers, "label": f"{spec.label}, {counted(num_workers, 'worker')}"}
         )
         [result] = measure([one], num_rounds=1, seconds=seconds, peers_python=peers_python, progress=progress)
         rates[num_workers] = result.rates[0] if result.rates else 0.0

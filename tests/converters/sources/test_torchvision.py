@@ -125,7 +125,7 @@ def test_targets_keep_their_kind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert samples(source)[0]["target"].tolist() == [0, 1, 2]
     with pytest.raises(UsageError, match="a target of torchvision's SVHN is a dict, which makes no field"):
         TorchvisionDataset("SVHN", str(tmp_path), options={"target": "dict"})
-    with pytest.raises(UsageError, match="1 values, expected an image and a target"):
+    with pytest.raises(UsageError, match="1 value, expected an image and a target"):
         TorchvisionDataset("SVHN", str(tmp_path), options={"target": "two"})
 
 
