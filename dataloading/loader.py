@@ -369,10 +369,10 @@ class Loader:
         self._engines.stop_all()
 
     def _empty_reason(self) -> str:
-        slicing = self._cursor.slicing()
+        cut = self._cursor.slicing()
         return (
-            f"the loader gives no batch: {counted(slicing.num_samples, 'sample')}, {counted(slicing.world_size, 'rank')}, "
-            f"batch_size={self.batch_size}, tail={slicing.tail!r}, drop_last={self.drop_last}"
+            f"the loader gives no batch: {counted(cut.num_samples, 'sample')}, {counted(cut.world_size, 'rank')}, "
+            f"batch_size={self.batch_size}, tail={cut.tail!r}, drop_last={self.drop_last}"
         )
 
     # ---- other samples of the same dataset
