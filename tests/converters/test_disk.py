@@ -17,7 +17,7 @@ from converters.disk import full_disk_names, whole_file
 from converters.encode import Options, convert
 from converters.policy import ImagePolicy
 from converters.sources.base import Source
-from dataloading import ConvertError, UsageError
+from dataloading import UsageError
 
 from .making import class_folders
 
@@ -124,7 +124,7 @@ def test_a_list_of_errors_that_cannot_be_written_is_refused_before_the_work(tmp_
 
 def test_taking_none_of_the_samples_says_how_many_there_were(tmp_path: Path) -> None:
     source: Source = ImageFolder(class_folders(tmp_path / "src", {"ant": 2}, size=(20, 20)))
-    with pytest.raises(ConvertError, match="2 samples, of which limit=0 takes none"):
+    with pytest.raises(UsageError, match="2 samples, of which limit=0 takes none"):
         convert(source, tmp_path / "o.beton", policy=ImagePolicy(), options=Options(num_workers=0, limit=0))
 
 

@@ -324,7 +324,7 @@ def test_a_table_that_changed_is_refused_though_its_images_have_not(tmp_path: Pa
 def test_a_data_error_keeps_what_was_done_and_another_way_with_errors_may_go_on(tmp_path: Path) -> None:
     path, whole = tmp_path / "o.beton", tmp_path / "w.beton"
     with pytest.raises(
-        ConvertError, match=r"sample 45 .*damaged.* 45 of 60 samples are kept: --resume goes on with them"
+        ConvertError, match=r"sample 45 .*damaged.* 45 of 60 samples kept: --resume goes on with them"
     ):
         write(path, Blocks(bad=(45,)))
     assert files(tmp_path) == [".o.beton.journal", ".o.beton.part"]
@@ -415,7 +415,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path, whole: bytes) -> 
     def act() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (12 << 20, 12 << 20))
-        with pytest.raises(ConvertError, match=r"cannot write .*File too large.* samples are kept: --resume"):
+        with pytest.raises(ConvertError, match=r"cannot write .*File too large.* samples kept: --resume"):
             write(path)
 
     assert in_a_child(act) == 0
@@ -433,7 +433,7 @@ def test_a_disk_that_fills_up_is_told_and_after_making_room_it_resumes(tmp_path:
         pytest.skip("this container may not mount")
     try:
         path = disk / "o.beton"
-        with pytest.raises(ConvertError, match=r"cannot write .*No space left.*free there now.* samples are kept"):
+        with pytest.raises(ConvertError, match=r"cannot write .*No space left.*free there now.* samples kept"):
             write(path)
         assert not path.exists()
         subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
@@ -456,7 +456,7 @@ def test_a_disk_that_fills_while_a_checkpoint_is_saved_ends_the_run(
             raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fdatasync", full)
-    with pytest.raises(ConvertError, match=r"No space left on device.* samples are kept"):
+    with pytest.raises(ConvertError, match=r"No space left on device.* samples kept"):
         write(path)
     monkeypatch.undo()
     assert write(path, resume=True).num_resumed > 0
@@ -473,7 +473,7 @@ def test_ctrl_c_keeps_what_was_done_and_says_so(tmp_path: Path, whole: bytes) ->
     wait_for(lambda: journal.exists() and journal.stat().st_size > 3000)
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
-    assert "of 60 samples are kept: --resume goes on with them" in errors
+    assert "of 60 samples kept: --resume goes on with them" in errors
     assert write(path, resume=True).num_resumed > 0
     assert path.read_bytes() == whole
 
