@@ -19,7 +19,7 @@ from converters.sources.imagenet import ImageNetTrain
 from converters.sources.manifest import Manifest
 from converters.sources.webdataset import WebDataset
 from dataloading import Reader
-from dataloading.cli import beton
+from dataloading.cli import beton, main
 
 from ..making import class_folders
 from .making import jpeg, tar_bytes, tar_of
@@ -180,3 +180,54 @@ def test_help_of_every_source_is_quick_to_import() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def broken_sources(folder: Path) -> dict[str, tuple[int, list[object], str]]:
+    """Sources that cannot be converted: the exit code, the words, and what is said."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    photos = [(f"{n}.jpg", jpeg(n)) for n in range(2)] + [(f"{n}.cls", b"0") for n in range(2)]
+    loose, empty, bad, damaged, table = (folder / name for name in ("loose", "empty", "bad", "damaged", "table.csv"))
+    loose.mkdir()
+    (loose / "a.jpg").write_bytes(jpeg(0))
+    class_folders(empty, {"ant": 1, "bee": 0})
+    class_folders(bad, {"ant": 2})
+    (bad / "ant" / "00.jpg").write_bytes(jpeg(0)[:200])
+    class_folders(damaged, {"ant": 1})
+    table.write_text("path,label\n")
+    pa.parquet.write_table(pa.table({"a": pa.array([], pa.int64())}), folder / "none.parquet")
+    (folder / "torn.parquet").write_bytes(b"PAR1" + bytes(100))
+    tar_of(folder / "z.tar", sorted(photos), "w:gz")
+    (folder / "cut.tar").write_bytes(tar_bytes(sorted(photos))[:900])
+    tar_of(folder / "odd.tar", [("readme", b"x")])
+    tar_of(folder / "in.tar", [("a.JPEG", jpeg(0))])
+    np.savez(folder / "a.npz", images=np.zeros((2, 4, 4, 3), np.uint8), labels=np.zeros(3, np.int64))
+    return {
+        "no class folders": (2, ["imagefolder", loose], "has no class folders (1 image directly in it)"),
+        "an empty class": (2, ["imagefolder", empty], "--allow-empty"),
+        "nothing left": (2, ["imagefolder", damaged, "--limit", 0], "nothing to write"),
+        "an image cut short": (1, ["imagefolder", bad], "ant/00.jpg"),
+        "a table without rows": (2, ["manifest", table], "lists no samples"),
+        "a column that is not there": (2, ["manifest", table, "--image-column", "x"], "has the columns path, label"),
+        "parquet without rows": (2, ["huggingface", folder / "none.parquet"], "has no rows"),
+        "no parquet": (1, ["huggingface", folder / "torn.parquet"], "cannot be read as a parquet"),
+        "a compressed tar": (2, ["webdataset", folder / "z.tar"], "uncompress it first"),
+        "a tar cut short": (1, ["webdataset", folder / "cut.tar"], "cut short"),
+        "no tar of tars": (2, ["imagenet", folder / "in.tar", "--split", "train"], "holds no tar files"),
+        "arrays of two lengths": (1, ["arrays", folder / "a.npz"], "different numbers of samples"),
+    }
+
+
+def test_wrong_usage_of_a_source_is_code_2_and_damage_is_code_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "sources"
+    folder.mkdir()
+    for name, (code, words, message) in broken_sources(folder).items():
+        out = tmp_path / "o.beton"
+        with pytest.raises(SystemExit) as left:
+            main(["convert", *map(str, [*words[:2], out, *words[2:]]), "--num-workers", "0", "-q"])
+        said = capsys.readouterr().err
+        assert left.value.code == code and message in said and "Traceback" not in said, (name, left.value.code, said)
+        assert [each.name for each in tmp_path.iterdir()] == ["sources"], name
