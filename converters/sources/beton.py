@@ -7,7 +7,7 @@ while their pixels stay. Pixels are taken as the loader shows them: what EXIF sa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from dataloading import (
     UsageError,
     decode_image,
     label_field,
+    verify_file,
 )
 
 from .base import SampleFault, printable
@@ -46,11 +47,19 @@ class BetonFiles:
         Samples to take, in this order, counted over all files; one may occur several times.
     classes : sequence of str, optional
         Take only the samples of these classes; they are numbered anew, in this order.
+    as_stored : bool
+        Hand over raw pixels and PNGs as they are stored, to stay so, instead of pixels for the image policy.
+    longest : int, optional
+        With ``as_stored``: only images whose longest side is no more than this; larger ones are pixels to shrink.
+    verify : bool
+        Compare the files with their checksums first, so that no damage gets a valid checksum.
 
     Raises
     ------
     UsageError
         If the files differ in their fields or classes, an index or class is not there, or nothing is left.
+    ConvertError
+        If a file is damaged where no sample is; damaged samples are faults of their own.
     """
 
     def __init__(
@@ -59,7 +68,11 @@ class BetonFiles:
         *,
         indices: npt.NDArray[np.int64] | None = None,
         classes: Sequence[str] | None = None,
+        as_stored: bool = False,
+        longest: int | None = None,
+        verify: bool = True,
     ) -> None:
+        self._form = _Form(as_stored=as_stored, longest=longest)
         self.paths = expand(patterns, (".beton",))
         self._places, self._spools = fetched(self.paths)
         readers = [_reader(path, place) for path, place in zip(self.paths, self._places, strict=True)]
@@ -82,6 +95,9 @@ class BetonFiles:
         self._chosen = chosen
         for reader in readers:
             reader.close()
+        # By the name a nameless copy has as well, for what is copied is what is read.
+        places = zip(self.paths, self._places, strict=True) if verify else ()
+        self._damage = [_damage(path, place) for path, place in places]
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -91,12 +107,15 @@ class BetonFiles:
     @property
     def provenance(self) -> Mapping[str, object]:
         """Kind of the source, its first file, and how many samples are taken."""
-        return {"source": "beton", "source_name": printable(name_of(self.paths[0])), "source_samples": len(self)}
+        kept = {"as_stored": True} if self._form.as_stored else {}
+        return {
+            "source": "beton", "source_name": printable(name_of(self.paths[0])), "source_samples": len(self), **kept,
+        }  # fmt: skip
 
     @property
     def load(self) -> Callable[[Any], Mapping[str, Any]]:
         """See `converters.sources.base.Source`."""
-        return _Load(tuple(zip(self.paths, self._places, strict=True)), self._relabelled)
+        return _Load(tuple(zip(self.paths, self._places, strict=True)), self._relabelled, self._form, self._damage)
 
     def __len__(self) -> int:
         return len(self._chosen)
@@ -191,21 +210,62 @@ def _reader(path: str, place: str) -> Reader:
     return Reader(path) if path == place else Reader(path, stored=np.memmap(place, np.uint8, "r"))
 
 
+def _damage(path: str, place: str) -> list[tuple[int, int, str]]:
+    """Return (first sample, the one behind the last, what is wrong) for each damaged stretch of a file.
+
+    Raises
+    ------
+    ConvertError
+        If something else than samples is damaged, or very much.
+    """
+    found: list[tuple[int, int, str]] = []
+    report = verify_file(place)
+    for problem in report.problems:
+        if not problem.samples:
+            raise ConvertError(f"{printable(path)} is damaged, {problem}; `beton repair` makes a sound file of it")
+        found += [(first, stop, f"{problem.region}: {problem.message}") for first, stop in problem.samples]
+    if not report.complete:
+        raise ConvertError(f"{printable(path)} is damaged in {len(report.problems):,} places and perhaps more")
+    return found
+
+
+class _Form(NamedTuple):
+    """Which images are handed over as they are stored, see `BetonFiles`."""
+
+    as_stored: bool
+    longest: int | None
+
+    def keeps(self, image: EncodedImage) -> bool:
+        """Tell whether an image that is no JPEG stays as it is."""
+        return self.as_stored and (self.longest is None or max(image.width, image.height) <= self.longest)
+
+
 class _Load:
     """Reads stored values; what travels to the workers."""
 
-    def __init__(self, paths: tuple[tuple[str, str], ...], relabelled: tuple[str, dict[int, int]] | None) -> None:
+    def __init__(
+        self,
+        paths: tuple[tuple[str, str], ...],
+        relabelled: tuple[str, dict[int, int]] | None,
+        form: _Form,
+        damage: list[list[tuple[int, int, str]]],
+    ) -> None:
         self._paths = paths
         self._relabelled = relabelled
+        self._form = form
+        self._damage = damage
         self._open: dict[int, Reader] = {}
 
     def __call__(self, task: tuple[int, int, str]) -> dict[str, object]:
         file, sample, _ = task
+        for first, stop, what in self._damage[file] if self._damage else ():
+            if first <= sample < stop:
+                raise SampleFault(f"it is damaged, {what}")
         try:
             reader = self._open.get(file)
             if reader is None:
                 reader = self._open[file] = _reader(*self._paths[file])
-            values = {name: _plain(field, reader.value(name, sample)) for name, field in reader.fields.items()}
+            values = {name: self._plain(field, reader.value(name, sample)) for name, field in reader.fields.items()}
         except (FormatError, DecodeError, OSError) as error:
             raise SampleFault(str(error)) from error
         if self._relabelled is not None:
@@ -216,11 +276,10 @@ class _Load:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": {}}
 
-
-def _plain(field: Field, value: object) -> object:
-    """Return a stored image as the policy takes images: a JPEG's bytes, or pixels."""
-    if not isinstance(field, ImageField) or not isinstance(value, EncodedImage):
-        return value
-    if value.mode == _JPEG:
-        return bytes(value.data)
-    return decode_image(value)
+    def _plain(self, field: Field, value: object) -> object:
+        """Return a stored image as the policy takes images: a JPEG's bytes, pixels, or what is to stay as it is."""
+        if not isinstance(field, ImageField) or not isinstance(value, EncodedImage):
+            return value
+        if value.mode == _JPEG:
+            return bytes(value.data)
+        return value if self._form.keeps(value) else decode_image(value)

@@ -16,11 +16,14 @@ from dataloading import (
     ImageField,
     IntField,
     JSONField,
+    MaskField,
     NDArrayField,
+    RasterField,
     Reader,
     UsageError,
     decode_jpeg,
 )
+from dataloading.cli import main
 
 from .making import jpeg, samples
 
@@ -43,6 +46,13 @@ def made(path: Path, numbers: range, *, mode: Any = "jpg", fields: Any = None, n
     policy = converters.ImagePolicy(mode=mode)
     converters.write(data, path, fields, images=policy, class_names=names, num_workers=0, quiet=True)
     return str(path)
+
+
+def beton(*words: str) -> int:
+    """The exit code of the command."""
+    with pytest.raises(SystemExit) as leave:
+        main(words)
+    return int(leave.value.code or 0)
 
 
 def test_all_values_of_several_files_come_back_in_order(tmp_path: Path) -> None:
@@ -159,3 +169,58 @@ def test_a_damaged_sample_is_a_fault_of_that_sample(tmp_path: Path) -> None:
     assert load(source.task(0))["j"] == {"n": 0}
     with pytest.raises(SampleFault, match="JSON"):
         load(source.task(1))
+
+
+@pytest.mark.parametrize("extra", [(), ("--max-resolution", "15")])
+def test_pixels_stored_without_loss_stay_so_unless_a_mode_is_asked_for(tmp_path: Path, extra: tuple[str, ...]) -> None:
+    raw = made(tmp_path / "raw.beton", range(3), mode="raw")
+    chosen = ["convert", "beton", raw, str(tmp_path / "out.beton"), "--num-workers", "0", *extra]
+    assert beton(*chosen) == 0
+    with Reader(raw) as before, Reader(tmp_path / "out.beton") as after:
+        same = [np.array_equal(after.value("image", i).data, before.value("image", i).data) for i in range(3)]
+        assert same == [not extra] * 3  # what must be shrunk is encoded as --mode says
+        assert [after.value("image", index).mode for index in range(3)] == ([0] * 3 if extra else [1] * 3)
+    assert beton(*chosen, "--mode", "jpg", "--overwrite") == 0
+    with Reader(tmp_path / "out.beton") as after:
+        assert after.value("image", 0).mode == 0
+
+
+def test_a_label_map_and_a_png_stay_as_they_are_stored(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    data = [(rng.integers(0, 2, (20, 30), np.uint8) * 255, rng.integers(0, 9, (20, 30), np.uint8)) for _ in range(3)]
+    source = tmp_path / "png.beton"
+    policy = converters.ImagePolicy(mode="png", channels="gray")
+    converters.write(
+        data, source, {"image": RasterField(1), "mask": MaskField()}, images=policy, num_workers=0, quiet=True
+    )
+    assert beton("convert", "beton", str(source), str(tmp_path / "out.beton"), "--num-workers", "0") == 0
+    with Reader(source) as before, Reader(tmp_path / "out.beton") as after:
+        for index in range(3):
+            for name in ("image", "mask"):
+                assert bytes(after.value(name, index).data) == bytes(before.value(name, index).data)
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_damage_that_decodes_is_found_by_the_checksums_before_it_gets_right_ones(tmp_path: Path, on_error: str) -> None:
+    rng = np.random.default_rng(0)
+    photos = [rng.integers(0, 256, (200, 200, 3), np.uint8) for _ in range(4)]  # over 64 KiB each
+    path = str(tmp_path / "1.beton")
+    converters.write(
+        photos, path, {"image": ImageField()}, images=converters.ImagePolicy(mode="raw"), num_workers=0, quiet=True
+    )
+    with Reader(path) as reader:
+        place = int(reader.locate("image", [2])[0][0]) + 70_000
+    data = bytearray(Path(path).read_bytes())
+    data[place] ^= 1
+    Path(path).write_bytes(data)
+    words = ["convert", "beton", path, str(tmp_path / "out.beton"), "--num-workers", "0", "--on-error", on_error]
+    assert beton(*words) == (1 if on_error == "raise" else 0)
+    if on_error == "raise":
+        assert not (tmp_path / "out.beton").exists()
+        with pytest.raises(SampleFault, match=r"damaged, pages: bytes have changed"):
+            source = BetonFiles([path])
+            source.load(source.task(2))
+        assert beton(*words, "--no-verify") == 0
+    else:
+        with Reader(tmp_path / "out.beton") as after:
+            assert 2 <= len(after) <= 3
