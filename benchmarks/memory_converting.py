@@ -237,7 +237,8 @@ def rows_of(found: dict[str, dict[str, Any]]) -> Iterator[list[str]]:
     """Yield the table's rows."""
     killed_at = found.get("convert", {}).get("percent", 50)
     words = {
-        "same": f"convert {NUM_COMPARED:,}", "convert": f"convert, killed at {killed_at} %", "resume": "convert --resume",
+        "same": f"convert {NUM_COMPARED:,}",
+        "convert": f"convert, killed at {killed_at} %", "resume": "convert --resume",
         "shard": "convert --num-shards 64 --shard-index 9", "shards": f"convert a tenth, --num-shards {NUM_SHARDS}",
         "merge": f"merge {SHARE} times {NUM_SHARDS} shards", "loader": "Loader, 100 shuffled batches",
         "diff": "diff, with itself", "split": "split --ratio 0.9,0.1",
