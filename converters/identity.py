@@ -21,7 +21,7 @@ from dataloading import ConvertError, Field
 from .sources.base import Source, files_of
 from .sources.opening import identity
 
-__all__ = ["SampleChain", "changed_files", "describe_fields", "differences", "file_stamps", "names_digest"]
+__all__ = ["SampleChain", "changed_files", "describe_fields", "differences", "file_stamps", "names_digest", "stamps"]
 
 _SHOWN_AT_MOST = 6
 _LISTED_AT_MOST = 32
@@ -146,13 +146,15 @@ class SampleChain:
         self._source = source
         self.value = value
 
-    def add(self, index: int) -> None:
-        """Take one more sample."""
-        parts = [self.value, self._source.name(index), *_stamps(self._source.task(index))]
+    def add(self, index: int, known: Iterable[str] | None = None) -> None:
+        """Take one more sample, of whose task `stamps` may be known."""
+        known = stamps(self._source.task(index)) if known is None else known
+        parts = [self.value, self._source.name(index), *known]
         self.value = str(xxhash.xxh3_64_hexdigest("\0".join(parts).encode("utf-8", "backslashreplace")))
 
 
-def _stamps(task: object) -> Iterable[str]:
+def stamps(task: object) -> Iterable[str]:
+    """Yield words for what a task names: size and age of files of this machine, and numbers."""
     for item in task if isinstance(task, (tuple, list)) else (task,):
         if isinstance(item, int):
             yield str(item)

@@ -38,6 +38,11 @@ __all__ = ["DeadWorkerError", "Pool", "run_ordered"]
 _AHEAD = 4
 # Arrays of at least so many bytes travel beside the pickle.
 _BESIDE_BYTES = 1 << 13
+# Length of a message's pickle, and the number of arrays beside it, whose lengths follow.
+_FRAME = struct.Struct("<QQ")
+# The parent reads as much at a time; the system takes so many pieces in one call.
+_INBOX_BYTES = 1 << 17
+_PARTS_AT_ONCE = 512
 # Tasks a worker finishes per second from which on they are quick.
 _QUICK_PER_SECOND = 50
 # Results that wait for an earlier one, in tasks per worker and in bytes; beyond either, no new tasks go out.
@@ -180,6 +185,7 @@ class _Worker:
         self.process = context.Process(target=_serve, args=(theirs,), name=f"beton-worker-{number}", daemon=True)
         self.process.start()
         theirs.close()  # now only the worker holds that end, so its death ends the pipe
+        self.inbox = _Inbox(self.pipe.fileno())
         self.started = False
         self.positions: deque[int] = deque()
         with contextlib.suppress(OSError):  # a worker that is dead already is noticed where it is waited for
@@ -267,21 +273,24 @@ class _Workers:
         for key in pipes:
             worker: _Worker = key.data
             try:
-                (error_text, result), size = _receive(worker.pipe)
+                for (error_text, result), size in worker.inbox.receive():
+                    self._take(worker, error_text, result, size)
             except (EOFError, OSError) as error:
                 raise worker.death() from error
-            if not worker.started:
-                worker.started = True
-                if error_text is not None:
-                    raise DeadWorkerError(None, f"cannot make use of the dataset: {error_text}")
-                continue
-            position = worker.positions.popleft()
-            if error_text is not None:
-                raise DeadWorkerError(position, f"could not go on: {error_text}")
-            self._ready[position] = (result, size)
-            self._held_bytes += size
         if not pipes:
             raise fired[0][0].data.death()
+
+    def _take(self, worker: _Worker, error_text: str | None, result: Any, size: int) -> None:
+        if not worker.started:
+            worker.started = True
+            if error_text is not None:
+                raise DeadWorkerError(None, f"cannot make use of the dataset: {error_text}")
+            return
+        position = worker.positions.popleft()
+        if error_text is not None:
+            raise DeadWorkerError(position, f"could not go on: {error_text}")
+        self._ready[position] = (result, size)
+        self._held_bytes += size
 
     def close(self) -> None:
         # Workers hold nothing worth finishing: they only read, and the parent alone writes.
@@ -368,28 +377,91 @@ def _send(pipe: connection.Connection, value: object) -> None:
 
 
 def _send_packed(pipe: connection.Connection, text: memoryview, beside: list[memoryview]) -> None:
-    pipe.send_bytes(struct.pack(f"<I{len(beside)}Q", len(beside), *map(len, beside)) + text)
-    for view in beside:
-        while len(view):
-            view = view[os.write(pipe.fileno(), view) :]
+    head = _FRAME.pack(len(text), len(beside)) + struct.pack(f"<{len(beside)}Q", *map(len, beside))
+    parts = [memoryview(head), text, *beside]
+    while parts:
+        sent = os.writev(pipe.fileno(), parts[:_PARTS_AT_ONCE])
+        while parts and sent >= len(parts[0]):
+            sent -= len(parts.pop(0))
+        if parts:
+            parts[0] = parts[0][sent:]
 
 
-def _receive(pipe: connection.Connection) -> tuple[Any, int]:
-    """Return what `_send` sent, and its size in bytes."""
-    message = memoryview(pipe.recv_bytes())
-    (count,) = struct.unpack_from("<I", message)
-    sizes = struct.unpack_from(f"<{count}Q", message, 4)
-    beside = []
-    for size in sizes:
-        whole = np.empty(size, np.uint8).data  # not a bytearray, which would be filled with zeros first
-        view = whole
-        while len(view):
-            num_read = os.readv(pipe.fileno(), [view])
-            if num_read == 0:
-                raise EOFError
-            view = view[num_read:]
-        beside.append(whole.toreadonly())
-    return pickle.loads(message[4 + 8 * count :], buffers=beside), len(message) + sum(sizes)
+class _Inbox:
+    """What has come from one worker, read as much at a time as there is and taken apart into what `_send` sent."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._buffer = np.empty(_INBOX_BYTES, np.uint8).data  # not a bytearray, which would be filled with zeros first
+        self._start = self._stop = 0
+
+    def receive(self) -> Iterator[tuple[Any, int]]:
+        """Wait for a message, and yield it and those that are there as well, each with its size in bytes.
+
+        Raises
+        ------
+        EOFError, OSError
+            If the other end is closed.
+        """
+        if self._start or self._stop < len(self._buffer):
+            self._read(1)
+        message = self._next(wait=True)
+        while message is not None:
+            yield message
+            message = self._next(wait=False)
+
+    def _next(self, *, wait: bool) -> tuple[Any, int] | None:
+        """Return a message; None if it is not all there and is not to be waited for."""
+        if not self._has(_FRAME.size, wait=wait):
+            return None
+        text_bytes, count = _FRAME.unpack_from(self._buffer, self._start)
+        head_bytes = _FRAME.size + 8 * count
+        if not self._has(head_bytes, wait=wait):
+            return None
+        sizes = struct.unpack_from(f"<{count}Q", self._buffer, self._start + _FRAME.size)
+        num_bytes = head_bytes + text_bytes + sum(sizes)
+        if not self._has(num_bytes if not wait else head_bytes + text_bytes, wait=wait):
+            return None
+        text = self._start + head_bytes
+        end = text + text_bytes
+        # What is large gets memory of its own, which it is read into.
+        beside = []
+        position = end
+        for size in sizes:
+            whole = np.empty(size, np.uint8).data
+            here = min(size, self._stop - position)
+            whole[:here] = self._buffer[position : position + here]
+            position += here
+            rest = whole[here:]
+            while len(rest):
+                rest = rest[self._read_into(rest) :]
+            beside.append(whole.toreadonly())
+        self._start = position
+        return pickle.loads(self._buffer[text:end], buffers=beside), num_bytes
+
+    def _has(self, size: int, *, wait: bool) -> bool:
+        while self._stop - self._start < size:
+            if not wait:
+                return False
+            self._read(size)
+        return True
+
+    def _read(self, wanted: int) -> None:
+        """Read what there is, with room for ``wanted`` bytes from the start of the next message."""
+        if self._start == self._stop:
+            self._start = self._stop = 0
+        if self._stop == len(self._buffer) or len(self._buffer) - self._start < wanted:
+            kept = self._buffer[self._start : self._stop]
+            self._buffer = np.empty(max(_INBOX_BYTES, wanted, 2 * len(kept)), np.uint8).data
+            self._buffer[: len(kept)] = kept
+            self._start, self._stop = 0, len(kept)
+        self._stop += self._read_into(self._buffer[self._stop :])
+
+    def _read_into(self, view: memoryview) -> int:
+        num_read = os.readv(self._descriptor, [view])
+        if num_read == 0:
+            raise EOFError
+        return num_read
 
 
 def _end_with_parent() -> None:

@@ -296,7 +296,7 @@ class _Run:
         """Write one sample, or do with it what is to be done with those that fail."""
         assert self._writer is not None
         report, on_error = self._report, self._job.options.on_error
-        values, fault = outcome.values, outcome.fault
+        values, fault, known = outcome.values, outcome.fault, outcome.stamps
         # Whatever breaks in here, such as Ctrl-C, leaves counts and file at odds.
         self._is_sound = False
         if values is not None:
@@ -326,7 +326,7 @@ class _Run:
             report.num_samples += 1
             report.source_bytes += outcome.source_bytes
             report.kinds.update(outcome.kinds)
-        self._chain.add(index)
+        self._chain.add(index, known)
         self._done += 1
         self._is_sound = True
 

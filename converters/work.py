@@ -6,6 +6,7 @@ Knows sources, fields and the image policy; neither processes nor the writer.
 from __future__ import annotations
 
 import dataclasses
+import pickle
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy.typing as npt
 from dataloading import EncodedImage, Field, ImageField, MaskField, UsageError
 
 from .faults import raised
+from .identity import stamps
 from .policy import ImagePolicy
 from .sources.base import SampleFault, Source
 
@@ -40,6 +42,8 @@ class Outcome:
         Bytes its values take in the file's pages.
     fault : str
         Why there are no values, or why a placeholder is among them.
+    stamps : tuple of str or None
+        What `converters.identity.stamps` said of the sample's task before it was read; None if it was not asked.
     """
 
     values: Mapping[str, Any] | None = None
@@ -47,6 +51,42 @@ class Outcome:
     source_bytes: int = 0
     stored_bytes: int = 0
     fault: str = ""
+    stamps: tuple[str, ...] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The parent unpickles one for each sample: tuples cost it less than objects, and a stored image travels beside
+        # the pickle, without being copied into it.
+        values = self.values or {}
+        images = [
+            (name, value.mode, value.width, value.height, _beside(value.data), value.channels, value.dtype)
+            for name, value in values.items()
+            if type(value) is EncodedImage
+        ]
+        others = {name: value for name, value in values.items() if type(value) is not EncodedImage}
+        state = (self.kinds, self.source_bytes, self.stored_bytes, self.fault, self.stamps)
+        return _unpacked, (self.values is None, images, others, *state)
+
+
+def _beside(data: Any) -> pickle.PickleBuffer:
+    return pickle.PickleBuffer(data)
+
+
+def _unpacked(
+    failed: bool,
+    images: list[tuple[Any, ...]],
+    values: dict[str, Any],
+    kinds: tuple[str, ...],
+    source_bytes: int,
+    stored_bytes: int,
+    fault: str,
+    stamps: tuple[str, ...] | None,
+) -> Outcome:
+    for name, *parts in images:
+        values[name] = EncodedImage(*parts)
+    return Outcome(
+        values=None if failed else values, kinds=kinds, source_bytes=source_bytes, stored_bytes=stored_bytes,
+        fault=fault, stamps=stamps,
+    )  # fmt: skip
 
 
 class Work:
@@ -73,6 +113,11 @@ class Work:
     def __call__(self, job: tuple[int, Any]) -> Outcome:
         """Convert one sample."""
         index, task = job
+        # Before it is read: what changes while it is being read has then changed for whoever looks later.
+        before = tuple(stamps(task))
+        return dataclasses.replace(self._outcome(index, task), stamps=before)
+
+    def _outcome(self, index: int, task: Any) -> Outcome:
         values: Mapping[str, Any] = {}
         try:
             values = self._load(task)
@@ -129,8 +174,8 @@ class Work:
                     if self._num_images == 1:
                         raise
                     raise SampleFault(f"field '{name}': {error}") from error
-                # An array travels to the parent beside the pickle, without being copied into it.
-                value = dataclasses.replace(value, data=np.frombuffer(value.data, np.uint8))
+                if not isinstance(value.data, bytes):
+                    value = dataclasses.replace(value, data=np.frombuffer(value.data, np.uint8))
                 stored_bytes += len(value.data)
                 kinds.append(kind)
             else:

@@ -43,12 +43,14 @@ class FieldFacts:
             self._max_bytes, self._max_sample = size, sample
         if not self._is_image:
             return
-        mode, width, height = (int(item) for item in head)
+        mode, width, height = int(head[0]), int(head[1]), int(head[2])
         low, high = self._min_size, self._max_size
         if self._num_jpeg + self._num_raw + self._num_png == 0:
             low[:] = high[:] = [width, height]
-        low[:] = min(low[0], width), min(low[1], height)
-        high[:] = max(high[0], width), max(high[1], height)
+        if width < low[0] or height < low[1]:
+            low[:] = min(low[0], width), min(low[1], height)
+        if width > high[0] or height > high[1]:
+            high[:] = max(high[0], width), max(high[1], height)
         if mode == MODE_JPEG:
             self._num_jpeg += 1
         elif mode == MODE_PNG:

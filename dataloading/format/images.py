@@ -27,6 +27,9 @@ MAX_SIDE = 65_535
 """Width and height are stored in 16 bits."""
 MAX_CHANNELS = 16
 
+# NumPy spells a name out anew each time it is asked.
+_DTYPE_NAMES = {np.dtype(name): name for name in ("uint8", "uint16")}
+
 IMAGE_RECORD = np.dtype([("mode", "u1"), ("width", "<u2"), ("height", "<u2"), ("data_ptr", "<u8")])
 
 
@@ -94,7 +97,7 @@ class ImageField(Field):
             raise UsageError(f"expected {self._wanted()}, got {describe(value)}")
         width, height = value.width, value.height
         _check_side(width, height)
-        if (value.channels, value.dtype) != (self.channels, self.dtype.name):
+        if value.channels != self.channels or value.dtype != _DTYPE_NAMES[self.dtype]:
             raise UsageError(
                 f"expected an image of {_pixels(self.channels, self.dtype.name)}, got one of "
                 f"{_pixels(value.channels, value.dtype)}"

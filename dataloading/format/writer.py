@@ -282,6 +282,8 @@ class Writer:
     def _skip_to(self, position: int) -> None:
         """Leave zeros up to ``position``; long runs become a hole of the file and take no room on the disk."""
         gap = position - self._position
+        if gap == 0:
+            return
         if gap < ext.BLOCK_BYTES:
             self._write_pages(bytes(gap))
             return

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,14 @@ from dataloading import UsageError
 def square(task: int) -> tuple[int, int]:
     time.sleep((task % 3) * 0.002)  # so that workers finish out of order
     return task * task, os.getpid()
+
+
+def of_many_sizes(task: int) -> tuple[int, bytes, list[np.ndarray]]:
+    rng = np.random.default_rng(task)
+    text = bytes(int(rng.choice([0, 10, 5000, 130_000, 300_000])))
+    # About the sizes from which on arrays travel by themselves, and those of the buffers in between.
+    sizes = rng.choice([0, 1, 8191, 8192, 131_071, 131_073, 262_144, 1_000_001], int(rng.integers(4)))
+    return task, text, [rng.integers(0, 256, int(size), dtype=np.uint8) for size in sizes]
 
 
 def large(task: int) -> bytes:
@@ -35,15 +44,23 @@ def arrays(task: int) -> dict[str, Any]:
 
 
 def dying_with_much_to_say(task: int) -> Any:
+    return _dying_after(1000, task)
+
+
+def dying_in_the_middle_of_an_array(task: int) -> Any:
+    return _dying_after(100_000, task)
+
+
+def _dying_after(num_bytes: int, task: int) -> Any:
     if task == 5:
         write = os.write
 
-        def killed(descriptor: int, data: Any) -> int:
-            write(descriptor, data[:1000])
+        def killed(descriptor: int, parts: Any) -> int:
+            write(descriptor, b"".join(parts)[:num_bytes])
             os.kill(os.getpid(), signal.SIGKILL)
             raise AssertionError
 
-        os.write = killed  # type: ignore[assignment]
+        os.writev = killed  # type: ignore[assignment]
         return np.ones(1 << 20, np.uint8)
     return task
 
@@ -141,8 +158,19 @@ def test_arrays_of_any_size_come_whole() -> None:
             np.testing.assert_array_equal(result[name], expected[name])
 
 
-def test_a_worker_that_dies_while_it_sends_a_result_is_named_with_its_task() -> None:
-    results = run_ordered(dying_with_much_to_say, range(100), num_workers=1)
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_messages_of_any_size_in_any_sequence_are_taken_apart(num_workers: int) -> None:
+    for task, result in enumerate(run_ordered(of_many_sizes, range(150), num_workers=num_workers)):
+        number, text, found = of_many_sizes(task)
+        assert result[:2] == (number, text)
+        assert len(result[2]) == len(found)
+        for one, other in zip(result[2], found, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("work", [dying_with_much_to_say, dying_in_the_middle_of_an_array])
+def test_a_worker_that_dies_while_it_sends_a_result_is_named_with_its_task(work: Callable[[int], Any]) -> None:
+    results = run_ordered(work, range(100), num_workers=1)
     with pytest.raises(DeadWorkerError, match="SIGKILL") as caught:
         for _ in results:
             pass
