@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from converters.sources.arrays import Arrays
-from dataloading import ConvertError, FloatField, ImageField, IntField, NDArrayField, UsageError
+from dataloading import ConvertError, FloatField, ImageField, IntField, NDArrayField, TextField, UsageError
 
 from .making import samples
 
@@ -98,3 +98,27 @@ def test_files_cut_short_or_foreign_are_an_error(tmp_path: Path, name: str) -> N
         path.write_bytes(content)
         with pytest.raises(ConvertError, match=rf"{name} cannot be read as NumPy arrays"):
             Arrays([str(path)])
+
+
+def test_texts_become_texts_and_bytes_of_one_length_stay_arrays(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", images=np.zeros((3, 4, 5), np.uint8), name=np.array(["a", "", "längst"]),
+             code=np.array([b"ab", b"c", b""]))  # fmt: skip
+    source = Arrays([str(tmp_path / "a.npz")])
+    assert source.fields["name"] == TextField()
+    assert source.fields["code"] == NDArrayField("S2", (1,))
+    found = samples(source)
+    assert [sample["name"] for sample in found] == ["a", "", "längst"]
+    assert [sample["code"].tolist() for sample in found] == [[b"ab"], [b"c"], [b""]]
+    for sample in found:
+        source.fields["code"].encode(sample["code"])
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_a_flipped_bit_in_an_archive_is_found_by_its_checksum(tmp_path: Path, save: Any) -> None:
+    path = tmp_path / "a.npz"
+    save(path, images=np.random.default_rng(0).integers(0, 256, (9, 20, 30), np.uint8))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ConvertError, match=r"a\.npz cannot be read as NumPy arrays: (Bad CRC-32|Error -3)"):
+        Arrays([str(path)])
