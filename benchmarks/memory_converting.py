@@ -87,7 +87,8 @@ def watched(command: list[str], log: Path, *, kill_at: int | None = None) -> dic
         Percent.
     """
     start = time.monotonic()
-    parent, workers = Peak(), {}
+    parent = Peak()
+    workers: dict[str, Peak] = {}
     with open(log, "w") as errors, open(log.with_suffix(".jsonl"), "w") as looks:
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=errors)
         killed = False

@@ -224,7 +224,9 @@ class Progress:
             self._stream.flush()
 
     def skip(self, count: int) -> None:
-        """Count samples that were done before; they say nothing about the speed."""
+        """Count samples that were done before; neither they nor the time of finding them say how fast the rest goes."""
+        if self._done == self._before:
+            self._start = self._clock()
         self._done += count
         self._before += count
         if self._bar is not None:

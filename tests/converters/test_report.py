@@ -28,6 +28,17 @@ def test_without_a_terminal_a_line_comes_now_and_then() -> None:
     assert lines[1] == "converting: 80 of 200 (40%), 4 images/s, 4.0 MB/s, 0:30 left"
 
 
+def test_neither_what_was_done_before_nor_the_time_of_comparing_it_counts_for_the_speed() -> None:
+    stream, clock = io.StringIO(), Clock()
+    progress = Progress(200, stream=stream, every_seconds=10, clock=clock)
+    clock.now += 5
+    progress.skip(120)
+    for _ in range(40):
+        clock.now += 0.25
+        progress.advance(1_000_000)
+    assert stream.getvalue().splitlines()[0] == "converting: 140 of 200 (70%), 4 images/s, 4.0 MB/s, 0:15 left"
+
+
 def test_quiet_says_nothing() -> None:
     stream, clock = io.StringIO(), Clock()
     progress = Progress(2, quiet=True, stream=stream, every_seconds=0, clock=clock)
