@@ -28,7 +28,7 @@ MAX_SIDE = 65_535
 MAX_CHANNELS = 16
 
 # NumPy spells a name out anew each time it is asked.
-_DTYPE_NAMES = {np.dtype(name): name for name in ("uint8", "uint16")}
+_DTYPE_NAMES: dict[np.dtype[np.generic], str] = {np.dtype(name): name for name in ("uint8", "uint16")}
 
 IMAGE_RECORD = np.dtype([("mode", "u1"), ("width", "<u2"), ("height", "<u2"), ("data_ptr", "<u8")])
 
