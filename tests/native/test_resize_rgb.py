@@ -63,7 +63,8 @@ def test_any_image_of_any_size_becomes_the_pixels_that_pillow_makes(
 @pytest.mark.parametrize(
     ("size", "smaller"),
     [((500, 375), (400, 300)), ((333, 500), (266, 400)), ((640, 31), (64, 3)), ((31, 900), (3, 90)),
-     ((40, 40), (40, 40)), ((7, 3000), (1, 400)), ((3000, 7), (400, 1)), ((1, 5000), (1, 1)), ((5000, 1), (1, 1)), ((90, 40), (90, 7))],
+     ((40, 40), (40, 40)), ((90, 40), (90, 7)), ((7, 3000), (1, 400)), ((3000, 7), (400, 1)), ((1, 5000), (1, 1)),
+     ((5000, 1), (1, 1))],
 )  # fmt: skip
 def test_shrinking_to_a_longest_side_gives_the_pixels_that_pillow_makes(
     size: tuple[int, int], smaller: tuple[int, int], resample: str
