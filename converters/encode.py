@@ -116,7 +116,7 @@ def _check_space(job: FileJob, pool: Pool) -> None:
     if not job.options.check_space or not num_tried or has_begun(job.path, job.options):
         return
     try:
-        guess = measure(job.source, job.order, pool, num_tried=num_tried)
+        guess = measure(job.source, job.order, pool, num_tried=num_tried, page_size=job.options.page_size)
     except DeadWorkerError as error:
         raise ConvertError(dead_worker(job, error)) from error
     warning = check_space(place_of(job.path, job.options).folder, guess.num_bytes)
@@ -196,7 +196,7 @@ def estimate(
     if options.shard_bytes is not None:
         num_tried = TRIED_FOR_SIZE
     with Pool(Work(source, policy), num_workers=0) as pool:
-        guess = measure(source, order, pool, num_tried=num_tried)
+        guess = measure(source, order, pool, num_tried=num_tried, page_size=options.page_size)
     counts, shards = [len(order)], {}
     if options.is_sharded:
         number = number_of_shards(options, len(order), guess.sample_bytes)

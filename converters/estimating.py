@@ -7,6 +7,7 @@ writes nothing.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import time
 from collections import Counter
@@ -26,6 +27,8 @@ __all__ = ["PAGE_BYTES", "Estimate", "check_space", "measure"]
 # Below this the disk is "clearly too small": images differ, so a few of them tell the total to some 10 %.
 _CLEARLY = 0.8
 _ALLOCATION_BYTES = 24
+_TEXT_BYTES = 8192  # header and descriptors; the extension block's text
+_WITH_CHECKSUMS = 1 + 8 / 65536
 PAGE_BYTES = 8 << 20
 """Bytes of a page, unless an image needs more or --page-size says otherwise."""
 
@@ -42,6 +45,10 @@ class Estimate:
         Bytes that the values of those tried take in the pages.
     record_bytes : int
         Bytes a sample takes in the file's tables.
+    allocation_bytes : int
+        Those of them behind the pages, in the allocation table.
+    page_bytes : int
+        Bytes of a page.
     seconds : float
         Wall-clock time of trying them.
     kinds : Counter
@@ -54,6 +61,8 @@ class Estimate:
     num_tried: int
     stored_bytes: int
     record_bytes: int
+    allocation_bytes: int
+    page_bytes: int
     seconds: float
     kinds: Counter[str]
     faults: tuple[Skipped, ...]
@@ -69,8 +78,20 @@ class Estimate:
         return self.file_bytes(self.num_samples)
 
     def file_bytes(self, num_samples: int) -> int:
-        """Return the bytes of a file of so many samples; a page at most is empty at the ends of its parts."""
-        return int(self.sample_bytes * num_samples) + 2 * PAGE_BYTES
+        """Return the bytes of a file of so many samples: whole pages of tables and of samples, and a last table."""
+        mean = self.stored_bytes / max(1, self.num_tried)
+        # No sample crosses a page's border: of each page half a sample's room stays empty.
+        wasted = min(0.5, mean / (2 * self.page_bytes))
+        tables = (self.record_bytes - self.allocation_bytes) * num_samples
+        values = mean * num_samples * (1 + wasted) * _WITH_CHECKSUMS
+        return (
+            self._in_pages(tables + _TEXT_BYTES)
+            + self._in_pages(values + _TEXT_BYTES)
+            + (self.allocation_bytes * num_samples)
+        )
+
+    def _in_pages(self, num_bytes: float) -> int:
+        return math.ceil(num_bytes / self.page_bytes) * self.page_bytes
 
     @property
     def total_seconds(self) -> float:
@@ -78,7 +99,9 @@ class Estimate:
         return self.seconds * self.num_samples / max(1, self.num_tried)
 
 
-def measure(source: Source, order: npt.NDArray[np.int64], pool: Pool, *, num_tried: int) -> Estimate:
+def measure(
+    source: Source, order: npt.NDArray[np.int64], pool: Pool, *, num_tried: int, page_size: int | None = None
+) -> Estimate:
     """Convert samples spread evenly over ``order`` in memory.
 
     Parameters
@@ -91,6 +114,8 @@ def measure(source: Source, order: npt.NDArray[np.int64], pool: Pool, *, num_tri
         Runs `converters.work.Work`.
     num_tried : int
         How many; fewer if there are fewer.
+    page_size : int, optional
+        Bytes of the file's pages; by default `PAGE_BYTES`.
 
     Raises
     ------
@@ -117,7 +142,9 @@ def measure(source: Source, order: npt.NDArray[np.int64], pool: Pool, *, num_tri
         num_samples=len(order),
         num_tried=len(tried),
         stored_bytes=stored,
-        record_bytes=_record_bytes(source.fields),
+        record_bytes=_record_bytes(source.fields) + _allocation_bytes(source.fields),
+        allocation_bytes=_allocation_bytes(source.fields),
+        page_bytes=page_size or PAGE_BYTES,
         seconds=time.monotonic() - start,
         kinds=kinds,
         faults=tuple(faults),
@@ -125,7 +152,11 @@ def measure(source: Source, order: npt.NDArray[np.int64], pool: Pool, *, num_tri
 
 
 def _record_bytes(fields: Mapping[str, Field]) -> int:
-    return sum(field.record.itemsize + (_ALLOCATION_BYTES if field.has_data else 0) for field in fields.values())
+    return sum(field.record.itemsize for field in fields.values())
+
+
+def _allocation_bytes(fields: Mapping[str, Field]) -> int:
+    return sum(_ALLOCATION_BYTES for field in fields.values() if field.has_data)
 
 
 def check_space(folder: str, needed_bytes: float) -> str:

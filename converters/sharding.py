@@ -181,7 +181,7 @@ def _with_number(plan: ShardPlan, pool: Pool) -> ShardPlan:
     if options.shard_bytes is None and (not options.check_space or not tried or has_begun(plan.shard(0), options)):
         return plan
     try:
-        guess = measure(plan.source, plan.order, pool, num_tried=tried)
+        guess = measure(plan.source, plan.order, pool, num_tried=tried, page_size=plan.options.page_size)
     except DeadWorkerError as error:
         job = dataclasses.replace(plan.job(0), order=plan.order, path=plan.path)
         raise ConvertError(dead_worker(job, error)) from error

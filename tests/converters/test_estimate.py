@@ -116,3 +116,13 @@ def test_data_that_is_no_image_counts_too(tmp_path: Path) -> None:
     facts = estimate(source, tmp_path / "o.beton", policy=ImagePolicy(), options=options)
     report = convert(source, tmp_path / "o.beton", policy=ImagePolicy(), options=options)
     assert facts["num_shards"] == len(report.shards) == 5, "10 MB in shards with room for one page of 2 MiB"
+
+
+@pytest.mark.parametrize("page_size", [None, 2 << 20, 16 << 20])
+@pytest.mark.parametrize("side", [40, 900])
+def test_the_estimate_counts_whole_pages_as_the_file_has_them(tmp_path: Path, page_size: int | None, side: int) -> None:
+    source = ImageFolder(class_folders(tmp_path / "src", {"a": 12}, size=(side, side * 2 // 3)))
+    policy, options = ImagePolicy(mode="raw"), Options(page_size=page_size)  # 900 x 600 pixels: one a page of 2 MiB
+    facts = estimate(source, tmp_path / "o.beton", policy=policy, options=options)
+    report = convert(source, tmp_path / "o.beton", policy=policy, options=options)
+    assert facts["estimated_bytes"] == pytest.approx(report.num_bytes, rel=0.1)
