@@ -33,7 +33,7 @@ _FIRST_PAUSE_SECONDS = 0.5
 _COMPARED_BYTES, _NUM_COMPARED = 1 << 20, 16
 # Stores in which an object appears when its upload is complete; elsewhere a rename does that.
 _ATOMIC = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory"})
-_S3 = frozenset({"s3", "s3a"})
+_S3, _GOOGLE = frozenset({"s3", "s3a"}), frozenset({"gs", "gcs"})
 _READ_ONLY = {"http": "", "https": "", "hf": "; write a file and `hf upload` it"}
 # Where a file says how long its head is and where its description lies, see docs/format.md.
 _HEAD = struct.Struct("<HHIQQ")
@@ -159,12 +159,17 @@ class Store:
         try:
             import fsspec
 
-            self._is_s3 = url.partition("://")[0] in _S3
-            if self._is_s3:
+            protocol = url.partition("://")[0]
+            self._is_s3 = protocol in _S3
+            if protocol in _S3 | _GOOGLE:
                 client = StoreClient(url, shared=True)  # which tries once: the tries are counted here
                 self._system, self._key = client.filesystem, client.target
             else:
                 self._system, self._key = fsspec.url_to_fs(url, skip_instance_cache=False)
+            # Of a large file Google's package had better send the part again that failed, and not everything.
+            self._sender = (
+                fsspec.filesystem(protocol, skip_instance_cache=True) if protocol in _GOOGLE else self._system
+            )
         except (ImportError, ValueError) as error:
             raise UsageError(f'{url} cannot be written: {error}. pip install "beton[remote]" serves s3') from error
 
@@ -234,7 +239,7 @@ class Store:
 
         def put() -> None:
             try:
-                self._system.put_file(path, hidden)
+                self._sender.put_file(path, hidden)
             except BaseException:
                 if hidden != self._key:
                     with contextlib.suppress(Exception):

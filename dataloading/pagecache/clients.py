@@ -210,14 +210,17 @@ class StoreClient:
 
 def _options(fsspec: Any, protocol: str, *, configured: bool) -> dict[str, Any]:
     """Return a store's options that end a wait and keep it to one try; what the user has configured goes before."""
-    ours: dict[str, dict[str, Any]] = {}
+    ours: dict[str, Any] = {}
     if protocol in ("s3", "s3a"):
         limits = {"connect_timeout": _CONNECT_SECONDS, "read_timeout": _SILENCE_SECONDS}
         ours = {"config_kwargs": {"retries": {"max_attempts": 1}, **limits}}
-    elif protocol in ("http", "https"):
+    elif protocol in ("http", "https", "gs", "gcs"):
         import aiohttp
 
         limit = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENCE_SECONDS)
+        if protocol in ("gs", "gcs"):
+            # It also tells these file systems from those of the caller's own, which keep their tries.
+            return {"requests_timeout": limit}
         ours = {"client_kwargs": {"timeout": limit, "trust_env": True}}  # the proxies that other programs use
         if not configured:
             return {**ours, "headers": {}}

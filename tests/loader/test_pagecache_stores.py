@@ -118,6 +118,17 @@ def test_google_storage_that_cannot_be_reached_is_told_within_seconds(monkeypatc
     assert time.monotonic() - started < 20, "tries of the package multiply with ours"
 
 
+def test_file_systems_of_the_callers_own_keep_their_tries(gcs: GCSServer) -> None:
+    import fsspec
+
+    own = fsspec.filesystem("gs")
+    ours = StoreClient(gcs.url("a"), shared=True).filesystem
+    assert ours is StoreClient(gcs.url("b"), shared=True).filesystem
+    assert ours is not own
+    assert "_request" in vars(ours)
+    assert "_request" not in vars(own)
+
+
 # ---- Hugging Face's hub
 
 
