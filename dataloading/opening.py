@@ -18,7 +18,7 @@ import numpy as np
 
 from dataloading.errors import FormatError, UsageError
 from dataloading.files import FileSet
-from dataloading.format import Manifest, Reader, Shard, is_manifest
+from dataloading.format import Manifest, Reader, Shard, is_manifest, manifest_path, set_of_shard
 from dataloading.pagecache.addresses import is_url, match_urls, read_url
 
 __all__ = ["Paths", "listed_files", "open_files", "open_groups"]
@@ -100,7 +100,23 @@ def _expanded(paths: Paths) -> list[_File]:
                 found += [_File(path=str(folder / shard.name), shard=shard, manifest=path) for shard in shards]
             else:
                 found.append(_File(path=path))
+    _check_one_set(file.path for file in found)
     return found
+
+
+def _check_one_set(paths: Iterable[str]) -> None:
+    """Refuse shards of two conversions side by side: the older one's are no part of the dataset, but images twice."""
+    totals: dict[str, int] = {}
+    for path in paths:
+        stem, total = set_of_shard(path) or (path, 0)
+        other = totals.setdefault(stem, total)
+        if other != total:
+            pattern = f"{stem.removesuffix('.beton')}-*-of-{total:05}.beton"
+            raise UsageError(
+                f"shards of two sets of {stem} are among the files, one of {other} and one of {total}: name the "
+                f"manifest ({manifest_path(stem)}) or a pattern such as {pattern!r}, and remove what an older "
+                "conversion left"
+            )
 
 
 def _check_distinct(paths: Iterable[str]) -> None:

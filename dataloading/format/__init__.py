@@ -7,7 +7,7 @@ from .base import Field
 from .extension import Extension
 from .fields import BytesField, CustomField, FloatField, IntField, JSONField, TextField
 from .images import MODE_JPEG, MODE_PNG, MODE_RAW, EncodedImage, ImageField, MaskField, RasterField
-from .manifest import Manifest, Shard, is_manifest, manifest_path, shard_path
+from .manifest import Manifest, Shard, is_manifest, manifest_path, set_of_shard, shard_path
 from .output import PartFolder, remove_orphans, sync_folder
 from .ragged import VarArrayField
 from .reader import Reader
@@ -46,6 +46,7 @@ __all__ = [
     "manifest_path",
     "pointers_of",
     "remove_orphans",
+    "set_of_shard",
     "shard_path",
     "sync_folder",
     "verify_file",

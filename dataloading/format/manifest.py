@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ from dataloading.errors import FormatError, UsageError
 
 from .output import PartFile
 
-__all__ = ["Manifest", "Shard", "is_manifest", "manifest_path", "shard_path"]
+__all__ = ["Manifest", "Shard", "is_manifest", "manifest_path", "set_of_shard", "shard_path"]
 
 MANIFEST_VERSION = 1
 _SUFFIX = ".json"
 _FILE_SUFFIX = ".beton"
+_SHARD = re.compile(r"(.*)-\d{5,}-of-(\d{5,})\.beton", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -186,6 +188,18 @@ def shard_path(path: str | os.PathLike[str], number: int, num_shards: int) -> st
     assert 0 <= number < num_shards
     stem = os.fspath(path).removesuffix(_FILE_SUFFIX)
     return f"{stem}-{number:05}-of-{num_shards:05}{_FILE_SUFFIX}"
+
+
+def set_of_shard(path: str) -> tuple[str, int] | None:
+    """Tell by its name of which dataset ``path`` is a shard, and of how many; None if it is not called like one.
+
+    Examples
+    --------
+    >>> set_of_shard("data/train-00002-of-00016.beton")
+    ('data/train.beton', 16)
+    """
+    match = _SHARD.fullmatch(path)
+    return None if match is None else (match[1] + _FILE_SUFFIX, int(match[2]))
 
 
 def is_manifest(path: str | os.PathLike[str]) -> bool:

@@ -116,6 +116,18 @@ def test_patterns_are_sorted_and_lists_keep_their_order(photo_files):
     assert Loader(everything[::-1], batch_size=4, transforms=TO_32).dataset.paths == tuple(everything[::-1])
 
 
+def test_shards_of_two_conversions_are_not_one_dataset(tmp_path):
+    for total in (2, 3):
+        for number in range(total):
+            write_labels(Path(shard_path(tmp_path / "t.beton", number, total)), 4)
+    with pytest.raises(UsageError, match=r"two sets of .*t\.beton .*one of 2 and one of 3.*t\.beton\.json.*-of-00003"):
+        open_files(str(tmp_path / "t-*.beton"))
+    assert listed_files(str(tmp_path / "t-*-of-00002.beton")) == [
+        shard_path(str(tmp_path / "t.beton"), number, 2) for number in range(2)
+    ]
+    assert len(listed_files(shard_path(str(tmp_path / "t.beton"), 0, 3))) == 1
+
+
 def test_a_file_whose_name_looks_like_a_pattern_is_that_file(tmp_path):
     write_labels(tmp_path / "part[1].beton", 3)
     assert len(Loader(tmp_path / "part[1].beton", batch_size=3).dataset) == 3
