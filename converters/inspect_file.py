@@ -309,6 +309,8 @@ def _history(steps: list[dict[str, Any]]) -> list[tuple[str, str]]:
             if key not in ("command", "from") and isinstance(value, (str, int, float, bool))
         ]
         options += [f"{len(step[key]):,} {key}" for key in ("dropped", "blanked") if step.get(key)]
+        if assumed := step.get("assumed_classes_of"):
+            options.append(f"class names assumed for {', '.join(assumed)}")
         sources = [f"{each['file']} ({each['num_samples']:,})" for each in step.get("from", [])]
         more = f" and {len(sources) - 3:,} more" if len(sources) > 3 else ""
         rows.append((step.get("command", "?"), ", ".join([f"of {', '.join(sources[:3])}{more}", *options])))

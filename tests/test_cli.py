@@ -284,7 +284,9 @@ def test_one_of_everything_is_told_in_the_singular(tmp_path: Path) -> None:
     for words in commands:
         done = CliRunner().invoke(cli.beton, [str(word) for word in words], catch_exceptions=False)
         assert done.exit_code == 0, (words, done.output)
-        wrong = re.search(r"\b1 (more )?[a-z ]*(samples|shards|images|classes|files|pairs|folders)\b", done.output)
+        wrong = re.search(
+            r"\b1 (more )?[a-z ]*(samples|shards|images|JPEGs|classes|files|pairs|folders)\b", done.output
+        )
         assert wrong is None, (words, done.output)
         assert "(s)" not in done.output and "(es)" not in done.output
 

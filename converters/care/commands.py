@@ -405,7 +405,7 @@ def upgrade(
     classes = f", {counted(report.num_classes, 'class')}" if report.num_classes is not None else ""
     text = (
         f"{report.path}: {counted(report.num_samples, 'sample')}{classes}, {_bytes(report.num_bytes)} "
-        f"(before: {_bytes(report.num_source_bytes)}); {report.num_recoded:,} JPEGs with the same pixels, "
-        f"{report.num_kept:,} other images as they were"
+        f"(before: {_bytes(report.num_source_bytes)}); "
+        f"{counted(report.num_recoded, 'JPEG')} with the same pixels, {counted(report.num_kept, 'other image')} copied"
     )
     _print(report, text, as_json)

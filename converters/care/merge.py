@@ -106,7 +106,7 @@ def merge(
             classes,
             assume=assume_classes,
             hint="; --classes union maps labels by name",
-            advice="; or take my word for it: --assume-classes (assume_classes=True) of `beton merge`",
+            advice="; `beton merge --assume-classes` (assume_classes=True) takes your word for it",
         )
         if verify:
             check_sources(paths, num_workers=num_workers)

@@ -15,6 +15,7 @@ from converters.care.commands import split as split_command
 from converters.care.commands import upgrade as upgrade_command
 from converters.care.merge import merge
 from converters.care.split import assign, split
+from converters.info import info as info_command
 from dataloading import IntField, Reader, UsageError, Writer, verify_file
 
 from .making import column, contents, run, run_json, strange_files, write_file
@@ -80,8 +81,11 @@ def test_a_file_without_class_names_beside_one_with_names_needs_the_users_word(t
     with Reader(tmp_path / "o.beton") as reader:
         assert reader.extension is not None
         assert reader.extension.provenance["history"][-1]["assumed_classes_of"] == ["a.beton"]
+    assert "class names assumed for a.beton" in run(info_command, tmp_path / "o.beton").stdout
     three = write_file(tmp_path / "c.beton", [0, 2])
-    with pytest.raises(UsageError, match=r"c\.beton: sample 1 has the label 2, which has no class name \(2 names: 0 to 1\)"):
+    with pytest.raises(
+        UsageError, match=r"c\.beton: sample 1 has the label 2, which has no class name \(2 names: 0 to 1\)"
+    ):
         merge(tmp_path / "p.beton", [str(two), str(three)], assume_classes=True)
 
 

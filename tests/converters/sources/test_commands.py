@@ -213,7 +213,7 @@ def broken_sources(folder: Path) -> dict[str, tuple[int, list[object], str]]:
         "parquet without rows": (2, ["huggingface", folder / "none.parquet"], "has no rows"),
         "no parquet": (1, ["huggingface", folder / "torn.parquet"], "cannot be read as a parquet"),
         "a compressed tar": (2, ["webdataset", folder / "z.tar"], "uncompress it first"),
-        "a tar cut short": (1, ["webdataset", folder / "cut.tar"], "cut short"),
+        "a tar cut short": (1, ["webdataset", folder / "cut.tar"], "cannot be read as a tar file"),
         "no tar of tars": (2, ["imagenet", folder / "in.tar", "--split", "train"], "holds no tar files"),
         "arrays of two lengths": (1, ["arrays", folder / "a.npz"], "different numbers of samples"),
     }
