@@ -5,7 +5,6 @@ Knows when workers start, are handed on to the next epoch, and stop. Knows nothi
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import threading
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 from dataloading.assembly import BatchJob, Recipe
 from dataloading.batch import Batch
-from dataloading.locks import from_caller, run_outside
+from dataloading.finalisers import from_caller, run_outside
 from dataloading.sampler import ForeignSampler, ShardSampler
 from dataloading.slicing import Ranges
 from dataloading.stats import Clock
@@ -75,6 +74,7 @@ class Engines:
         if os.getpid() != self._process:
             # Forked: the parent's threads do not exist here, and their locks must not be waited for.
             self._in_use, self._waiting, self._process = set(), None, os.getpid()
+            self._recipe.clock.after_fork()
         if self._waiting is not None:
             engine, begun = self._waiting
             self._waiting = None
@@ -101,9 +101,10 @@ class Engines:
             self.stop(engine)
 
     def stop(self, engine: Engine[BatchJob]) -> None:
-        """Stop one engine and drop what it has prefetched."""
-        self._in_use.discard(engine)
-        self._end(engine)
+        """Stop one engine and drop what it has prefetched; nothing if that has been done."""
+        if engine in self._in_use:
+            self._end(engine)
+            self._in_use.discard(engine)  # only now: what Ctrl-C cuts short is done by the next one who stops it
 
     def end_with(self, owner: object) -> None:
         """Stop all of them when `owner` is dropped, or the interpreter exits and its threads are not yet torn down."""
@@ -114,12 +115,13 @@ class Engines:
         if self._waiting is not None:
             self._end(self._waiting[0])
             self._waiting = None
-        while self._in_use:
-            with contextlib.suppress(KeyError):  # a finaliser on another thread has taken the last one
-                self._end(self._in_use.pop())
+        for engine in list(self._in_use):
+            self.stop(engine)
         self._recipe.transfer.drain()
 
     def _end(self, engine: Engine[BatchJob]) -> None:
+        if os.getpid() != self._process:
+            return  # forked: there is nothing of it here
         engine.stop()
         if self._storage is not None:
             self._storage.cache.release_dropped()  # the pins of batches that nobody finishes any more

@@ -5,12 +5,12 @@ Knows the names of the hops and nothing of what they do.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from dataloading.locks import Lock
 from dataloading.words import counted
 
 __all__ = ["HOPS", "Clock", "LoaderStats"]
@@ -26,10 +26,14 @@ class Clock:
     """
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = threading.Lock()
         self._seconds = dict.fromkeys((*HOPS, "wait"), 0.0)
         self._counts = dict.fromkeys(("samples", "batches", "skipped", "replaced", "bytes_read"), 0)
         self._consumer_seconds = 0.0
+
+    def after_fork(self) -> None:
+        """Let go of the lock in a forked child, where whoever held it does not exist."""
+        self._lock = threading.Lock()
 
     def add(self, hop: str, seconds: float) -> None:
         """Add `seconds` of one thread's time to `hop`, or to "wait": the caller's time in wait for a batch."""

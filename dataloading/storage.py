@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from dataloading.checks import at_least
 from dataloading.errors import UsageError
 from dataloading.files import FileSet
+from dataloading.finalisers import from_caller, run_outside
 from dataloading.format import Reader
-from dataloading.locks import from_caller, run_outside
 from dataloading.opening import Paths, open_groups
 from dataloading.pagecache.addresses import is_url
 from dataloading.pagecache.cache import PageCache

@@ -6,6 +6,7 @@ own, so that it runs beside the caller's kernels; the caller's stream waits for 
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
@@ -16,7 +17,6 @@ import torch
 
 from dataloading.checks import one_of
 from dataloading.errors import UsageError
-from dataloading.locks import Lock
 
 __all__ = ["MemoryFormat", "Sent", "Transfer", "as_tensor"]
 
@@ -84,7 +84,7 @@ class Transfer:
         self.device = chosen
         self.memory_format: MemoryFormat = memory_format
         self._stream: torch.cuda.Stream | None = None
-        self._lock = Lock()
+        self._lock = threading.Lock()
         # Host tensors must outlive their copies; dropping them is what lends their memory again.
         self._copying: deque[tuple[torch.cuda.Event, list[torch.Tensor]]] = deque()
 

@@ -25,8 +25,6 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from dataloading.locks import Lock
-
 __all__ = ["Engine", "Job", "Ring"]
 
 
@@ -98,9 +96,9 @@ class Engine(Generic[J]):
         self._source = source
         self._on_stop = on_stop
         self._max_in_flight = max_in_flight
-        self._lock = Lock()
-        self._work = threading.Condition(self._lock)  # type: ignore[arg-type]  # something to do, or the end
-        self._done = threading.Condition(self._lock)  # type: ignore[arg-type]  # the head of the queue may be complete
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)  # something to do, or the end
+        self._done = threading.Condition(self._lock)  # the head of the queue may be complete
         self._entries: deque[_Entry[J]] = deque()
         self._making = False  # one thread is advancing the source
         self._exhausted = False
@@ -109,8 +107,12 @@ class Engine(Generic[J]):
         self._threads = [
             threading.Thread(target=self._run, args=(k,), name=f"{name}-{k}", daemon=True) for k in range(num_workers)
         ]
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:  # Ctrl-C, or no more threads: nobody would ever stop those that have begun
+            self.stop()
+            raise
 
     def take(self) -> J | None:
         """Wait for the next job in order; None once the source has ended.
@@ -150,7 +152,7 @@ class Engine(Generic[J]):
             self._work.notify_all()
             self._done.notify_all()
         for thread in self._threads:
-            if thread is not threading.current_thread():
+            if thread.is_alive() and thread is not threading.current_thread():
                 thread.join()
         self._entries.clear()
         close = getattr(self._source, "close", None)

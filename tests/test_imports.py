@@ -29,7 +29,7 @@ LEVELS = [
     ["cursor", "mixture"],
     ["orders", "pages", "slicing", "subsets"],
     ["permutation"],
-    ["splitmix", "checks", "machine", "words", "locks"],
+    ["splitmix", "checks", "machine", "words", "finalisers"],
     ["errors"],
 ]
 RANK = {name: level for level, names in enumerate(LEVELS) for name in names}

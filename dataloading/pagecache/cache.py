@@ -27,7 +27,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dataloading.errors import BetonError, StorageError, UsageError
-from dataloading.locks import Lock
 
 from .eviction import choose
 from .failures import Failures
@@ -119,7 +118,7 @@ class PageCache:
         self._unit_bytes = np.array([each.page_file.unit_bytes for each in self.files], np.int64)
         self._file_order = np.argsort(self._bases, kind="stable")
         self._fetchers = Fetchers(self._begin, num_threads)
-        self._changed = threading.Condition(Lock())  # type: ignore[arg-type]
+        self._changed = threading.Condition()
         self._failures = Failures()
         self._planned: dict[object, int] = {}
         self._dropped: deque[Units] = deque()

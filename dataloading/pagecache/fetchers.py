@@ -10,8 +10,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from dataloading.locks import Lock
-
 __all__ = ["Fetchers", "nothing"]
 
 _CLOSE_SECONDS = 1.0
@@ -36,9 +34,9 @@ class Fetchers:
     def __init__(self, begin: Callable[[int, bool], Callable[[], object] | None], num_threads: int) -> None:
         self._begin = begin
         self._num_threads = num_threads
-        self._lock = Lock()
+        self._lock = threading.Lock()
         # Held while a unit is taken and its room is found: otherwise the last room might go to a unit behind the next.
-        self._turn = Lock()
+        self._turn = threading.Lock()
         self._urgent: deque[int] = deque()
         self._queued: set[int] = set()  # urgent ones, waiting or being brought
         self._ahead: deque[tuple[object, int]] = deque()

@@ -24,6 +24,7 @@ import fcntl
 import functools
 import os
 import struct
+import threading
 import time
 import weakref
 from collections.abc import Iterator
@@ -34,7 +35,6 @@ import numpy.typing as npt
 
 from dataloading.errors import FormatError, StorageError, UsageError
 from dataloading.format.mapping import map_file
-from dataloading.locks import Lock
 
 __all__ = ["ABSENT", "LOADING", "READY", "STORED", "WANTED", "PageTable", "Roster"]
 
@@ -81,7 +81,7 @@ class Roster:
         self._file = file
         self._process = os.getpid()
         self._shown = shown
-        self._thread_lock = Lock()
+        self._thread_lock = threading.Lock()
         self._record = map_file(file, self.NUM_BYTES, writable=True).view(self.RECORD)[0]
         self.seat = -1
         with self.locked():

@@ -131,3 +131,21 @@ def test_a_ring_keeps_no_more_free_buffers_than_its_capacity():
 
 def test_buffers_are_page_aligned():
     assert Ring(100, capacity=1).lend().ctypes.data % 4096 == 0
+
+
+def test_an_engine_whose_start_is_cut_short_leaves_no_thread(monkeypatch):
+    before = threading.active_count()
+    started = []
+    start = threading.Thread.start
+
+    def cut_short(thread):
+        if len(started) == 2:
+            raise KeyboardInterrupt
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", cut_short)
+    with pytest.raises(KeyboardInterrupt):
+        Engine(iter([]), num_workers=3, max_in_flight=2)
+    assert len(started) == 2
+    assert threading.active_count() == before

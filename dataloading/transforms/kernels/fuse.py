@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import linecache
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -16,7 +17,6 @@ import numpy as np
 from numba.core.dispatcher import Dispatcher
 from numba.core.errors import NumbaError
 
-from dataloading.locks import Lock
 from dataloading.transforms.base import Step
 from dataloading.transforms.kernels import move
 from dataloading.transforms.kernels.jit import kernel
@@ -25,7 +25,7 @@ from dataloading.transforms.kernels.store import stored_program
 
 # Programs by structure. The lock only keeps threads from doing the same work twice: Numba has its own.
 _programs: dict[tuple[Any, ...], Callable[..., int]] = {}
-_lock = Lock()
+_lock = threading.Lock()
 
 __all__ = ["compiled", "fuse", "source_of", "why_not_compiled"]
 

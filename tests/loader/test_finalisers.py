@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+import dataloading
 from dataloading import Loader
-from dataloading.locks import Lock, from_caller, run_outside
+from dataloading.finalisers import from_caller, run_outside
 from tests.support.files import write_labels
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,6 +47,26 @@ print(threading.active_count() - before, "threads more")
 """
 
 
+def run(code: str, folder: Path) -> tuple[str, str]:
+    """What a program prints, and what it says on stderr."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return done.stdout, done.stderr
+
+
+def as_ours(statement: str, **names: object) -> None:
+    """Run a statement as code of the package does."""
+    exec(compile(statement, str(Path(dataloading.__file__).with_name("some.py")), "exec"), names)
+
+
 def in_a_thread(work) -> bool:
     """Whether `work` ends within some seconds."""
     thread = threading.Thread(target=work, daemon=True)
@@ -54,45 +75,39 @@ def in_a_thread(work) -> bool:
     return not thread.is_alive()
 
 
-def test_work_is_done_at_once_by_a_thread_that_holds_no_lock():
+def test_work_is_done_at_once_by_a_callers_thread():
     done = []
+
+    def finalise() -> None:
+        run_outside(lambda: done.append(threading.current_thread()))
+
     from_caller()
-    run_outside(lambda: done.append(threading.current_thread()))
+    finalise()
     assert done == [threading.current_thread()]
 
 
-@pytest.mark.parametrize("holds", ["a lock", "nothing, but is not a caller's"])
-def test_work_of_a_thread_that_may_hold_others_up_is_done_by_another(holds):
-    lock, done, end = Lock(), threading.Event(), threading.Event()
+@pytest.mark.parametrize("caller", [True, False])
+def test_work_that_may_wait_for_the_thread_that_finalises_is_done_by_another(caller):
+    lock, done = threading.Lock(), threading.Event()
 
     def wait_for_the_lock() -> None:
         with lock:
             done.set()
 
     def finalise() -> None:
-        if holds == "a lock":
-            from_caller()
-            with lock:
-                run_outside(wait_for_the_lock)
-                assert not done.is_set()
-        else:
-            run_outside(lambda: (end.wait(20), wait_for_the_lock()))
+        run_outside(wait_for_the_lock)
+
+    def work() -> None:
+        with lock:
+            if caller:
+                from_caller()
+                as_ours("finalise()", finalise=finalise)
+            else:
+                finalise()
             assert not done.is_set()
-            end.set()
 
-    assert in_a_thread(finalise)
+    assert in_a_thread(work)
     assert done.wait(20)
-
-
-def test_a_lock_that_is_not_got_is_not_counted():
-    lock, done = Lock(), []
-    from_caller()
-    with lock:
-        assert not lock.acquire(blocking=False)
-        assert not lock.acquire(timeout=0.01)
-    assert not lock.locked()
-    run_outside(lambda: done.append(1))
-    assert done == [1]
 
 
 @pytest.mark.parametrize("held", ["engine", "cache", "clock"])
@@ -110,8 +125,8 @@ def test_an_iterator_that_is_collected_where_a_lock_is_held_stops_all_the_same(t
     }[held]
 
     def collect() -> None:
-        with lock:  # as if the collector ran here
-            iterators.clear()
+        from_caller()
+        as_ours("with lock: iterators.clear()", lock=lock, iterators=iterators)  # as if the collector ran here
 
     assert in_a_thread(collect)
     assert [len(batch["label"]) for batch in loader] == [2] * 50
@@ -124,33 +139,21 @@ def test_an_iterator_that_is_collected_where_a_lock_is_held_stops_all_the_same(t
 
 def test_hundreds_of_iterators_in_cycles_are_collected_by_any_thread_and_leave_none_behind(tmp_path):
     write_labels(tmp_path / "labels.beton", 100)
-    done = subprocess.run(
-        [sys.executable, "-c", MANY],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.stdout == "0 threads more\n", done.stderr
+    assert run(MANY, tmp_path)[0] == "0 threads more\n"
 
 
-def test_a_lock_that_is_held_where_a_process_forks_is_open_in_the_child():
-    lock, held, end = Lock(), threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with lock:
-            held.set()
-            end.wait()
-
-    thread = threading.Thread(target=hold, daemon=True)
-    thread.start()
-    held.wait()
-    gc.collect()
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if lock.acquire(timeout=5) else 1)
-    end.set()
-    thread.join()
+def test_a_loader_of_a_process_that_forks_while_its_workers_hold_locks_works_in_the_child(tmp_path):
+    loader = Loader(write_labels(tmp_path / "labels.beton", 100), batch_size=2, num_workers=2)
+    next(iter(loader))
+    with loader._clock._lock:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            os._exit(0 if sum(len(batch["label"]) for batch in loader) == 100 else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_script_that_ends_with_an_iterator_under_way_says_nothing(tmp_path):
+    write_labels(tmp_path / "labels.beton", 100)
+    code = "from dataloading import Loader; batches = iter(Loader('labels.beton', batch_size=2)); next(batches)"
+    assert run(code, tmp_path) == ("", "")
