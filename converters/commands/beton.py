@@ -24,6 +24,7 @@ __all__ = ["beton"]
 @click.pass_context
 def beton(
     ctx: click.Context,
+    /,
     src: tuple[str, ...],
     out: str,
     *,

@@ -82,7 +82,13 @@ def split_words(texts: Sequence[str]) -> list[str]:
 
 def argument_out(command: _Command) -> _Command:
     """``OUT``: the file to make, or whose name the shards get."""
-    return click.argument("out", type=click.Path(dir_okay=False))(command)
+    return click.argument("out", type=click.Path(dir_okay=False), callback=_named)(command)
+
+
+def _named(_ctx: click.Context, _param: click.Parameter, path: str) -> str:
+    if not path:  # an unset variable of a script
+        raise click.BadParameter("it is empty; name the file to make")
+    return path
 
 
 def option_field(command: _Command) -> _Command:

@@ -170,6 +170,14 @@ def test_wrong_words_are_explained(tmp_path: Path, words: list[str], message: st
     assert message in run(kind, src, tmp_path / "o.beton", *more, code=2)
 
 
+@pytest.mark.parametrize("source", ["imagefolder", "manifest", "arrays", "webdataset"])
+def test_an_empty_name_for_the_file_is_wrong_usage(tmp_path: Path, source: str) -> None:
+    src = sources(tmp_path)[source][1]
+    done = CliRunner().invoke(beton, ["convert", source, src, ""])
+    assert done.exit_code == 2
+    assert "OUT" in done.stderr and "it is empty; name the file to make" in done.stderr
+
+
 def test_help_of_every_source_is_quick_to_import() -> None:
     code = (
         "import sys, converters.cli as c\n"
