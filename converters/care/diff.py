@@ -366,7 +366,7 @@ def _run(
     """Compare pairs in threads, a bounded number at a time; yield what differs in order, None for equal ones."""
     waiting: deque[tuple[int, int, Future[tuple[dict[str, str], list[_Verdict]]]]] = deque()
     both = zip(comparer.left.samples(pairs[0]), comparer.right.samples(pairs[1]), strict=True)
-    numbers = zip(pairs[0].tolist(), pairs[1].tolist(), strict=True)
+    numbers = zip(map(int, pairs[0]), map(int, pairs[1]), strict=True)  # no list, which would take 36 bytes for each
     for (first, second), (one, two) in zip(numbers, both, strict=True):
         waiting.append((first, second, pool.submit(comparer, one, two)))
         if len(waiting) >= 4 * workers:

@@ -262,7 +262,7 @@ def _deal_groups(sizes: Integers, classes: Integers, weights: npt.NDArray[np.flo
     parts = np.empty(len(sizes), np.int32)
     done = 0
     done_of_class: dict[int, int] = {}
-    for position, (size, label) in enumerate(zip(sizes.tolist(), classes.tolist(), strict=True)):
+    for position, (size, label) in enumerate(zip(map(int, sizes), map(int, classes), strict=True)):
         got = of_class.setdefault(label, [0.0] * len(shares))
         seen = done_of_class.get(label, 0) + size
         owed = [
@@ -334,6 +334,6 @@ def _write(
                     for index in chosen
                 ]
                 indices = np.flatnonzero((where >= chosen.start) & (where < chosen.stop))
-                for index, sample in zip(where[indices].tolist(), donor.samples(indices), strict=True):
+                for index, sample in zip(map(int, where[indices]), donor.samples(indices), strict=True):
                     writers[index - first].append(sample)
                     progress.advance(stored_bytes(sample))
