@@ -257,6 +257,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=10_000_000)
     parser.add_argument("--steps", default=",".join(STEPS), help="which steps, by commas")
+    parser.add_argument("--note", default="", help="a remark on how the figures came about, for the report")
     parser.add_argument("--kill-at", type=int, default=50, metavar="PERCENT", help="when to kill the conversion")
     parser.add_argument("--num-workers", type=int, default=2)
     parser.add_argument("--work-dir", type=Path, default=Path("/tmp/beton-benchmarks"), help="inputs are kept here")
@@ -286,8 +287,9 @@ def main(argv: list[str] | None = None) -> None:
                 f"order; the file has {size / 2**30:.1f} GiB. The journal when the conversion was killed: "
                 f"{found.get('convert', {}).get('journal_bytes', 0) / 2**20:,.0f} MiB.",
                 markdown_table(head, list(rows_of(found))),
+                *([options.note] if options.note else []),
             ],
-            data={"num_samples": options.samples, "file_bytes": size, "steps": found},
+            data={"note": options.note, "num_samples": options.samples, "file_bytes": size, "steps": found},
         )
     )
     if shutil.disk_usage(folder).free < size:
