@@ -122,7 +122,10 @@ class Recipe:
                 if supplied is None:
                     return
                 yield BatchJob(self, supplied[0], epoch, supplied[1])
+        readers = self.files.readers
         for number in range(len(order)):
+            # One file a batch, in turn: it costs a microsecond, and on some network storage much more.
+            readers[number % len(readers)].check_size()
             with self.clock.measure("sampler"):
                 step = order.step(number)
             yield BatchJob(self, step, epoch)

@@ -72,6 +72,6 @@ def _copied(url: str, size: int) -> Spool:
         spool.file.flush()
     except OSError as error:
         raise ConvertError(f"{url} cannot be copied to {tempfile.gettempdir()}: {error.strerror or error}") from error
-    if version(url) != before:
+    if version(url) != before or spool.file.tell() != size:
         raise ConvertError(f"{url} has been changed while it was copied; start again")
     return spool

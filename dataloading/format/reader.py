@@ -83,13 +83,15 @@ class Reader:
         self.num_bytes: int
         self.header: Header
         self.data: npt.NDArray[np.uint8]
+        self._inode: tuple[int, int] | None = None
         if stored is not None:
             self.num_bytes, self.data = len(stored), stored
             self._open(lambda start, end: stored[start:end].tobytes())
         else:
             with open(self.path, "rb") as file:
                 descriptor = file.fileno()
-                self.num_bytes = os.fstat(descriptor).st_size
+                status = os.fstat(descriptor)
+                self.num_bytes, self._inode = status.st_size, (status.st_dev, status.st_ino)
                 # Not through the map: touching it makes the system read ahead, megabytes for some kilobytes.
                 self._open(lambda start, end: os.pread(descriptor, end - start, start))
                 self.data = map_file(descriptor, self.num_bytes)
@@ -316,6 +318,26 @@ class Reader:
             return kind.decode(record, payload)
         except FormatError as error:
             raise FormatError(f"{self.path}: sample {index}, field '{field}': {error}") from error
+
+    def check_size(self) -> None:
+        """Notice if the file has been written over in place: its map shows other bytes, and beyond its end kills.
+
+        A file that was removed, or replaced by another of its name, is read on as it was.
+
+        Raises
+        ------
+        FormatError
+            If the file that is mapped has another size than when it was opened.
+        """
+        try:
+            status = os.stat(self.path)  # noqa: PTH116
+        except OSError:
+            return
+        if self._inode == (status.st_dev, status.st_ino) and status.st_size != self.num_bytes:
+            raise FormatError(
+                f"{self.path} was written over while it was read: it had {self.num_bytes:,} bytes and has "
+                f"{status.st_size:,}; write new data to another name, and rename it when it is complete"
+            )
 
     def close(self) -> None:
         """Let go of the map; views that are still held keep theirs alive."""

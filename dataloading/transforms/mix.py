@@ -99,8 +99,8 @@ class MixUp(_Mix):
             raise UsageError(f"{self.name} blends images, which needs floats, got uint8. Put Normalize before it")
         if state.dtype not in FLOAT_DTYPES:
             raise UsageError(
-                f"{self.name} blends images, which needs floats, got {state.dtype}. Put a callable before it that gives "
-                f"floats, such as lambda images: images.float() / 65535"
+                f"{self.name} blends images, which needs floats, got {state.dtype}. Put a callable before it that "
+                "gives floats, such as lambda images: images.float() / 65535"
             )
 
     def __call__(self, images: Any, labels: Any, key: int) -> tuple[Any, Any]:

@@ -323,9 +323,7 @@ def test_a_table_that_changed_is_refused_though_its_images_have_not(tmp_path: Pa
 
 def test_a_data_error_keeps_what_was_done_and_another_way_with_errors_may_go_on(tmp_path: Path) -> None:
     path, whole = tmp_path / "o.beton", tmp_path / "w.beton"
-    with pytest.raises(
-        ConvertError, match=r"sample 45 .*damaged.* 45 of 60 samples kept: --resume goes on with them"
-    ):
+    with pytest.raises(ConvertError, match=r"sample 45 .*damaged.* 45 of 60 samples kept: --resume goes on with them"):
         write(path, Blocks(bad=(45,)))
     assert files(tmp_path) == [".o.beton.journal", ".o.beton.part"]
     report = write(path, Blocks(bad=(45,)), resume=True, on_error="skip")

@@ -12,7 +12,7 @@ import torch
 
 from dataloading import Loader
 from dataloading import transforms as T
-from dataloading.errors import DecodeError, TransformError, UsageError
+from dataloading.errors import DecodeError, FormatError, TransformError, UsageError
 from dataloading.format import IntField, Writer
 from tests.support.files import jpeg, photo_like, raw, write_images
 
@@ -134,3 +134,30 @@ def test_wrong_options_are_named_with_the_fix(photos_file, options, words):
 def test_a_missing_file_is_a_file_not_found_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         Loader(tmp_path / "none.beton", batch_size=1)
+
+
+@pytest.mark.parametrize("change", ["cut", "longer"])
+def test_a_file_written_over_in_place_is_an_error_and_no_end_of_the_process(tmp_path, change):
+    """The first batches are asked for before, the last after; the map of a file that is cut would kill the process."""
+    path = tmp_path / "t.beton"
+    write_images(path, 400)
+    loader = Loader(path, batch_size=4, transforms={"image": [T.Resize((8, 8))]}, num_workers=1, prefetch_batches=1)
+    batches = iter(loader)
+    next(batches)
+    time.sleep(0.3)  # nothing is on its way any more
+    size = path.stat().st_size
+    with open(path, "r+b") as file:
+        file.truncate(size - 4096 if change == "cut" else size + 1)  # behind all images: those on their way are there
+    with pytest.raises(FormatError, match=rf"t.beton was written over .* had {size:,} bytes .* another name"):
+        list(batches)
+
+
+def test_a_file_replaced_by_another_of_its_name_is_read_on(tmp_path):
+    path = tmp_path / "t.beton"
+    write_images(path, 40)
+    loader = Loader(path, batch_size=4, transforms={"image": [T.Resize((8, 8))]}, num_workers=1, prefetch_batches=1)
+    expected = [batch["image"].clone() for batch in loader]
+    batches = iter(loader)
+    write_images(tmp_path / "other.beton", 10, seed=1)
+    (tmp_path / "other.beton").replace(path)
+    assert all(torch.equal(batch["image"], image) for batch, image in zip(batches, expected, strict=True))

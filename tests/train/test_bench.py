@@ -455,7 +455,7 @@ def test_bench_sweeps_over_numbers_of_workers_and_prints_json(photos):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--loaders", "tirch"], "did you mean torch"),
+        (["--loaders", "tirch"], "Did you mean 'torch'"),
         (["--loaders", "torch,torch"], "twice"),
         (["--workers", "1,0"], "at least 1"),
         (["--workers", "1,one"], "such as 1,2,4"),
