@@ -176,8 +176,8 @@ def compare(
         report.notes += field_differences(left.fields, right.fields)
         pairs = _pairs(left, right, match_by, pool)
         report.num_pairs = len(pairs[0])
-        report.only_first = np.setdiff1d(np.arange(len(left)), pairs[0]).tolist()
-        report.only_second = np.setdiff1d(np.arange(len(right)), pairs[1]).tolist()
+        report.only_first = _unpaired(len(left), pairs[0])
+        report.only_second = _unpaired(len(right), pairs[1])
         comparer = _Comparer(left, right, level, min_psnr)
         report.notes += comparer.notes
         progress = Progress(report.num_pairs, what="comparing", quiet=quiet)
@@ -200,6 +200,13 @@ def _pairs(
     if match_by == "content" and not ("content" in left.fields and "content" in right.fields):
         return match(_content_keys(left, pool), _content_keys(right, pool))
     return match(_field_keys(left, match_by), _field_keys(right, match_by))
+
+
+def _unpaired(count: int, paired: npt.NDArray[np.int64]) -> list[int]:
+    left_over = np.ones(count, np.bool_)
+    left_over[paired] = False
+    numbers: list[int] = np.flatnonzero(left_over).tolist()
+    return numbers
 
 
 def _field_keys(donors: DonorSet, field: str) -> npt.NDArray[np.uint64]:
