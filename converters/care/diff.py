@@ -25,7 +25,7 @@ from ..pictures import decode_stored
 from ..report import Progress
 from .chain import DonorSet
 from .copying import Stored, field_differences
-from .keys import digest_array, field_keys, match
+from .keys import Keys, combined, digest_array, field_keys, has_equals, match
 
 __all__ = ["DiffReport", "Difference", "Level", "compare"]
 
@@ -198,8 +198,28 @@ def _pairs(
         both = np.arange(min(len(left), len(right)), dtype=np.int64)
         return both, both
     if match_by == "content" and not ("content" in left.fields and "content" in right.fields):
-        return match(_content_keys(left, pool), _content_keys(right, pool))
+        keys = (_content_keys(left, pool), _content_keys(right, pool))
+        if not any(map(has_equals, keys)):
+            return match(*keys)
+        # The same picture twice, under two labels: its partner is the one with the same label.
+        ties = [name for name, field in left.fields.items() if right.fields.get(name) == field]
+        ties = [name for name in ties if not isinstance(left.fields[name], ImageField)]
+        return match(*keys, _tie_keys(left, right, ties) if ties else None)
     return match(_field_keys(left, match_by), _field_keys(right, match_by))
+
+
+def _tie_keys(left: DonorSet, right: DonorSet, names: Sequence[str]) -> tuple[Keys, Keys]:
+    """Return keys by the values of some fields, of labels by the class names where both have them."""
+
+    def keys(donors: DonorSet, name: str) -> Keys:
+        if name != left.label or left.class_names is None or right.class_names is None:
+            return _field_keys(donors, name)
+        present, ids = np.unique(np.asarray(donors.column(name)), return_inverse=True)
+        words = [_word(donors.class_names, value).encode() for value in present.tolist()]
+        return digest_array(words, len(words))[ids.reshape(-1)]
+
+    one, two = (combined([keys(each, name) for name in names]) for each in (left, right))
+    return one, two
 
 
 def _unpaired(count: int, paired: npt.NDArray[np.int64]) -> list[int]:

@@ -15,7 +15,7 @@ from dataloading import UsageError
 
 from .copying import Donor
 
-__all__ = ["digest_array", "equal_ids", "field_keys", "match"]
+__all__ = ["Keys", "combined", "digest_array", "equal_ids", "field_keys", "has_equals", "match"]
 
 Integers = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.uint64]
@@ -73,6 +73,17 @@ def field_keys(donor: Donor, field: str) -> Keys:
     return digest_array(values(), len(donor))
 
 
+def combined(keys: Sequence[Keys]) -> Keys:
+    """Return a key for each sample that is the same where all of its keys are."""
+    return digest_array(np.ascontiguousarray(np.concatenate(list(keys), axis=1)), len(keys[0]))
+
+
+def has_equals(keys: Keys) -> bool:
+    """Tell whether two samples have the same key."""
+    ids = equal_ids([keys])[0]
+    return len(ids) > 0 and int(ids.max()) + 1 < len(ids)
+
+
 def equal_ids(keys: Sequence[Keys]) -> list[Integers]:
     """Return numbers for the keys of several files, the same for equal keys in any of them.
 
@@ -88,13 +99,15 @@ def equal_ids(keys: Sequence[Keys]) -> list[Integers]:
     return np.split(ids, np.cumsum([len(each) for each in keys])[:-1].tolist())
 
 
-def match(left: Keys, right: Keys) -> tuple[Integers, Integers]:
+def match(left: Keys, right: Keys, ties: tuple[Keys, Keys] | None = None) -> tuple[Integers, Integers]:
     """Pair samples of two files by key; of equal keys the first goes with the first, the second with the second.
 
     Parameters
     ----------
     left, right : uint64[n, 2]
         Keys of the two files.
+    ties : pair of uint64[n, 2], optional
+        Further keys: among samples of equal keys, those that are equal here as well are paired first.
 
     Returns
     -------
@@ -106,7 +119,16 @@ def match(left: Keys, right: Keys) -> tuple[Integers, Integers]:
     >>> one, two = np.array([[7, 0], [7, 0], [9, 0]], np.uint64), np.array([[9, 0], [7, 0]], np.uint64)
     >>> [indices.tolist() for indices in match(one, two)]
     [[0, 2], [1, 0]]
+    >>> match(one[:2], two[1:], ties=(np.array([[1, 0], [5, 0]], np.uint64), np.array([[5, 0]], np.uint64)))
+    (array([1]), array([0]))
     """
+    if ties is not None:
+        pairs = match(combined([left, ties[0]]), combined([right, ties[1]]))
+        rest = [np.setdiff1d(np.arange(len(keys)), found) for keys, found in zip((left, right), pairs, strict=True)]
+        more = match(left[rest[0]], right[rest[1]])
+        joined = [np.concatenate([pairs[side], rest[side][more[side]]]) for side in (0, 1)]
+        order = np.argsort(joined[0])
+        return joined[0][order], joined[1][order]
     first, second = equal_ids([left, right])
     width = len(first) + len(second) + 1
     one, two = (ids * width + _occurrence(ids) for ids in (first, second))

@@ -108,6 +108,17 @@ def test_shuffled_samples_are_paired_by_field_or_by_content(photos: list[np.ndar
         assert report.only_first == [4] and report.only_second == [] and not report.same
 
 
+def test_equal_pictures_are_paired_by_their_labels(photos: list[np.ndarray], tmp_path: Path) -> None:
+    """One picture under two labels, in another order and by other numbers of the same class names."""
+    images = [raw(photos[index]) for index in (0, 1, 0, 0)]
+    one = pictures(tmp_path / "a.beton", images, [0, 1, 1, 0], class_names=["ant", "bee"])
+    two = pictures(tmp_path / "b.beton", images[::-1], [1, 0, 0, 1], class_names=["bee", "ant"])
+    assert compare(one, two, match_by="content").same
+    other = pictures(tmp_path / "c.beton", images[:3], [0, 1, 0], class_names=["ant", "bee"])
+    report = compare(one, other, match_by="content")
+    assert (report.only_first, report.num_differing, report.num_pairs) == ([2], 0, 3)
+
+
 def test_equal_keys_pair_up_in_order(tmp_path: Path) -> None:
     one = write_file(tmp_path / "a.beton", [1, 1, 1, 2], names=("label", "weight"))
     two = write_file(tmp_path / "b.beton", [1, 2, 1], names=("label", "weight"))
