@@ -15,7 +15,6 @@ all workers (workers.py), 5 when the last group is done. `Loader` owns the optio
 
 from __future__ import annotations
 
-import copy
 import functools
 import os
 import warnings
@@ -29,7 +28,7 @@ import torch
 from dataloading import place, selection
 from dataloading.assembly import BatchJob, OnError, Recipe
 from dataloading.batch import Batch
-from dataloading.checks import one_of
+from dataloading.checks import at_least, one_of
 from dataloading.dataset import DatasetInfo
 from dataloading.errors import SampleError, UsageError
 from dataloading.iteration import Engines, EpochIterator
@@ -368,6 +367,9 @@ class Loader:
         """Stop the workers and let go of prefetched batches; the loader can still be iterated again."""
         self._engines.stop_all()
 
+    def __reduce__(self) -> tuple[object, ...]:
+        raise TypeError("a Loader cannot be pickled or copied, it owns threads and memory: make one in each process")
+
     def _empty_reason(self) -> str:
         cut = self._cursor.slicing()
         return (
@@ -445,8 +447,8 @@ class Loader:
         return selection.epoch_quality(self._cursor, self._files, epoch, num_batches)
 
     def _derive(self, cursor: ShardSampler) -> Loader:
-        other = copy.copy(self)
-        other._cursor = cursor
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__, _cursor=cursor)
         other._start()
         return other
 
@@ -493,7 +495,5 @@ def _torch_permutation(num: int, seed: int) -> npt.NDArray[np.int64]:
 def _count(name: str, value: int | None, *, default: int) -> int:
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        hint = " (workers are threads: 1 is the smallest)" if name == "num_workers" else ""
-        raise UsageError(f"{name}={value!r} must be an integer of at least 1{hint}")
+    at_least(name, value, 1, " (workers are threads: 1 is the smallest)" if name == "num_workers" else "")
     return value

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import time
 from pathlib import Path
 
@@ -134,6 +136,13 @@ def test_wrong_options_are_named_with_the_fix(photos_file, options, words):
 def test_a_missing_file_is_a_file_not_found_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         Loader(tmp_path / "none.beton", batch_size=1)
+
+
+def test_a_loader_says_why_it_cannot_be_pickled(damaged_file):
+    loader = Loader(damaged_file, batch_size=4, fields=["label"], num_workers=1)
+    for attempt in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(TypeError, match="make one in each process"):
+            attempt(loader)
 
 
 @pytest.mark.parametrize("change", ["cut", "longer"])
