@@ -126,7 +126,7 @@ def test_random_grayscale_happens_with_its_probability():
         (T.RandomPosterize(0, 1.0), lambda x: functional.posterize(x, 0)),
         (T.RandomPosterize(8, 1.0), lambda x: functional.posterize(x, 8)),
     ],
-    ids=str,
+    ids=lambda each: "torchvision" if callable(each) and not hasattr(each, "name") else str(each),
 )
 def test_point_operations_equal_torchvision_exactly(ours, theirs):
     decoded = images(3, (3, 21, 17))
