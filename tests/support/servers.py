@@ -25,6 +25,7 @@ import os
 import threading
 import time
 import urllib.parse
+import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -331,6 +332,8 @@ def s3_server(bucket: str = "bucket") -> Iterator[S3Server]:
     before: dict[str, str | None] = {}
     try:
         host, port = server.get_host_and_port()
+        # What earlier servers of this process were given is still there otherwise.
+        urllib.request.urlopen(f"http://{host}:{port}/moto-api/reset", data=b"", timeout=10).close()
         store = S3Server(f"http://{host}:{port}", bucket)
         before = {name: os.environ.get(name) for name in [*store.environment, "AWS_PROFILE", "AWS_SESSION_TOKEN"]}
         for name in before:
