@@ -13,7 +13,7 @@ import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from dataloading import Field, ImageField, IntField, UsageError, counted, describe, did_you_mean
+from dataloading import Field, ImageField, UsageError, counted, describe, did_you_mean, label_field
 from dataloading.cli import default_num_workers
 
 from .encode import OnError, Options, convert
@@ -97,7 +97,7 @@ class _Load:
         self._dataset = dataset
         self._names = tuple(fields)
         self._images = frozenset(name for name, field in fields.items() if isinstance(field, ImageField))
-        self._label = _label_of(fields) if num_classes else None
+        self._label = label_field(fields) if num_classes else None
         self._num_classes = num_classes
 
     def __call__(self, index: int) -> Mapping[str, Any]:
@@ -137,12 +137,6 @@ def _unpacked(packed: bytes) -> _Load:
     load = _Load.__new__(_Load)
     load.__dict__.update(pickle.loads(packed))
     return load
-
-
-def _label_of(fields: Mapping[str, Field]) -> str | None:
-    """Return the field that class names belong to: the integers named 'label', else the only integers."""
-    integers = [name for name, field in fields.items() if isinstance(field, IntField)]
-    return "label" if "label" in integers else integers[0] if len(integers) == 1 else None
 
 
 def _without_torch(value: Any) -> Any:
@@ -237,7 +231,7 @@ def class_names_of(dataset: object, fields: Mapping[str, Field] | None = None) -
     names = getattr(dataset, "classes", None)
     features = getattr(dataset, "features", None)
     if names is None and fields is not None and isinstance(features, Mapping):
-        names = getattr(features.get(_label_of(fields)), "names", None)
+        names = getattr(features.get(label_field(fields)), "names", None)
     if isinstance(names, Iterable) and not isinstance(names, (str, bytes)):
         listed = list(names)
         if listed and all(isinstance(name, str) for name in listed):

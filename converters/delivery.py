@@ -66,10 +66,7 @@ def make_file(job: FileJob, pool: Pool, progress: Progress, report: Report) -> S
 
 def shard_of(reader: Reader, path: str) -> Shard:
     """Return what a manifest beside ``path`` says of an open file."""
-    name = path.rpartition("/")[2]
-    return Shard(
-        name=name, num_samples=reader.num_samples, num_bytes=reader.num_bytes, fingerprint=reader.fingerprint
-    )  # fmt: skip
+    return Shard.of(reader, path.rpartition("/")[2])
 
 
 def has_begun(path: str, options: Options) -> bool:

@@ -108,7 +108,7 @@ def _show_sample(readers: Sequence[Any], index: int, out: str | None, field: str
         values |= {"file": reader.path, "sample_in_file": local}
     for name in reader.fields:
         values[name] = _plain(reader.value(name, local))
-    names = None if reader.extension is None else reader.extension.class_names
+    names = reader.class_names
     if names is not None and isinstance(values.get("label"), int) and 0 <= values["label"] < len(names):
         values["class"] = names[values["label"]]
     if out is not None:

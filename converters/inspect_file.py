@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from dataloading import ImageField, Reader, UsageError, check_all_named, counted, label_field
 
-from .care.copying import class_names_of, field_differences
+from .care.copying import field_differences
 from .report import human_bytes
 
 __all__ = [
@@ -67,7 +67,7 @@ def check_alike(readers: Sequence[Reader]) -> None:
         if differing:
             listed = "\n".join(f"  {line}" for line in differing)
             raise UsageError(f"{first.path} and {other.path} have different fields:\n{listed}")
-        if class_names_of(first) is not None and class_names_of(other) not in (class_names_of(first), None):
+        if first.class_names is not None and other.class_names not in (first.class_names, None):
             raise UsageError(f"{first.path} and {other.path} name different classes; look at them one by one")
     check_all_named(readers, "; or look at them one by one")
 
@@ -219,7 +219,7 @@ def class_counts(readers: Sequence[Reader]) -> list[tuple[str | None, int, int]]
     field = label_field(readers[0])
     if field is None:
         return None
-    names = next((found for reader in readers if (found := class_names_of(reader)) is not None), None)
+    names = next((found for reader in readers if (found := reader.class_names) is not None), None)
     count = len(names or ())
     if names is None:
         low = min(int(reader.column(field).min()) for reader in readers)

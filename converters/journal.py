@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import os
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,8 @@ from typing import Any
 import xxhash
 
 from dataloading import ConvertError, UsageError, sync_folder
+
+from .locks import open_locked
 
 __all__ = ["Journal", "Record", "journal_path", "part_path"]
 
@@ -107,7 +107,13 @@ class Journal:
         self.header: Mapping[str, Any] | None = None
         self.last: Record | None = None
         self._end = len(MAGIC)
-        self._fd = _open_locked(self.name, path, wait_seconds)
+        try:
+            self._fd = open_locked(self.name, wait_seconds=wait_seconds)
+        except BlockingIOError:
+            raise UsageError(
+                f"another process is converting to {path} at this moment (it holds {self.name}); wait for it, end it, "
+                "or name another file"
+            ) from None
         self._saver: threading.Thread | None = None
         self._failure: BaseException | None = None
         try:
@@ -246,30 +252,6 @@ class Journal:
         if self._saver is not None:
             self._saver.join()
             self._saver = None
-
-
-def _open_locked(name: str, path: str, wait_seconds: float) -> int:
-    deadline = time.monotonic() + wait_seconds
-    while True:
-        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            if time.monotonic() > deadline:
-                raise UsageError(
-                    f"another process is converting to {path} at this moment (it holds {name}); wait for it, end it, "
-                    "or name another file"
-                ) from None
-            time.sleep(0.1)
-            continue
-        except OSError:
-            return descriptor  # a network file system without locks: whoever starts two has been told
-        # The one that held it may have finished and removed it in between.
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(descriptor), os.stat(name)):  # noqa: PTH116
-                return descriptor
-        os.close(descriptor)
 
 
 def _write_all(descriptor: int, data: bytes, position: int) -> None:

@@ -143,7 +143,7 @@ def _class_of(reader: Reader, index: int) -> str:
     if field is None:
         return ""
     label = int(reader.column(field)[index])
-    names = None if reader.extension is None else reader.extension.class_names
+    names = reader.class_names
     return names[label] if names is not None and 0 <= label < len(names) else str(label)
 
 

@@ -85,7 +85,7 @@ class FileJob:
         extension = reader.extension
         then: dict[str, Any] = dict(extension.provenance) if extension is not None else {}
         then |= {"fields": describe_fields(reader.fields)}
-        then |= {"classes": list((extension.class_names if extension is not None else None) or ())}
+        then |= {"classes": list(reader.class_names or ())}
         now = {**self.provenance, "fields": describe_fields(self.source.fields)}
         return differences(then, now | {"classes": list(self.source.class_names or ())})
 

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import fcntl
 import hashlib
 import json
 import math
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,6 +21,8 @@ from typing import Any
 
 from dataloading import ConvertError, sync_folder
 from dataloading.cli import note
+
+from .locks import open_locked
 
 __all__ = ["abort_left", "upload_to_s3"]
 
@@ -65,11 +65,12 @@ class UploadNote:
         ConvertError
             If another process is uploading it, and does not end within two minutes.
         """
-        deadline = time.monotonic() + _WAIT_SECONDS
-        while (descriptor := self._locked()) is None:
-            if time.monotonic() > deadline:
-                raise ConvertError(f"another process is uploading {self.path.removesuffix('.upload')}; wait for it")
-            time.sleep(0.2)
+        try:
+            descriptor = open_locked(self.path, wait_seconds=_WAIT_SECONDS, mode=0o600)
+        except BlockingIOError:
+            raise ConvertError(
+                f"another process is uploading {self.path.removesuffix('.upload')}; wait for it"
+            ) from None
         try:
             yield self._read()
             Path(self.path).unlink(missing_ok=True)
@@ -97,21 +98,6 @@ class UploadNote:
         except ValueError:
             return None  # killed while it was being noted: no part had been sent
         return found if isinstance(found, dict) else None
-
-    def _locked(self) -> int | None:
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        except OSError:
-            return descriptor  # a file system without locks
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(descriptor), os.stat(self.path)):  # noqa: PTH116
-                return descriptor
-        os.close(descriptor)  # the one that held it has removed it in between
-        return None
 
 
 def abort_left(system: Any, url: str, path: str, patiently: Patiently) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dataloading.files import FileSet
-from dataloading.format import IntField, Reader
+from dataloading.format import Field, IntField, Reader
 from dataloading.words import counted
 
 __all__ = ["DatasetInfo", "label_field"]
@@ -46,14 +46,16 @@ class DatasetInfo:
         return f"DatasetInfo({self.path!r}, {counted(len(self), 'sample')})"
 
 
-def label_field(reader: Reader | FileSet, names: Sequence[str] | None = None) -> str | None:
+def label_field(source: Reader | FileSet | Mapping[str, Field], names: Sequence[str] | None = None) -> str | None:
     """Find the field that holds classes: the integers named 'label', else the only integers; None if neither.
 
     Parameters
     ----------
-    reader : Reader or FileSet
+    source : Reader, FileSet or mapping of str to Field
+        Files, or the fields alone.
     names : sequence of str, optional
         Fields to choose from, by default all.
     """
-    integers = [name for name in names or reader.fields if isinstance(reader.fields[name], IntField)]
+    fields = source if isinstance(source, Mapping) else source.fields
+    integers = [name for name in names or fields if isinstance(fields[name], IntField)]
     return "label" if "label" in integers else integers[0] if len(integers) == 1 else None

@@ -200,11 +200,6 @@ def _equal(mine: Field, theirs: Field) -> bool:
     return kinds and mine.record == theirs.record and mine.arguments() == theirs.arguments()
 
 
-def _names(reader: Reader) -> tuple[str, ...] | None:
-    names = None if reader.extension is None else reader.extension.class_names
-    return None if names is None else tuple(names)
-
-
 def check_all_named(readers: Sequence[Reader], advice: str = "") -> None:
     """Refuse files some of which record class names and some do not: that their labels mean the same is a guess.
 
@@ -220,14 +215,15 @@ def check_all_named(readers: Sequence[Reader], advice: str = "") -> None:
     UsageError
         Naming a file without class names, one with, and how to give the one those of the other.
     """
-    named = next((reader for reader in readers if _names(reader) is not None), None)
-    unnamed = next((reader for reader in readers if _names(reader) is None), None)
+    named = next((reader for reader in readers if reader.class_names is not None), None)
+    unnamed = next((reader for reader in readers if reader.class_names is None), None)
     if named is None or unnamed is None:
         return
     kind = " (FFCV's files never do)" if unnamed.extension is None else ""
+    known = counted(len(named.class_names or ()), "name")
     raise UsageError(
-        f"{unnamed.path} records no class names{kind}, {named.path} has {counted(len(_names(named) or ()), 'name')}: "
-        f"that labels mean the same in both would be a guess. If they do, give it the names: `beton upgrade "
+        f"{unnamed.path} records no class names{kind}, {named.path} has {known}: that labels mean the same "
+        f"in both would be a guess. If they do, give it the names: `beton upgrade "
         f"{shlex.quote(unnamed.path)} NEW.beton --class-names-from {shlex.quote(named.path)}`{advice}"
     )
 
@@ -238,7 +234,7 @@ def _common_names(readers: Sequence[Reader]) -> tuple[str, ...] | None:
     common: tuple[str, ...] | None = None
     owner = ""
     for reader in readers:
-        names = _names(reader)
+        names = reader.class_names
         if names is None:
             continue
         if common is None:

@@ -1,12 +1,18 @@
-"""Rules for the whole suite: what may be skipped, and where."""
+"""Rules for the whole suite, what may be skipped and where; and the stores that tests of several folders use."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import signal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.support.buckets import GCSServer
+    from tests.support.servers import S3Server
 
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 
@@ -25,6 +31,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="no CUDA device (set FAIL_WITHOUT_CUDA=1 to fail instead)"))
         if item.get_closest_marker("ffcv") and not has_ffcv and not IN_CI:
             item.add_marker(pytest.mark.skip(reason="the real ffcv is not installed (CI fails here)"))
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3Server]:
+    """Give a server that speaks S3, where the environment says that S3 is."""
+    from tests.support.servers import s3_server
+
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def gcs() -> Iterator[GCSServer]:
+    """Give a server that speaks as Google's storage does, where the environment says that it is."""
+    from tests.support.buckets import gcs_server
+
+    with gcs_server() as server:
+        yield server
 
 
 def _has_cuda() -> bool:

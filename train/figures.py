@@ -6,7 +6,7 @@ from typing import Any
 
 from dataloading import UsageError
 
-__all__ = ["axes_of", "new_figure"]
+__all__ = ["new_figure", "one_chart"]
 
 
 def new_figure(width: float, height: float, **options: Any) -> Any:
@@ -34,8 +34,9 @@ def new_figure(width: float, height: float, **options: Any) -> Any:
     return figure
 
 
-def axes_of(figure: Any) -> Any:
-    """Give a figure its one pair of axes, open above and on the right."""
+def one_chart(width: float, height: float) -> tuple[Any, Any]:
+    """Make a Figure of so many inches with one pair of axes, open above and on the right."""
+    figure = new_figure(width, height, layout="constrained")
     axes = figure.add_subplot()
     axes.spines[["top", "right"]].set_visible(False)
-    return axes
+    return figure, axes

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from dataloading import Field, UsageError, label_field
 
-from .copying import Donor, Stored, class_names_of, open_donors
+from .copying import Donor, Stored, open_donors
 from .listing import list_files
 from .merge import agreed_classes
 
@@ -61,7 +61,7 @@ class DonorSet:
         try:
             self.fields: dict[str, Field] = self.donors[0].fields
             self.label = label_field(self.donors[0].reader)
-            self.class_names = class_names_of(self.donors[0].reader)
+            self.class_names = self.donors[0].reader.class_names
             if len(self.donors) > 1:
                 hint = "; `beton merge --classes union` makes one file of them"
                 self.class_names, _ = agreed_classes(self.donors, "equal", hint=hint)

@@ -51,10 +51,6 @@ def _print(report: Any, text: str, as_json: bool, **extra: Any) -> None:
     click.echo(json.dumps(dataclasses.asdict(report) | extra, indent=2) if as_json else text)
 
 
-def _stem(file: str) -> str:
-    return file.removesuffix(".json").removesuffix(".beton")
-
-
 def _bytes(count: int) -> str:
     from ..report import human_bytes
 
@@ -209,11 +205,12 @@ def split(
 
     Which one depends on the labels and the seed alone. Within a part samples keep their order.
     """
+    from .listing import stem_of
     from .split import split as run
 
     with full_disk_names(out or file):
         report = run(
-            file, out=_stem(file) + "-{name}.beton" if out is None else out, ratio=ratio, folds=folds,
+            file, out=stem_of(file) + "-{name}.beton" if out is None else out, ratio=ratio, folds=folds,
             by_class=by_class, stratify=stratify, group_field=group_field, seed=seed, overwrite=overwrite,
             verify=not no_verify, num_workers=_workers(num_workers), quiet=quiet,
         )  # fmt: skip

@@ -26,7 +26,6 @@ __all__ = [
     "Donor",
     "Stored",
     "check_sources",
-    "class_names_of",
     "field_differences",
     "file_name",
     "heir",
@@ -322,11 +321,6 @@ def check_sources(paths: Iterable[str], *, num_workers: int) -> list[VerifyRepor
             )
         reports.append(report)
     return reports
-
-
-def class_names_of(reader: Reader) -> tuple[str, ...] | None:
-    """Return a file's class names, None where it records none."""
-    return None if reader.extension is None else reader.extension.class_names
 
 
 def file_name(path: str | os.PathLike[str]) -> str:

@@ -25,7 +25,7 @@ from ..pictures import decode_stored
 from ..report import Progress
 from .chain import DonorSet
 from .copying import Stored, field_differences
-from .keys import Keys, combined, digest_array, field_keys, has_equals, match
+from .keys import Keys, combined, digest_array, field_keys, has_equals, match, unpaired
 
 __all__ = ["DiffReport", "Difference", "Level", "compare"]
 
@@ -176,8 +176,8 @@ def compare(
         report.notes += field_differences(left.fields, right.fields)
         pairs = _pairs(left, right, match_by, pool)
         report.num_pairs = len(pairs[0])
-        report.only_first = _unpaired(len(left), pairs[0])
-        report.only_second = _unpaired(len(right), pairs[1])
+        report.only_first = unpaired(len(left), pairs[0]).tolist()
+        report.only_second = unpaired(len(right), pairs[1]).tolist()
         comparer = _Comparer(left, right, level, min_psnr)
         report.notes += comparer.notes
         progress = Progress(report.num_pairs, what="comparing", quiet=quiet)
@@ -220,13 +220,6 @@ def _tie_keys(left: DonorSet, right: DonorSet, names: Sequence[str]) -> tuple[Ke
 
     one, two = (combined([keys(each, name) for name in names]) for each in (left, right))
     return one, two
-
-
-def _unpaired(count: int, paired: npt.NDArray[np.int64]) -> list[int]:
-    left_over = np.ones(count, np.bool_)
-    left_over[paired] = False
-    numbers: list[int] = np.flatnonzero(left_over).tolist()
-    return numbers
 
 
 def _field_keys(donors: DonorSet, field: str) -> npt.NDArray[np.uint64]:

@@ -25,6 +25,7 @@ from dataloading import EncodedImage, ImageField, PartFolder, UsageError
 from ..report import Progress
 from .chain import DonorSet
 from .copying import Stored, check_sources, file_name, stored_bytes
+from .listing import stem_of
 from .outputs import make_room
 
 __all__ = ["ExportFormat", "ExportReport", "export"]
@@ -144,7 +145,7 @@ def export(
             if format == "imagefolder":
                 report = _image_folder(donor, part, field or images[0], progress)
             else:
-                stem = file_name(paths[0]).removesuffix(".json").removesuffix(".beton").replace(".", "_")
+                stem = stem_of(file_name(paths[0])).replace(".", "_")
                 report = _web_dataset(donor, part, stem, shard_bytes, progress)
             try:
                 folder.publish()

@@ -15,7 +15,7 @@ from dataloading import UsageError
 
 from .copying import Donor
 
-__all__ = ["Keys", "combined", "digest_array", "equal_ids", "field_keys", "has_equals", "match"]
+__all__ = ["Keys", "combined", "digest_array", "equal_ids", "field_keys", "has_equals", "match", "unpaired"]
 
 Integers = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.uint64]
@@ -124,7 +124,7 @@ def match(left: Keys, right: Keys, ties: tuple[Keys, Keys] | None = None) -> tup
     """
     if ties is not None:
         pairs = match(combined([left, ties[0]]), combined([right, ties[1]]))
-        rest = [np.setdiff1d(np.arange(len(keys)), found) for keys, found in zip((left, right), pairs, strict=True)]
+        rest = [unpaired(len(keys), found) for keys, found in zip((left, right), pairs, strict=True)]
         more = match(left[rest[0]], right[rest[1]])
         joined = [np.concatenate([pairs[side], rest[side][more[side]]]) for side in (0, 1)]
         order = np.argsort(joined[0])
@@ -135,6 +135,13 @@ def match(left: Keys, right: Keys, ties: tuple[Keys, Keys] | None = None) -> tup
     _, left_indices, right_indices = np.intersect1d(one, two, assume_unique=True, return_indices=True)
     order = np.argsort(left_indices)
     return left_indices[order].astype(np.int64), right_indices[order].astype(np.int64)
+
+
+def unpaired(count: int, paired: Integers) -> Integers:
+    """Return those of ``count`` samples that are not among the paired ones, ascending."""
+    left_over = np.ones(count, np.bool_)
+    left_over[paired] = False
+    return np.flatnonzero(left_over)
 
 
 def _occurrence(ids: Integers) -> Integers:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dataloading import FormatError, Manifest, UsageError, is_manifest
 
-__all__ = ["fingerprints_of", "list_files", "shards_of"]
+__all__ = ["fingerprints_of", "list_files", "shards_of", "stem_of"]
 
 
 def list_files(paths: Iterable[str]) -> list[str]:
@@ -61,6 +61,17 @@ def shards_of(path: str) -> list[str]:
             )
         files.append(str(file))
     return files
+
+
+def stem_of(path: str) -> str:
+    """Return what a file or manifest is called without its endings.
+
+    Examples
+    --------
+    >>> stem_of("data/train.beton"), stem_of("train.beton.json")
+    ('data/train', 'train')
+    """
+    return path.removesuffix(".json").removesuffix(".beton")
 
 
 def fingerprints_of(paths: Iterable[str]) -> dict[str, str]:

@@ -14,7 +14,7 @@ import numpy as np
 from dataloading import UsageError, check_all_named, counted, label_field
 
 from ..report import Progress
-from .copying import Donor, Stored, check_sources, class_names_of, file_name, heir, open_donors, stored_bytes
+from .copying import Donor, Stored, check_sources, file_name, heir, open_donors, stored_bytes
 from .listing import list_files
 from .outputs import check_target, make_room
 
@@ -113,7 +113,7 @@ def merge(
         make_room(target)
         total = sum(map(len, donors))
         step: dict[str, Any] = {"command": "merge", "classes": classes}
-        assumed = [file_name(donor.path) for donor in donors if class_names_of(donor.reader) is None]
+        assumed = [file_name(donor.path) for donor in donors if donor.reader.class_names is None]
         if names is not None and assumed:
             step["assumed_classes_of"] = assumed
         writer = stack.enter_context(
@@ -179,7 +179,7 @@ def agreed_classes(
         raise UsageError(f"classes must be 'equal' or 'union', got {classes!r}")
     if assume and classes != "equal":
         raise UsageError("assume_classes goes with classes='equal': a union is made of names, which every file needs")
-    lists = [class_names_of(donor.reader) for donor in donors]
+    lists = [donor.reader.class_names for donor in donors]
     named = [names for names in lists if names is not None]
     if not named:
         return None, [None] * len(donors)

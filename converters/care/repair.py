@@ -31,7 +31,7 @@ from dataloading import (
 )
 
 from ..report import Progress
-from .copying import Donor, Stored, class_names_of, file_name, heir, stored_bytes
+from .copying import Donor, Stored, file_name, heir, stored_bytes
 from .outputs import OutputSet, check_target
 from .sets import results, write_manifest
 
@@ -365,7 +365,7 @@ def _write(survey: _Survey, part: str, step: dict[str, Any], progress: Progress)
     with Donor(survey.path) as donor:
         if donor.identity != survey.identity:
             raise ConvertError(f"{survey.path} was changed after it was verified; start again")
-        names = class_names_of(donor.reader)
+        names = donor.reader.class_names
         with heir(part, [donor], num_samples=survey.num_left, step=step, class_names=names, overwrite=False) as writer:
             for sample in _samples(donor, plan):
                 writer.append(sample)

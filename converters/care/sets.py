@@ -55,9 +55,7 @@ def results(source: str, out: str, num_files: int) -> list[str]:
 def entry(path: str | os.PathLike[str], name: str) -> Shard:
     """Return what a manifest says of the file ``path``, which is, or is going to be, called ``name`` beside it."""
     with Reader(path) as reader:
-        return Shard(
-            name=name, num_samples=reader.num_samples, num_bytes=reader.num_bytes, fingerprint=reader.fingerprint
-        )
+        return Shard.of(reader, name)
 
 
 def write_manifest(files: OutputSet, targets: Sequence[str]) -> None:

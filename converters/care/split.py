@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +21,7 @@ from ..report import Progress
 from .chain import DonorSet
 from .copying import check_sources, file_name, heir, stored_bytes
 from .keys import equal_ids, field_keys
+from .listing import stem_of
 from .outputs import OutputSet
 
 __all__ = ["Part", "SplitReport", "assign", "split"]
@@ -136,7 +136,7 @@ def split(
             labels = None if label is None else np.array(donor.column(label), dtype=np.int64)
             groups = None if group_field is None else _groups(donor, group_field)
             where = assign(len(donor), shares, seed=seed, labels=labels, groups=groups)
-        targets = _targets(out, names, Path(source).name.removesuffix(".json").removesuffix(".beton"))
+        targets = _targets(out, names, stem_of(file_name(source)))
         counts = np.bincount(where, minlength=len(names))
         if (counts == 0).any():
             empty = int(np.flatnonzero(counts == 0)[0])

@@ -78,7 +78,7 @@ class BetonFiles:
         readers = [_reader(path, place) for path, place in zip(self.paths, self._places, strict=True)]
         first = readers[0]
         self._fields = dict(first.fields)
-        self.class_names = _class_names(first)
+        self.class_names = None if first.class_names is None else list(first.class_names)
         for reader in readers[1:]:
             _check_alike(first, reader)
         self._ends = np.cumsum([len(reader) for reader in readers])
@@ -150,11 +150,6 @@ class BetonFiles:
         return kept
 
 
-def _class_names(reader: Reader) -> list[str] | None:
-    names = None if reader.extension is None else reader.extension.class_names
-    return None if names is None else list(names)
-
-
 def _check_alike(first: Reader, reader: Reader) -> None:
     def described(each: Reader) -> dict[str, tuple[str, bytes]]:
         return {name: (type(field).__name__, field.arguments()) for name, field in each.fields.items()}
@@ -164,7 +159,7 @@ def _check_alike(first: Reader, reader: Reader) -> None:
         raise UsageError(
             f"{reader.path} has the fields {_shown(reader)}, {first.path} has {_shown(first)}; they cannot become one"
         )
-    if _class_names(reader) != _class_names(first):
+    if reader.class_names != first.class_names:
         raise UsageError(f"{reader.path} and {first.path} have different classes; `beton merge` can unite them")
 
 

@@ -12,11 +12,14 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dataloading.errors import FormatError, UsageError
 
 from .output import PartFile
+
+if TYPE_CHECKING:
+    from .reader import Reader
 
 __all__ = ["Manifest", "Shard", "is_manifest", "manifest_path", "set_of_shard", "shard_path"]
 
@@ -44,6 +47,13 @@ class Shard:
     num_samples: int
     num_bytes: int
     fingerprint: str
+
+    @classmethod
+    def of(cls, reader: Reader, name: str) -> Shard:
+        """Return what a manifest says of an open file that is, or is going to be, called ``name`` beside it."""
+        return cls(
+            name=name, num_samples=reader.num_samples, num_bytes=reader.num_bytes, fingerprint=reader.fingerprint
+        )
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name or self.name.startswith("/") or ".." in self.name.split("/"):

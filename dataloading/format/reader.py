@@ -163,6 +163,11 @@ class Reader:
                 )
 
     @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """Names of the classes by label; None in FFCV's files, and where none were given."""
+        return None if self.extension is None else self.extension.class_names
+
+    @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change with the file's content (FFCV's files: its size, fields and samples)."""
         fields = [(field, type(kind).__name__) for field, kind in self.fields.items()]

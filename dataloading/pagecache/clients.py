@@ -17,7 +17,7 @@ from typing import Any
 
 from dataloading.errors import StorageError, UsageError
 
-__all__ = ["RetryableError", "StoreClient", "in_words", "is_final", "is_url", "reason_of", "status_of", "version_of"]
+__all__ = ["RetryableError", "StoreClient", "in_words", "is_url", "version_of"]
 
 _LOCAL_PROTOCOLS = ("", "file", "local")
 _CONNECT_SECONDS, _SILENCE_SECONDS = 10, 30
@@ -127,20 +127,36 @@ class StoreClient:
         """Return whatever the store says of the object that changes with its bytes: size, checksum, time of change."""
         return " ".join(version_of(self.info(limit_seconds=limit_seconds)))
 
-    @staticmethod
-    def reason(error: BaseException) -> BaseException:
-        """Return what is behind an exception of these methods, which may call all that goes wrong a missing file."""
-        return reason_of(error)
+    # ---- what an exception of these methods means
 
     @staticmethod
-    def is_final(error: BaseException) -> bool:
-        """Whether no further try will change the answer that an exception of these methods tells."""
-        return is_final(error)
+    def reason(error: BaseException) -> BaseException:
+        """Return what is behind an exception: over HTTP whatever goes wrong is told as a missing file."""
+        cause = error.__cause__
+        is_told = isinstance(error, FileNotFoundError) and isinstance(cause, Exception)
+        return cause if cause is not None and is_told and not isinstance(cause, LookupError) else error
 
     @staticmethod
     def status_of(error: BaseException) -> int | None:
-        """Return the HTTP status that an exception of these methods tells, if any."""
-        return status_of(error)
+        """Return the HTTP status that a store's package tells by an exception, if any."""
+        response = getattr(error, "response", None)
+        if isinstance(response, dict):  # botocore's
+            found = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        else:
+            status = getattr(error, "status", None)
+            found = status or getattr(response, "status_code", None) or getattr(error, "code", None)
+        if found is None and str(error).startswith("Forbidden"):  # gcsfs
+            return 403
+        return int(found) if isinstance(found, int | str) and str(found).isdecimal() else None
+
+    @staticmethod
+    def is_final(error: BaseException) -> bool:
+        """Whether no further try will change the answer."""
+        status = StoreClient.status_of(error)
+        if status is not None:
+            return 400 <= status < 500 and status not in _WORTH_ANOTHER_TRY
+        kinds = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, NotImplementedError)
+        return isinstance(error, kinds)
 
     # ---- asking
 
@@ -245,41 +261,10 @@ def version_of(info: Mapping[str, Any]) -> list[str]:
     return [f"size={known.get('size')}", *version]
 
 
-# ---- what an exception means
-
-
-def reason_of(error: BaseException) -> BaseException:
-    """Return what is behind an exception: over HTTP whatever goes wrong is told as a missing file."""
-    cause = error.__cause__
-    is_told = isinstance(error, FileNotFoundError) and isinstance(cause, Exception)
-    return cause if cause is not None and is_told and not isinstance(cause, LookupError) else error
-
-
-def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status that a store's package tells by an exception, if any."""
-    response = getattr(error, "response", None)
-    if isinstance(response, dict):  # botocore's
-        found = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-    else:
-        found = getattr(error, "status", None) or getattr(response, "status_code", None) or getattr(error, "code", None)
-    if found is None and str(error).startswith("Forbidden"):  # gcsfs
-        return 403
-    return int(found) if isinstance(found, int | str) and str(found).isdecimal() else None
-
-
-def is_final(error: BaseException) -> bool:
-    """Whether no further try will change the answer."""
-    status = status_of(error)
-    if status is not None:
-        return 400 <= status < 500 and status not in _WORTH_ANOTHER_TRY
-    kinds = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, NotImplementedError)
-    return isinstance(error, kinds)
-
-
 def in_words(error: BaseException) -> str:
     """Say in one line what a store's package complains of."""
     if isinstance(error, RetryableError):
         return str(error)
     message = (str(getattr(error, "message", "") or error).strip() or "no reason given").split("\n")[0]
-    status = status_of(error)
+    status = StoreClient.status_of(error)
     return f"{status} {message.removeprefix(f'{status} ')}" if status else f"{type(error).__name__} ({message})"

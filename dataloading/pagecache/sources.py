@@ -20,7 +20,7 @@ import xxhash
 
 from dataloading.errors import StorageError, UsageError
 
-from .clients import RetryableError, StoreClient, in_words, is_final, is_url, reason_of, status_of, version_of
+from .clients import RetryableError, StoreClient, in_words, is_url, version_of
 
 __all__ = ["Blocks", "LocalSource", "RemoteSource", "Retry", "Source", "ask", "is_url"]
 
@@ -221,7 +221,7 @@ class RemoteSource:
         try:
             answer = self._connected().read(offset, offset + len(out), limit_seconds=limit)
         except Exception as error:
-            if status_of(error) == _BEYOND_THE_END:
+            if StoreClient.status_of(error) == _BEYOND_THE_END:
                 self._check_identity()
             raise
         if len(answer) != len(out):
@@ -285,8 +285,8 @@ def ask(url: str, what: str, retry: Retry, question: Callable[[], T]) -> T:
         except (StorageError, UsageError):
             raise
         except Exception as caught:
-            error = reason_of(caught)
-            if is_final(error):
+            error = StoreClient.reason(caught)
+            if StoreClient.is_final(error):
                 raise StorageError(
                     f"{url}: {what}: {in_words(error)}; check the address and the credentials"
                 ) from error

@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +18,9 @@ from converters.targets import Store, place_of
 from converters.uploads import UploadNote
 from dataloading import ConvertError, Manifest, UsageError
 from tests.support.buckets import gcs_server, troubled, wait_for
-from tests.support.servers import S3Server, s3_server
+from tests.support.servers import S3Server
 
 from .test_resume import FIELDS, Blocks, die_at_write, in_a_child, save_in_turn
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3Server]:
-    with s3_server() as server:
-        yield server
 
 
 @pytest.fixture(autouse=True)

@@ -93,14 +93,7 @@ def write_set(path: Path, sizes: list[int]) -> Path:
         shard = shard_path(path, number, len(sizes))
         write_labels(Path(shard), num)
         with Reader(shard) as reader:
-            shards.append(
-                Shard(
-                    name=Path(shard).name,
-                    num_samples=num,
-                    num_bytes=reader.num_bytes,
-                    fingerprint=reader.fingerprint,
-                )
-            )
+            shards.append(Shard.of(reader, Path(shard).name))
     Manifest(shards=tuple(shards)).save(manifest_path(path))
     return Path(manifest_path(path))
 

@@ -16,9 +16,9 @@ from dataloading import Loader, Manifest, Reader, Shard, StorageError, UsageErro
 from dataloading.pagecache import addresses, opening
 from dataloading.pagecache.clients import StoreClient
 from dataloading.pagecache.sources import RemoteSource, Retry
-from tests.support.buckets import GCSServer, gcs_server, troubled
+from tests.support.buckets import GCSServer, troubled
 from tests.support.hub import hub_server
-from tests.support.servers import HTTPServer, S3Server, http_range_server, s3_server
+from tests.support.servers import HTTPServer, S3Server, http_range_server
 
 from .test_pagecache_remote import PAGE, batches, small, write
 
@@ -43,30 +43,11 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("long") / "train.beton", 200)
 
 
-@pytest.fixture(scope="module")
-def gcs() -> Iterator[GCSServer]:
-    with gcs_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3Server]:
-    with s3_server() as server:
-        yield server
-
-
 def manifest_of(paths: list[Path]) -> bytes:
     shards = []
     for path in paths:
         with Reader(path) as reader:
-            shards.append(
-                Shard(
-                    name=path.name,
-                    num_samples=len(reader),
-                    num_bytes=reader.num_bytes,
-                    fingerprint=reader.fingerprint,
-                )
-            )
+            shards.append(Shard.of(reader, path.name))
     return Manifest(shards=tuple(shards)).to_text().encode()
 
 

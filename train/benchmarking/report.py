@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from train.figures import axes_of, new_figure
+from train.figures import one_chart
 
 from .machine import hardware, hardware_slug
 from .machine import versions as installed_versions
@@ -232,8 +232,7 @@ def bars(results: Sequence[Result], *, title: str, baseline: str) -> Any:
     """
     shown = [result for result in results if result.summary is not None and result.spec.loader != "synthetic"]
     shown.sort(key=lambda result: result.summary.median if result.summary else 0.0)
-    figure = new_figure(8.0, 1.2 + 0.42 * max(1, len(shown)), layout="constrained")
-    axes = axes_of(figure)
+    figure, axes = one_chart(8.0, 1.2 + 0.42 * max(1, len(shown)))
     base = next((result.summary for result in shown if result.spec.label == baseline), None)
     for place, result in enumerate(shown):
         summary = result.summary
@@ -270,8 +269,7 @@ def lines(
     -------
     matplotlib Figure
     """
-    figure = new_figure(7.0, 4.2, layout="constrained")
-    axes = axes_of(figure)
+    figure, axes = one_chart(7.0, 4.2)
     others = iter(("#E69F00", "#CC79A7", "#009E73", "#7F7F7F", "#56B4E9", "#D55E00", "#F0E442", "#000000") * 3)
     for name, points in series.items():
         colour = _OURS if name == "beton" else next(others)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dataloading import WindowQuality
-from train.figures import axes_of, new_figure
+from train.figures import one_chart
 
 __all__ = ["HEAD", "draw_windows", "smallest_window", "window_rows", "windows_as_data"]
 
@@ -81,8 +81,7 @@ def draw_windows(found: Sequence[WindowQuality], within: float, *, title: str) -
     -------
     matplotlib Figure
     """
-    figure = new_figure(7.6, 4.6, layout="constrained")
-    axes = axes_of(figure)
+    figure, axes = one_chart(7.6, 4.6)
     found = sorted(found, key=lambda each: each.window_pages)
     windows = [each.window_pages for each in found]
     best = smallest_window(found, within)

@@ -103,7 +103,7 @@ class FileSource:
         self._num_samples = int(reader.num_samples)
         if self._num_samples == 0:
             raise UsageError(f"{path} has no samples")
-        names = reader.extension.class_names if reader.extension is not None else None
+        names = reader.class_names
         if names is None:  # FFCV's files have none
             num_classes = int(np.asarray(reader.column(self.label_field)).max()) + 1
             names = tuple(str(number) for number in range(num_classes))

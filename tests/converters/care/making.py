@@ -87,11 +87,7 @@ def write_set(manifest: Path, files: Sequence[Path]) -> Path:
     shards = []
     for path in files:
         with Reader(path) as reader:
-            shards.append(
-                Shard(
-                    name=path.name, num_samples=len(reader), num_bytes=reader.num_bytes, fingerprint=reader.fingerprint
-                )
-            )
+            shards.append(Shard.of(reader, path.name))
     Manifest(shards=tuple(shards)).save(manifest)
     return manifest
 

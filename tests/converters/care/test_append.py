@@ -11,19 +11,12 @@ from converters.care.append import append
 from converters.care.commands import append as command
 from converters.info import info
 from converters.verify import verify
-from dataloading import ConvertError, FormatError, Manifest, Reader, Shard, UsageError
+from dataloading import ConvertError, FormatError, Manifest, Reader, UsageError
 from tests.support.foreign import flip
 
-from .making import run, run_json, strange_files, write_file
+from .making import run, run_json, strange_files, write_file, write_set
 
 NAMES = ["x", "y", "z"]
-
-
-def shard(path: Path) -> Shard:
-    with Reader(path) as reader:
-        return Shard(
-            name=path.name, num_samples=len(reader), num_bytes=reader.num_bytes, fingerprint=reader.fingerprint
-        )
 
 
 @pytest.fixture
@@ -31,8 +24,7 @@ def shards(tmp_path: Path) -> Path:
     folder = tmp_path / "set"
     folder.mkdir()
     files = [write_file(folder / f"{n}.beton", [0, 1, 2], first=3 * n, class_names=NAMES) for n in range(2)]
-    Manifest(shards=tuple(map(shard, files))).save(folder / "train.beton.json")
-    return folder / "train.beton.json"
+    return write_set(folder / "train.beton.json", files)
 
 
 def test_files_are_listed_where_they_lie_or_copied_beside_the_manifest(shards: Path, tmp_path: Path) -> None:
@@ -54,7 +46,7 @@ def test_the_loader_opens_the_grown_set_as_one_dataset(tmp_path: Path) -> None:
 
     names = ("label", "box")
     first = write_file(tmp_path / "a.beton", [0, 1, 2], names=names, class_names=NAMES)
-    Manifest(shards=(shard(first),)).save(tmp_path / "t.beton.json")
+    write_set(tmp_path / "t.beton.json", [first])
     append(tmp_path / "t.beton.json", [str(write_file(tmp_path / "b.beton", [2, 1], names=names, class_names=NAMES))])
     loader = Loader(str(tmp_path / "t.beton.json"), batch_size=2)
     assert [label for batch in loader for label in batch["label"].tolist()] == [0, 1, 2, 2, 1]

@@ -11,10 +11,10 @@ from PIL import Image
 
 from converters.info import info
 from converters.verify import verify
-from dataloading import Manifest, Reader, Shard, UsageError
+from dataloading import Reader, UsageError
 from tests.support.foreign import flip
 
-from .making import run, run_json, write_file
+from .making import run, run_json, write_file, write_set
 
 NAMES = ["x", "y", "z"]
 
@@ -29,16 +29,7 @@ def files(tmp_path: Path) -> list[Path]:
 
 @pytest.fixture
 def manifest(files: list[Path], tmp_path: Path) -> Path:
-    shards = []
-    for path in files:
-        with Reader(path) as reader:
-            shards.append(
-                Shard(
-                    name=path.name, num_samples=len(reader), num_bytes=reader.num_bytes, fingerprint=reader.fingerprint
-                )
-            )
-    Manifest(shards=tuple(shards)).save(tmp_path / "set.beton.json")
-    return tmp_path / "set.beton.json"
+    return write_set(tmp_path / "set.beton.json", files)
 
 
 def test_info_adds_files_up(files: list[Path], manifest: Path) -> None:

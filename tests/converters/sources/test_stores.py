@@ -23,9 +23,9 @@ from converters.sources.huggingface import HuggingFace
 from converters.sources.imagefolder import ImageFolder
 from dataloading import ConvertError, Reader
 from dataloading.cli import main
-from tests.support.buckets import GCSServer, gcs_server
+from tests.support.buckets import GCSServer
 from tests.support.hub import hub_server
-from tests.support.servers import HTTPServer, S3Server, s3_server
+from tests.support.servers import HTTPServer, S3Server
 
 from ..making import class_folders
 
@@ -52,18 +52,6 @@ def parquet(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     dataset.to_parquet(str(folder / "train-00000-of-00001.parquet"))
     dataset.save_to_disk(str(folder / "saved"))
     return folder
-
-
-@pytest.fixture(scope="module")
-def gcs() -> Iterator[GCSServer]:
-    with gcs_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3Server]:
-    with s3_server() as server:
-        yield server
 
 
 @pytest.fixture
