@@ -72,4 +72,4 @@ def shard_of(reader: Reader, path: str) -> Shard:
 def has_begun(path: str, options: Options) -> bool:
     """Tell whether an earlier run has left work on a file, or the file."""
     local = place_of(path, options).local
-    return os.path.exists(local) or os.path.exists(journal_path(local))  # noqa: PTH110
+    return os.path.exists(local) or os.path.exists(journal_path(local))

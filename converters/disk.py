@@ -33,7 +33,7 @@ def cannot_write(path: str, error: OSError) -> str:
     """
     free = ""
     with contextlib.suppress(OSError):
-        status = os.statvfs(os.path.dirname(path) or os.curdir)  # noqa: PTH120
+        status = os.statvfs(os.path.dirname(path) or os.curdir)
         free = f" ({human_bytes(status.f_bavail * status.f_frsize)} free there now)"
     return f"cannot write {path}: {error.strerror or error}{free}"
 

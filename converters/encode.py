@@ -140,10 +140,10 @@ def _check_error_log(options: Options) -> None:
     """Refuse a list of errors that could not be written, before hours of work and not after them."""
     if options.error_log is None:
         return
-    folder = os.path.dirname(options.error_log) or os.curdir  # noqa: PTH120
-    if os.path.isdir(options.error_log):  # noqa: PTH112
+    folder = os.path.dirname(options.error_log) or os.curdir
+    if os.path.isdir(options.error_log):
         raise UsageError(f"error_log is a file to write, and {options.error_log} is a folder; name a file in it")
-    if not os.path.isdir(folder):  # noqa: PTH112
+    if not os.path.isdir(folder):
         raise UsageError(f"the folder {folder} of error_log does not exist; make it first")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UsageError(f"error_log cannot be written: there is no permission to make files in {folder}")
@@ -153,7 +153,7 @@ def _save_faults(report: Report, options: Options) -> None:
     if options.error_log is not None:
         path = options.error_log
         if options.shard_index is not None:  # each of these processes has a list of its own
-            stem, ending = os.path.splitext(path)  # noqa: PTH122
+            stem, ending = os.path.splitext(path)
             path = f"{stem}-{options.shard_index:05}{ending}"
         report.save_faults(path)
 

@@ -75,6 +75,6 @@ def raised(error: Exception) -> str:
 @lru_cache(maxsize=1)
 def _not_the_users() -> tuple[str, ...]:
     """Return the folders of this library, of Python's, and of installed packages."""
-    ours = [os.path.dirname(os.path.abspath(each)) for each in (__file__, dataloading.__file__)]  # noqa: PTH100, PTH120
+    ours = [os.path.dirname(os.path.abspath(each)) for each in (__file__, dataloading.__file__)]
     paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     return tuple(folder + os.sep for folder in [*ours, *paths])

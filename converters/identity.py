@@ -163,7 +163,7 @@ def stamps(task: object) -> Iterable[str]:
         if path is None or not (b"/" in path if isinstance(path, bytes) else "/" in path and "://" not in path):
             continue
         try:
-            status = os.stat(path)  # noqa: PTH116
+            status = os.stat(path)
         except (OSError, ValueError):
             yield "absent"
             continue

@@ -49,7 +49,7 @@ def journal_path(path: str) -> str:
 
 def _hidden(path: str, ending: str) -> str:
     folder, name = os.path.split(path)
-    return os.path.join(folder, f".{name.removesuffix('.beton')}.beton.{ending}")  # noqa: PTH118
+    return os.path.join(folder, f".{name.removesuffix('.beton')}.beton.{ending}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -151,7 +151,7 @@ class Journal:
     @property
     def has_work(self) -> bool:
         """Whether there is a checkpoint and the unfinished file that it describes."""
-        return self.last is not None and os.path.exists(self.part)  # noqa: PTH110
+        return self.last is not None and os.path.exists(self.part)
 
     def records(self) -> Iterator[Record]:
         """Yield the records after the header, oldest first."""
@@ -169,7 +169,7 @@ class Journal:
         self.header, self.last, self._end = header, None, len(MAGIC)
         _write_all(self._fd, MAGIC, 0)
         self._append(Record(facts=header))
-        sync_folder(os.path.dirname(self.name))  # noqa: PTH120
+        sync_folder(os.path.dirname(self.name))
 
     def go_on(self) -> None:
         """Cut off what follows the newest valid record, before others are appended."""

@@ -49,6 +49,6 @@ def open_locked(path: str, *, wait_seconds: float, mode: int = 0o666) -> int:
             return descriptor  # a network file system without locks
         # The one that held it may have finished and removed it in between.
         with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(descriptor), os.stat(path)):  # noqa: PTH116
+            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
                 return descriptor
         os.close(descriptor)

@@ -153,7 +153,7 @@ class Pool:
 def _check_working_folder() -> None:
     """Refuse a working folder that a new process, which is told its path, could not enter."""
     try:
-        os.stat(os.getcwd())  # noqa: PTH109, PTH116
+        os.stat(os.getcwd())
     except OSError as error:
         raise UsageError(
             f"worker processes cannot be started in the working folder ({error.strerror or error}): go to another one, "

@@ -141,7 +141,7 @@ class Report:
             with open(part, "w", encoding="utf-8") as file:
                 json.dump({name: facts[name] for name in names}, file, indent=1)
                 file.write("\n")
-            os.replace(part, path)  # noqa: PTH105
+            os.replace(part, path)
         except OSError as error:
             raise ConvertError(f"the list of errors {path} cannot be written: {error.strerror or error}") from error
 

@@ -257,7 +257,7 @@ def _check_targets(plan: ShardPlan, mine: Sequence[int]) -> None:
         try:
             check_target(plan.shard(number), options)
         except UsageError as error:
-            if os.path.exists(place_of(plan.shard(number), options).local):  # noqa: PTH110
+            if os.path.exists(place_of(plan.shard(number), options).local):
                 raise UsageError(f"{error}; --resume keeps complete shards and goes on with the others") from error
             raise
     if there and options.overwrite and not options.resume:
@@ -283,7 +283,7 @@ def _all_shards(plan: ShardPlan, known: Mapping[int, Shard]) -> dict[int, Shard]
     """Return what the manifest says of each shard if all are complete, else None."""
     paths = [plan.shard(number) for number in range(plan.num_shards)]
     missing = [number for number in range(plan.num_shards) if number not in known]
-    if not is_url(plan.path) and not all(os.path.exists(paths[number]) for number in missing):  # noqa: PTH110
+    if not is_url(plan.path) and not all(os.path.exists(paths[number]) for number in missing):
         return None
     shards = dict(known)
     for number in missing:

@@ -140,7 +140,7 @@ def _is_finished(job: FileJob, progress: Progress, report: Report) -> bool:
             f"{job.path} exists and is not what this command makes ({found}); --overwrite replaces it when the new "
             "file is complete"
         )
-    if os.path.exists(journal_path(job.path)):  # noqa: PTH110
+    if os.path.exists(journal_path(job.path)):
         Journal(job.path, wait_seconds=job.wait_seconds).remove()  # its process ended between two steps
     progress.skip(len(job.order))
     report.num_samples = report.num_resumed = num_samples
@@ -257,9 +257,9 @@ class _Run:
 
     def _check_space(self) -> None:
         if self._job.options.check_space and self._done:
-            used = os.stat(self._journal.part).st_blocks * 512  # noqa: PTH116
+            used = os.stat(self._journal.part).st_blocks * 512
             needed = used / self._done * (len(self._job.order) - self._done)
-            warning = check_space(os.path.dirname(self._job.path) or os.curdir, needed)  # noqa: PTH120
+            warning = check_space(os.path.dirname(self._job.path) or os.curdir, needed)
             if warning:
                 note(warning)
 
@@ -290,7 +290,7 @@ class _Run:
         except BaseException as error:
             self._end_with(error)
         self._journal.remove()
-        report.num_bytes = os.stat(job.path).st_size  # noqa: PTH116
+        report.num_bytes = os.stat(job.path).st_size
 
     def _take(self, index: int, outcome: Outcome) -> None:
         """Write one sample, or do with it what is to be done with those that fail."""

@@ -66,7 +66,7 @@ class Place:
     @property
     def folder(self) -> str:
         """The local file's folder."""
-        return os.path.dirname(self.local) or os.curdir  # noqa: PTH120
+        return os.path.dirname(self.local) or os.curdir
 
 
 def place_of(path: str, options: Options) -> Place:
@@ -115,24 +115,24 @@ def check_target(path: str, options: Options) -> None:
         store.check_bucket()
         if not (options.overwrite or options.resume) and store.size() is not None:
             raise UsageError(f"{path} exists; --overwrite (overwrite=True) replaces it when the new file is complete")
-        if not (options.overwrite or options.resume) and os.path.exists(place.local):  # noqa: PTH110
+        if not (options.overwrite or options.resume) and os.path.exists(place.local):
             raise UsageError(
                 f"{path} is converted but was not uploaded (it is {place.local}): --resume uploads it, --overwrite "
                 "starts anew"
             )
         store.clear(place.local)
         return
-    if os.path.isdir(place.local):  # noqa: PTH112
-        raise UsageError(f"{path} is a folder; name the file to write, such as {os.path.join(path, 'train.beton')}")  # noqa: PTH118
+    if os.path.isdir(place.local):
+        raise UsageError(f"{path} is a folder; name the file to write, such as {os.path.join(path, 'train.beton')}")
     if os.path.lexists(place.local) and not (options.overwrite or options.resume):
         raise UsageError(f"{path} exists; --overwrite (overwrite=True) replaces it when the new file is complete")
-    if not os.path.isdir(place.folder):  # noqa: PTH112
+    if not os.path.isdir(place.folder):
         raise UsageError(f"the folder {place.folder} {_why_no_folder(place.folder)}")
 
 
 def _why_no_folder(path: str) -> str:
     try:
-        os.stat(path)  # noqa: PTH116
+        os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return "does not exist; make it first"
     except OSError as error:  # its path is too long, or leads through a folder that is closed to us
@@ -261,7 +261,7 @@ class Store:
             raise
 
     def _compare(self, path: str, etag: str) -> None:
-        size = os.stat(path).st_size  # noqa: PTH116
+        size = os.stat(path).st_size
         found = self.size()
         if found != size:
             raise ConvertError(f"{self.url} has {found} bytes after the upload of {size}; upload it again (--resume)")

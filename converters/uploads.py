@@ -81,7 +81,7 @@ class UploadNote:
 
     def is_there(self) -> bool:
         """Tell whether an upload has been begun, and neither completed nor taken back."""
-        return os.path.exists(self.path)  # noqa: PTH110
+        return os.path.exists(self.path)
 
     def save(self, begun: dict[str, str] | None) -> None:
         """Note an upload on the disk, or that there is none."""
@@ -90,7 +90,7 @@ class UploadNote:
             file.write(json.dumps(begun).encode() if begun else b"")
             file.flush()
             os.fsync(file.fileno())
-        sync_folder(os.path.dirname(self.path))  # noqa: PTH120
+        sync_folder(os.path.dirname(self.path))
 
     def _read(self) -> dict[str, str] | None:
         try:
@@ -141,7 +141,7 @@ def upload_to_s3(system: Any, key: str, url: str, path: str, patiently: Patientl
     with noted.held() as left:
         patiently("cleared of an upload that was cut off", lambda: _abort(system, left, url))
         noted.save(None)
-        size = os.stat(path).st_size  # noqa: PTH116
+        size = os.stat(path).st_size
         if size <= _PART_BYTES:
             data = Path(path).read_bytes()
             digest = _md5(data)

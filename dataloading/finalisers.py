@@ -21,7 +21,7 @@ from types import FrameType
 
 __all__ = ["from_caller", "run_outside"]
 
-_PACKAGE = os.path.join(os.path.dirname(__file__), "")  # noqa: PTH118, PTH120  # compared with frames' names as they are
+_PACKAGE = os.path.join(os.path.dirname(__file__), "")  # compared with frames' names as they are
 
 
 class _Thread(threading.local):

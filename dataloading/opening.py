@@ -138,7 +138,7 @@ def _matches(path: str) -> list[str]:
         return match_urls(path)
     if not glob.has_magic(path) or Path(path).exists():
         return [path]
-    found = sorted(glob.glob(path, recursive=True))  # noqa: PTH207  # Path.glob wants the folder apart
+    found = sorted(glob.glob(path, recursive=True))  # Path.glob wants the folder apart
     if not found:
         raise UsageError(f"no file matches the pattern {path!r} (from {Path.cwd()})")
     return found

@@ -346,14 +346,14 @@ def test_signals_end_a_conversion_with_their_code_and_no_file(tmp_path: Path, nu
         [sys.executable, "-m", "dataloading.cli", *command], cwd=ROOT, stderr=subprocess.PIPE, text=True
     )
     deadline = time.monotonic() + 60
-    while not [name for name in os.listdir(tmp_path) if "part" in name]:  # noqa: PTH208
+    while not [name for name in os.listdir(tmp_path) if "part" in name]:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == code
     assert "Traceback" not in errors
-    assert os.listdir(tmp_path) == ["src"]  # noqa: PTH208
+    assert os.listdir(tmp_path) == ["src"]
 
 
 def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def _outputs(target: Path, files: Sequence[str], places: Mapping[str, str]) -> O
 
 def _identity(file: str) -> list[str | int]:
     status = Path(file).stat()
-    return [os.path.abspath(file), status.st_ino, status.st_size, status.st_mtime_ns]  # noqa: PTH100
+    return [os.path.abspath(file), status.st_ino, status.st_size, status.st_mtime_ns]
 
 
 def _extend(

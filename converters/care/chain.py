@@ -81,7 +81,7 @@ class DonorSet:
 
     def identity(self) -> list[list[str | int]]:
         """Return for each file, JSON-able, its place and what changes when it is written anew."""
-        return [[os.path.abspath(donor.path), *donor.identity] for donor in self.donors]  # noqa: PTH100
+        return [[os.path.abspath(donor.path), *donor.identity] for donor in self.donors]
 
     def column(self, field: str) -> npt.NDArray[np.generic]:
         """Return a field's part of every sample's record: a view of the only file, a copy of several."""

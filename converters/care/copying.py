@@ -72,7 +72,7 @@ class Donor:
         self.path = self.reader.path
         self.fields: dict[str, Field] = dict(self.reader.fields)
         self._fd = -1
-        self.identity = _identity(os.stat(self.path))  # noqa: PTH116
+        self.identity = _identity(os.stat(self.path))
         for name, field in self.fields.items():
             self._check_field(name, field)
 
@@ -325,7 +325,7 @@ def check_sources(paths: Iterable[str], *, num_workers: int) -> list[VerifyRepor
 
 def file_name(path: str | os.PathLike[str]) -> str:
     """Return a file's name without folders, as it can be printed and stored as JSON."""
-    return os.fsencode(os.path.basename(os.fspath(path))).decode("utf-8", "backslashreplace")  # noqa: PTH119
+    return os.fsencode(os.path.basename(os.fspath(path))).decode("utf-8", "backslashreplace")
 
 
 def heir(

@@ -133,7 +133,7 @@ def merge(
         return MergeReport(
             path=target,
             num_samples=total,
-            num_bytes=os.stat(target).st_size,  # noqa: PTH116
+            num_bytes=os.stat(target).st_size,
             num_classes=None if names is None else len(names),
             sources=tuple((donor.path, len(donor)) for donor in donors),
             num_relabelled=num_relabelled,
@@ -193,7 +193,15 @@ def agreed_classes(
         for donor in donors:
             _check_labels(donor, len(named[0]))
         return named[0], [None] * len(donors)
-    for donor, names in zip(donors, lists, strict=True):
+    return _united_classes(donors)
+
+
+def _united_classes(donors: Sequence[Donor]) -> tuple[tuple[str, ...], list[Mapping[int, int] | None]]:
+    """Return the names of all files, in order of first appearance, and how each file's labels become theirs."""
+    place: dict[str, int] = {}
+    lists = []
+    for donor in donors:
+        names = donor.reader.class_names
         if names is None:
             raise UsageError(
                 f"{donor.path} records no class names, so its labels cannot be mapped by name; give it names with "
@@ -202,11 +210,10 @@ def agreed_classes(
         if label_field(donor.reader) is None:
             raise UsageError(f"{donor.path} has no field of labels: integers named 'label', or the only integers")
         _check_labels(donor, len(names))
-    place: dict[str, int] = {}
-    for names in named:
+        lists.append(names)
         for name in names:
             place.setdefault(name, len(place))
-    return tuple(place), [{old: place[name] for old, name in enumerate(names)} for names in named]
+    return tuple(place), [{old: place[name] for old, name in enumerate(names)} for names in lists]
 
 
 def _check_labels(donor: Donor, num_classes: int) -> None:

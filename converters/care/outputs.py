@@ -83,10 +83,10 @@ class OutputSet:
                 raise UsageError(f"two results would be called {target}; put {{name}} or {{index}} into the pattern")
             self._parts[target] = ""
         anchor = self._targets[0] if anchor is None else anchor
-        anchors = {os.path.dirname(place): place for place in reversed([anchor, *self._targets])}  # noqa: PTH120
+        anchors = {os.path.dirname(place): place for place in reversed([anchor, *self._targets])}
         self._anchors = [anchor, *(place for place in anchors.values() if place != anchor)]
         finished = _finish(anchor)
-        same = {"identity": self._identity, "targets": [os.path.abspath(target) for target in self._targets]}  # noqa: PTH100
+        same = {"identity": self._identity, "targets": [os.path.abspath(target) for target in self._targets]}
         self.is_done = identity is not None and same in finished
         if self.is_done:
             remove_orphans(*self._anchors)
@@ -96,9 +96,9 @@ class OutputSet:
         try:
             for place in self._anchors:
                 # In the same folder, so that the last step is a rename on one disk.
-                self._folders[os.path.dirname(place)] = PartFolder(place)  # noqa: PTH120
+                self._folders[os.path.dirname(place)] = PartFolder(place)
             for number, target in enumerate(self._targets):
-                folder = self._folders[os.path.dirname(target)]  # noqa: PTH120
+                folder = self._folders[os.path.dirname(target)]
                 self._parts[target] = str(Path(folder.part) / f"{number:06}.beton")
         except BaseException:
             self._remove()
@@ -139,7 +139,7 @@ class OutputSet:
         replaced = 0
         try:
             for target in self._targets:
-                folder = self._folders[os.path.dirname(target)]  # noqa: PTH120
+                folder = self._folders[os.path.dirname(target)]
                 may = self._overwrite or target in self._replaces
                 is_there = may and os.path.lexists(target)
                 folder.publish_file(Path(self._parts[target]).name, target, overwrite=may)
@@ -164,8 +164,8 @@ class OutputSet:
     def _write_record(self) -> None:
         files = [
             {
-                "part": os.path.abspath(self._parts[target]),  # noqa: PTH100
-                "target": os.path.abspath(target),  # noqa: PTH100
+                "part": os.path.abspath(self._parts[target]),
+                "target": os.path.abspath(target),
                 "new": _state(self._parts[target]),
                 "old": _state(target),
             }
@@ -173,10 +173,10 @@ class OutputSet:
         ]
         record = {
             "identity": self._identity,
-            "anchors": [os.path.abspath(place) for place in self._anchors],  # noqa: PTH100
+            "anchors": [os.path.abspath(place) for place in self._anchors],
             "files": files,
         }
-        folder = self._folders[os.path.dirname(self._anchors[0])].part  # noqa: PTH120
+        folder = self._folders[os.path.dirname(self._anchors[0])].part
         part = Path(folder) / f"{_RECORD}.part"
         with open(part, "x", encoding="ascii") as file:
             json.dump(record, file)
@@ -210,7 +210,7 @@ def _state(path: str) -> list[int] | None:
 def _finish(anchor: str) -> list[dict[str, Any]]:
     """Name the files of runs that died while they were doing so; return what they were making, and where."""
     finished = []
-    for folder in PartFolder.abandoned(os.path.abspath(anchor)):  # noqa: PTH100
+    for folder in PartFolder.abandoned(os.path.abspath(anchor)):
         held = [folder]
         try:
             record = json.loads((Path(folder.part) / _RECORD).read_bytes())
@@ -231,7 +231,7 @@ def _name_rest(files: Sequence[Mapping[str, Any]], folders: Mapping[str, PartFol
     """Give those files their names that have none yet; False if something else has been done there since."""
     rest = [each for each in files if _state(each["target"]) != each["new"]]
     for each in rest:
-        folder = os.path.dirname(each["part"])  # noqa: PTH120
+        folder = os.path.dirname(each["part"])
         is_ready = folder in folders and _state(each["part"]) == each["new"]
         if not is_ready or _state(each["target"]) != each["old"]:
             note(
@@ -242,7 +242,7 @@ def _name_rest(files: Sequence[Mapping[str, Any]], folders: Mapping[str, PartFol
     for each in rest:
         part = Path(each["part"])
         folders[str(part.parent)].publish_file(part.name, each["target"], overwrite=each["old"] is not None)
-    for place in sorted({os.path.dirname(each["target"]) for each in files}):  # noqa: PTH120
+    for place in sorted({os.path.dirname(each["target"]) for each in files}):
         sync_folder(place)
     if not rest:
         return True

@@ -171,7 +171,7 @@ def repair(
         raise ConvertError(f"{source}: none of its shards has a sound sample; {target} was not written")
     targets = results(source, target, len(surveys))
     step = {"command": "repair", "zero": zero}
-    identity = {**step, "from": [[os.path.abspath(each.path), *each.identity] for each in surveys]}  # noqa: PTH100
+    identity = {**step, "from": [[os.path.abspath(each.path), *each.identity] for each in surveys]}
     inputs = [source, *(file for file, _ in listed)]
     with OutputSet(targets, overwrite=overwrite, inputs=inputs, anchor=target, identity=identity) as files:
         if not files.is_done:
@@ -191,7 +191,7 @@ def repair(
         path=target,
         num_source_samples=sum(each.num_samples for each in surveys) + sum(each.num_samples for each in lost),
         num_samples=sum(each.num_left for each in surveys),
-        num_bytes=sum(os.stat(place).st_size for place in targets[: len(surveys)]),  # noqa: PTH116
+        num_bytes=sum(os.stat(place).st_size for place in targets[: len(surveys)]),
         num_problems=sum(each.num_problems for each in surveys) + len(lost),
         checksums_usable=all(each.checksums_usable for each in surveys),
         dropped=tuple(each for each in plan if not each.fields),
@@ -204,8 +204,8 @@ def _listed(source: str) -> list[tuple[str, int]]:
     """Return the files of a source, there or not, and how many samples the manifest lists of each."""
     if not is_manifest(source):
         return [(source, 0)]
-    folder = os.path.dirname(source)  # noqa: PTH120
-    return [(os.path.join(folder, shard.name), shard.num_samples) for shard in Manifest.load(source).shards]  # noqa: PTH118
+    folder = os.path.dirname(source)
+    return [(os.path.join(folder, shard.name), shard.num_samples) for shard in Manifest.load(source).shards]
 
 
 class _NothingSoundError(ConvertError):
@@ -240,7 +240,7 @@ class _Survey:
 
 
 def _survey(file: str, workers: int, *, zero: bool) -> _Survey:
-    if not os.path.isfile(file):  # noqa: PTH113
+    if not os.path.isfile(file):
         raise _NothingSoundError(f"{file} is not there")
     found = verify_file(file, decode=decode_jpeg, decode_all=True, num_workers=workers, max_problems=_ALL_PROBLEMS)
     if any("cannot be read" in problem.message for problem in found.problems):

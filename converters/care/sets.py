@@ -61,5 +61,5 @@ def entry(path: str | os.PathLike[str], name: str) -> Shard:
 def write_manifest(files: OutputSet, targets: Sequence[str]) -> None:
     """Write the manifest, the last of the targets that `results` gave, once the shards are complete."""
     *shards, manifest = targets
-    entries = [entry(files.part(path), os.path.basename(path)) for path in shards]  # noqa: PTH119
+    entries = [entry(files.part(path), os.path.basename(path)) for path in shards]
     Manifest(shards=tuple(entries)).save(files.part(manifest))

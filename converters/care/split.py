@@ -154,7 +154,7 @@ def split(
                 _write(donor, where, names, targets, step, files, quiet=quiet)
                 files.publish()
     parts = [
-        Part(path=target, name=name, num_samples=int(count), num_bytes=os.stat(target).st_size)  # noqa: PTH116
+        Part(path=target, name=name, num_samples=int(count), num_bytes=os.stat(target).st_size)
         for target, name, count in zip(targets, names, counts, strict=True)
     ]
     return SplitReport(source=source, parts=tuple(parts))

@@ -135,7 +135,7 @@ def upgrade(
             path=target,
             num_samples=len(donors),
             num_source_bytes=sum(donor.reader.num_bytes for donor in donors.donors),
-            num_bytes=sum(os.stat(place).st_size for place in targets[: len(donors.donors)]),  # noqa: PTH116
+            num_bytes=sum(os.stat(place).st_size for place in targets[: len(donors.donors)]),
             num_recoded=num_recoded,
             num_kept=num_images - num_recoded,
             num_classes=None if names is None else len(names),

@@ -43,9 +43,9 @@ class SourcePath(click.ParamType):  # type: ignore[type-arg]
         text = str(value)
         if "://" in text or (self._pattern and re.search(r"[*?\[{]", text)):
             return text
-        if not os.path.exists(text):  # noqa: PTH110
+        if not os.path.exists(text):
             self.fail(f"{'Folder' if self._folder else 'Path'} {text!r} does not exist.", param, ctx)
-        if self._folder and not os.path.isdir(text):  # noqa: PTH112
+        if self._folder and not os.path.isdir(text):
             self.fail(f"{text!r} is a file; expected a folder.", param, ctx)
         return text
 

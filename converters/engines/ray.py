@@ -62,7 +62,7 @@ def run_shards(plan: ShardPlan, mine: Sequence[int], progress: Progress, report:
     if plan.options.overwrite and not plan.options.resume:
         clear_shards(plan, mine)
     if not is_url(plan.path):
-        plan = dataclasses.replace(plan, path=os.path.abspath(plan.path))  # noqa: PTH100
+        plan = dataclasses.replace(plan, path=os.path.abspath(plan.path))
     # A task that is started again must go on with what the lost one left.
     plan = dataclasses.replace(plan, options=dataclasses.replace(plan.options, resume=True, quiet=True))
     is_ours = not ray.is_initialized()
@@ -106,7 +106,7 @@ def _run(ray: Any, plan: ShardPlan, mine: Sequence[int], progress: Progress, rep
                         f"{plan.shard(number)} was not written: its task was lost {NUM_RETRIES + 1} times "
                         f"({type(error).__name__}: {error}); --resume goes on"
                     ) from error
-                if not is_url(plan.path) and not os.path.exists(plan.shard(number)):  # noqa: PTH110
+                if not is_url(plan.path) and not os.path.exists(plan.shard(number)):
                     raise ConvertError(
                         f"{plan.shard(number)} was written on another machine and cannot be seen here; a cluster needs "
                         "a folder that all machines share, or a URL"

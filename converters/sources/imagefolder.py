@@ -147,19 +147,19 @@ class ImageFolder:
         def refuse(error: OSError) -> None:
             raise ConvertError(f"cannot list {printable(os.fsdecode(error.filename))}: {error.strerror}") from error
 
-        top = os.path.join(self.root, name)  # noqa: PTH118
+        top = os.path.join(self.root, name)
         above: dict[str, frozenset[tuple[int, int]]] = {top: frozenset()}
         for path, folders, files in os.walk(top, followlinks=True, onerror=refuse):
-            status = os.stat(path)  # noqa: PTH116
+            status = os.stat(path)
             identity = (status.st_dev, status.st_ino)
             ancestors = above.pop(path)
             if identity in ancestors:
                 link = path  # what is found again may be the real folder, reached by a link further up
-                while not os.path.islink(link):  # noqa: PTH114
-                    link = os.path.dirname(link)  # noqa: PTH120
+                while not os.path.islink(link):
+                    link = os.path.dirname(link)
                 raise ConvertError(f"the link {printable(link)} leads to a folder above itself; remove the link")
             for folder in folders:
-                above[os.path.join(path, folder)] = ancestors | {identity}  # noqa: PTH118
+                above[os.path.join(path, folder)] = ancestors | {identity}
             yield os.path.relpath(path, self.root), files
 
     def _is_image(self, name: str) -> bool:

@@ -104,7 +104,7 @@ def expand(patterns: Sequence[str], endings: Sequence[str]) -> list[str]:
 
 
 def _matches(pattern: str, endings: tuple[str, ...]) -> list[str]:
-    if not is_url(pattern) and os.path.isfile(pattern):  # noqa: PTH113 - a name may hold any of * ? [ {
+    if not is_url(pattern) and os.path.isfile(pattern):
         return [pattern]
     spread = _braces(pattern)
     if len(spread) > 1:
@@ -116,7 +116,7 @@ def _matches(pattern: str, endings: tuple[str, ...]) -> list[str]:
         return [child(pattern, name) for name in names]
     if any(mark in pattern for mark in "*?[") and not (pattern.startswith("http") and "*" not in pattern):
         # glob.glob keeps relative paths as they are typed.
-        listed = patiently(pattern, _glob, ConvertError) if is_url(pattern) else glob.glob(pattern)  # noqa: PTH207
+        listed = patiently(pattern, _glob, ConvertError) if is_url(pattern) else glob.glob(pattern)
         if not listed:
             raise UsageError(f"nothing matches {printable(pattern)}")
         return sorted(listed)

@@ -64,20 +64,20 @@ def child(root: str, relative: str) -> str:
     """
     if root.startswith(("http://", "https://")):
         relative = quote(relative, errors="surrogateescape")
-    return os.path.join(root, relative) if not is_url(root) else f"{root.rstrip('/')}/{relative}"  # noqa: PTH118
+    return os.path.join(root, relative) if not is_url(root) else f"{root.rstrip('/')}/{relative}"
 
 
 def name_of(path: str) -> str:
     """Return the last part of a path or URL, without a URL's query."""
     if not is_url(path):
-        return os.path.basename(os.path.abspath(path))  # noqa: PTH100, PTH119
+        return os.path.basename(os.path.abspath(path))
     last = path.rstrip("/").rpartition("/")[2]
     return unquote(last.partition("?")[0]) if path.startswith("http") else last
 
 
 def folder_of(path: str) -> str:
     """Return the path or URL of the folder a file lies in."""
-    return path.rpartition("/")[0] if is_url(path) else os.path.dirname(path) or os.curdir  # noqa: PTH120
+    return path.rpartition("/")[0] if is_url(path) else os.path.dirname(path) or os.curdir
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +111,7 @@ def identity(path: str) -> Identity:
                 f"{path}: the server does not tell its size, so ranges of it cannot be read; download it"
             )
         return Identity(int(size))
-    status = _locally(path, lambda: os.stat(path))  # noqa: PTH116
+    status = _locally(path, lambda: os.stat(path))
     return Identity(status.st_size, status.st_mtime_ns)
 
 
@@ -120,20 +120,20 @@ def absolute(path: str) -> str:
 
     A task that names its file so lets the engine see that the file has changed since an interrupted conversion.
     """
-    return path if is_url(path) else os.path.abspath(path)  # noqa: PTH100 - links stay links
+    return path if is_url(path) else os.path.abspath(path)
 
 
 def exists(path: str) -> bool:
     """Tell whether a file, folder or object is there."""
     if not is_url(path):
-        return os.path.exists(path)  # noqa: PTH110
+        return os.path.exists(path)
     return bool(patiently(path, lambda store, key: store.exists(key), ConvertError))
 
 
 def is_folder(path: str) -> bool:
     """Tell whether ``path`` is a folder, or a prefix of objects."""
     if not is_url(path):
-        return os.path.isdir(path)  # noqa: PTH112
+        return os.path.isdir(path)
     return bool(patiently(path, lambda store, key: store.isdir(key), ConvertError))
 
 

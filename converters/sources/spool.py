@@ -61,7 +61,7 @@ class Spool:
 def _stamp(path: str) -> tuple[int, ...]:
     """Return what tells a file from any other; nothing if it is not there."""
     try:
-        status = os.stat(path)  # noqa: PTH116
+        status = os.stat(path)
     except OSError:
         return ()
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

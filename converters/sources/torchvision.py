@@ -155,15 +155,13 @@ def dataset_files(dataset: Any, root: str, arguments: Iterable[Any] = ()) -> Ite
     arguments : iterable
         Its other arguments; files among them count as well.
     """
-    top = os.path.abspath(root)  # noqa: PTH100
+    top = os.path.abspath(root)
     usual = [getattr(dataset, name, None) for name in ("base_folder", "raw_folder", "filename")]  # of its class
     files, folders = _places([*vars(dataset).values(), *usual], top)
     if not files and not folders:
         folders = [top]
     files += [
-        os.path.abspath(value)  # noqa: PTH100
-        for value in arguments
-        if isinstance(value, (str, os.PathLike)) and os.path.isfile(value)  # noqa: PTH113
+        os.path.abspath(value) for value in arguments if isinstance(value, (str, os.PathLike)) and os.path.isfile(value)
     ]
     below = tuple(f"{folder}/" for folder in folders)
     # Neither files nor folders twice where one lies in another.
@@ -183,9 +181,9 @@ def _places(values: Iterable[Any], top: str) -> tuple[list[str], list[str]]:
             if not isinstance(text, (str, os.PathLike)):
                 break  # a list of other things, perhaps of a million
             # A dataset with a relative root has paths that begin where it does, or below it.
-            for path in (os.path.abspath(text), os.path.abspath(os.path.join(top, text))):  # noqa: PTH100, PTH118
-                if path.startswith(f"{top}/") and os.path.exists(path):  # noqa: PTH110
-                    (folders if os.path.isdir(path) else files).append(path)  # noqa: PTH112
+            for path in (os.path.abspath(text), os.path.abspath(os.path.join(top, text))):
+                if path.startswith(f"{top}/") and os.path.exists(path):
+                    (folders if os.path.isdir(path) else files).append(path)
                     break
     return files, folders
 
@@ -195,7 +193,7 @@ def _walked(folder: str) -> Iterator[str]:
         inner.sort()
         for name in sorted(names):
             if not name.startswith(".") and ".beton" not in name:
-                yield os.path.join(place, name)  # noqa: PTH118
+                yield os.path.join(place, name)
 
 
 class _Load:

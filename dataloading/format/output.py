@@ -208,7 +208,7 @@ class PartFolder:
             raise FileExistsError(f"{self._path} has appeared meanwhile; choose another folder")
         Path(self.part).rename(self._path)
         self.close()
-        sync_folder(os.path.dirname(self._path))  # noqa: PTH120
+        sync_folder(os.path.dirname(self._path))
 
     def publish_file(self, name: str, path: str, *, overwrite: bool) -> None:
         """Move a file out of the folder to its destination on the same disk.
@@ -286,7 +286,7 @@ def remove_orphans(*paths: str, remove: bool = True) -> list[str]:
             shutil.rmtree(part, ignore_errors=True)
         else:
             with contextlib.suppress(OSError):
-                os.unlink(part)  # noqa: PTH108
+                os.unlink(part)
         if not os.path.lexists(part):
             found.append(part)
     return found
@@ -300,14 +300,14 @@ def _orphans(paths: tuple[str, ...]) -> Iterator[tuple[str, int]]:
         names.setdefault(folder, set()).add(name)
     for folder, wanted in names.items():
         try:
-            entries = sorted(os.listdir(folder or os.curdir))  # noqa: PTH208
+            entries = sorted(os.listdir(folder or os.curdir))
         except OSError:
             continue
         for entry in entries:
             match = _PART.fullmatch(entry)
             if match is None or match[1] not in wanted:
                 continue
-            part = os.path.join(folder, entry)  # noqa: PTH118
+            part = os.path.join(folder, entry)
             with contextlib.suppress(OSError), _opened(part) as descriptor:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if _is_same(descriptor, part):
@@ -339,7 +339,7 @@ def _begin(folder: str, name: str, create: Callable[[str], int | None]) -> tuple
         if _lock(descriptor) and _is_same(descriptor, part):
             return part, descriptor
         with contextlib.suppress(OSError):
-            (os.rmdir if os.path.isdir(part) else os.unlink)(part)  # noqa: PTH112
+            (os.rmdir if os.path.isdir(part) else os.unlink)(part)
         os.close(descriptor)
 
 
@@ -348,7 +348,7 @@ def _create(part: str, flags: int) -> int:
 
 
 def _create_folder(part: str) -> int | None:
-    os.mkdir(part)  # noqa: PTH102
+    os.mkdir(part)
     with contextlib.suppress(FileNotFoundError):
         return os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     return None

@@ -335,7 +335,7 @@ class Reader:
             If the file that is mapped has another size than when it was opened.
         """
         try:
-            status = os.stat(self.path)  # noqa: PTH116
+            status = os.stat(self.path)
         except OSError:
             return
         if self._inode == (status.st_dev, status.st_ino) and status.st_size != self.num_bytes:

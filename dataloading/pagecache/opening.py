@@ -88,7 +88,7 @@ class CachedOpener:
     def _source(self, path: str) -> Source:
         if is_url(path):
             return RemoteSource(path, self._retry)
-        return LocalSource(path, os.stat(path).st_size)  # noqa: PTH116  # a path as a string
+        return LocalSource(path, os.stat(path).st_size)  # a path as a string
 
     def _store(self, sources: Sequence[Source], page_sizes: Sequence[int]) -> tuple[Store, list[CachedFile]]:
         units = [min(size, _LARGEST_UNIT_BYTES) for size in page_sizes]

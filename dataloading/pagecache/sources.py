@@ -119,7 +119,7 @@ class LocalSource:
     def __init__(self, path: str, num_bytes: int) -> None:
         self.path = path
         self.num_bytes = num_bytes
-        stat = os.stat(path)  # noqa: PTH116  # a path as a string, like everywhere in this module
+        stat = os.stat(path)  # a path as a string, like everywhere in this module
         self.identity = f"{os.path.realpath(path)} {stat.st_ino} {num_bytes} {stat.st_mtime_ns}"
 
     def fill(self, offset: int, out: Bytes) -> None:
