@@ -144,7 +144,7 @@ def _without_torch(value: Any) -> Any:
     if not (hasattr(value, "detach") and hasattr(value, "numpy")):
         return value
     try:
-        return value.detach().cpu().numpy()
+        return value.detach().cpu().resolve_conj().resolve_neg().numpy()
     except (TypeError, RuntimeError):
         return value  # a dtype that NumPy has not, such as bfloat16: the field will say so
 

@@ -15,7 +15,24 @@ from dataloading import describe
 
 from .sources.base import SampleFault
 
-__all__ = ["raised", "unfit"]
+__all__ = ["plain_array", "raised", "unfit"]
+
+
+def plain_array(value: object) -> object:
+    """Return an array in the machine's byte order and without a mask; any other value as it is.
+
+    Raises
+    ------
+    SampleFault
+        If elements are masked.
+    """
+    if not isinstance(value, np.ndarray):
+        return value
+    if np.ma.is_masked(value):
+        raise SampleFault("elements of the array are masked, and a file has no masks; fill them first, array.filled(0)")
+    # asarray drops the mask that masks nothing; other dtypes than numbers are refused by whoever takes the array.
+    plain = np.asarray(value)
+    return plain.astype(plain.dtype.newbyteorder("="), copy=False)
 
 
 def unfit(value: object, wanted: str) -> SampleFault:

@@ -282,7 +282,7 @@ def _make_image(words: Sequence[str]) -> Field:
 def _array_from_value(field: NDArrayField | VarArrayField, value: object) -> npt.NDArray[Any]:
     if isinstance(value, np.ndarray) or hasattr(value, "detach"):
         array = np.asarray(value)
-        if array.dtype != field.dtype:
+        if array.dtype.newbyteorder("=") != field.dtype.newbyteorder("="):
             raise TypeError(f"its dtype is {array.dtype}, and nothing is cast")
     else:
         array = _exact_array(value, field.dtype)

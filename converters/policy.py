@@ -30,7 +30,7 @@ from dataloading import (
 )
 
 from .chance import chance
-from .faults import unfit
+from .faults import plain_array, unfit
 from .pixels import as_rgb, is_jpeg, jpeg_orientation, read_jpeg, read_other, target_size, upright
 from .rasters import LARGEST_SIDE, check_size, encode_gray, store_mask, store_raster
 from .sources.base import SampleFault
@@ -173,6 +173,7 @@ class ImagePolicy:
         """
         if isinstance(image, EncodedImage):
             return image, KEPT
+        image = plain_array(image)
         try:
             if isinstance(field, MaskField):
                 return store_mask(image, field, self)

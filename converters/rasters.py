@@ -24,7 +24,7 @@ from dataloading import (
     transcode_jpeg,
 )
 
-from .faults import unfit
+from .faults import plain_array, unfit
 from .forms import form_of, gray, labels, natural, open_whole, resized, resized_labels
 from .pixels import is_jpeg, jpeg_orientation, open_pillow, other_orientation, read_jpeg, target_size, upright
 from .profiles import has_profile, in_srgb
@@ -94,6 +94,7 @@ def pixels_of(image: object, policy: ImagePolicy) -> Array:
         except Exception as error:
             raise SampleFault(f"cannot be decoded: {error or type(error).__name__}") from error
         return _formed(image, policy)
+    image = plain_array(image)
     if isinstance(image, np.ndarray):
         return _from_array(image, policy)
     raise unfit(image, "an image as a file's bytes, a Pillow image or an array")

@@ -82,11 +82,11 @@ class ArrayDecoder:
         self._dtype = dtype
 
     def allocate(self, rows: int) -> npt.NDArray[Any]:
-        """Make an array of shape (rows, *shape)."""
-        return np.empty((rows, *self._shape), self._dtype)
+        """Make an array of shape (rows, *shape), in the machine's byte order."""
+        return np.empty((rows, *self._shape), self._dtype.newbyteorder("="))
 
     def decode(self, indices: Indices, out: npt.NDArray[Any], first_row: int) -> list[Failure]:
-        """Copy the bytes, as they are."""
+        """Copy the elements."""
         failures = []
         for row, index in enumerate(indices.tolist()):
             try:

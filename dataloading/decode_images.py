@@ -258,7 +258,7 @@ class VarArrayDecoder(ObjectDecoder):
         failures = super().decode(indices, out, first_row)
         for row in range(first_row, first_row + len(indices)):
             if out[row] is not None:
-                out[row] = np.array(out[row])
+                out[row] = np.array(out[row], dtype=out[row].dtype.newbyteorder("="))
         return failures
 
 

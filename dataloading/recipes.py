@@ -19,7 +19,7 @@ from dataloading.decode import Decoder, ImageDecoder
 from dataloading.decode_images import make_field_decoder
 from dataloading.errors import UsageError
 from dataloading.files import FileSet
-from dataloading.format import Field, ImageField, MaskField, VarArrayField
+from dataloading.format import Field, ImageField, MaskField, NDArrayField, VarArrayField
 from dataloading.pipeline import Pipeline
 from dataloading.transfer import Transfer, as_tensor
 from dataloading.transforms.base import BatchOp, Geometry, Placeholder
@@ -89,7 +89,7 @@ def plan_fields(
         given = _steps_of(field, name, transforms, partner)
         as_list = any(isinstance(op, AsList) for op in given)
         decoder = make_field_decoder(files, name, as_list=as_list, partner=partner)
-        if isinstance(field, VarArrayField):
+        if isinstance(field, (NDArrayField, VarArrayField)):
             _check_tensors(field, name)
         if not isinstance(decoder, ImageDecoder):
             others[name] = decoder
@@ -179,9 +179,9 @@ def _without_fill(op: Any) -> Any:
     return dataclasses.replace(op, fill=0) if hasattr(op, "fill") else op
 
 
-def _check_tensors(field: VarArrayField, name: str) -> None:
+def _check_tensors(field: NDArrayField | VarArrayField, name: str) -> None:
     try:
-        as_tensor(np.empty(0, field.dtype))
+        as_tensor(np.empty(0, field.dtype.newbyteorder("=")))
     except (TypeError, ValueError) as error:
         raise UsageError(
             f"field '{name}' holds {field.dtype} arrays, of which torch makes no tensors ({error}); leave it out with "

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from dataloading.cli import note
+
 from ..cli import conversion_options, run_conversion
 from .shared import SourcePath, argument_out, comma_list, option_classes
 
@@ -41,4 +43,9 @@ def arrays(
     from ..sources.arrays import Arrays
 
     source = Arrays(src, image=image, label=label, names=comma_list(names), class_names=classes)
+    if source.without_tensors:
+        note(
+            f"torch has no tensors for {', '.join(source.without_tensors)}: the Loader delivers the other fields, with "
+            "fields=[...]; save numbers instead, such as dates.astype('int64')"
+        )
     run_conversion(source, out, extra={"num_classes": len(source.class_names or ())}, **options)

@@ -110,7 +110,7 @@ class Arrays:
             image = alike[0] if len(alike) == 1 else None
         label = _pick(stored, label, _LABELS, "--label")
         for name in names or ():
-            _pick(stored, name, (), "--array")
+            _pick(stored, name, (), "--arrays")
         taken = [name for name in stored if names is None or name in names or name in {image, label}]
         self._arrays: dict[str, _Stored] = {}
         self._fields: dict[str, Field] = {}
@@ -130,6 +130,15 @@ class Arrays:
     def fields(self) -> Mapping[str, Field]:
         """``image``, ``label`` and the others by their names."""
         return dict(self._fields)
+
+    @property
+    def without_tensors(self) -> list[str]:
+        """The fields that torch has no tensors for, each with its dtype: texts of bytes, dates, long floats."""
+        return [
+            f"{name} ({field.dtype})"
+            for name, field in self._fields.items()
+            if isinstance(field, NDArrayField) and (field.dtype.kind not in "biufc" or field.dtype.char in "gG")
+        ]
 
     @property
     def provenance(self) -> Mapping[str, object]:
@@ -216,7 +225,7 @@ def _field(name: str, array: _Stored, role: str) -> Field:
     if not array.shape:
         raise UsageError(f"the array {described}; expected samples along its first axis")
     if role == "image":
-        if array.dtype not in (np.uint8, np.uint16) or len(array.shape) not in {3, 4}:
+        if array.dtype.newbyteorder("=") not in (np.uint8, np.uint16) or len(array.shape) not in {3, 4}:
             raise UsageError(f"the images {described}; expected uint8 of shape (N, H, W) or (N, H, W, channels)")
         return ImageField()
     inner = tuple(length for length in array.shape[1:])
@@ -227,11 +236,16 @@ def _field(name: str, array: _Stored, role: str) -> Field:
         return IntField()
     if array.dtype.kind in "iub" and inner == ():
         return IntField()
-    if array.dtype.kind == "f" and inner == ():
+    if array.dtype.kind == "f" and array.dtype.itemsize <= 8 and inner == ():
         return FloatField()
     if array.dtype.kind == "U" and inner == ():
         return TextField()
-    return NDArrayField(array.dtype, inner or (1,))
+    try:
+        return NDArrayField(array.dtype, inner or (1,))
+    except UsageError as error:
+        raise UsageError(
+            f"the array {described}: {error}; leave it out with --arrays NAME,NAME (the others)"
+        ) from error
 
 
 class _Load:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from dataloading.errors import FormatError, UsageError
 from dataloading.words import describe
 
-from .base import Bytes, Field, Head, as_array
+from .base import Bytes, Field, Head, as_array, in_order, same_numbers
 from .layout import ARGUMENTS_BYTES
 
 __all__ = ["NDArrayField", "TorchTensorField", "plain_dtype"]
@@ -32,7 +32,8 @@ class NDArrayField(Field):
     Parameters
     ----------
     dtype : numpy dtype
-        A plain dtype: numbers, booleans, fixed-length strings, dates.
+        A plain dtype: numbers, booleans, fixed-length strings, dates. Elements are stored little-endian, whatever byte
+        order is given here or comes with a value.
     shape : tuple of int
         1 to 32 positive lengths; a scalar is ``(1,)``.
 
@@ -98,19 +99,21 @@ class NDArrayField(Field):
         try:
             described = json.loads(text.decode("ascii"))
             [(_, code)] = described
-            return cls(np.dtype(code), tuple(shape))
+            field = cls(np.dtype(code), tuple(shape))
+            field.dtype = np.dtype(code)  # FFCV's writer leaves elements big-endian, where they came so
+            return field
         except (ValueError, TypeError, RecursionError, SyntaxError) as error:
             raise FormatError(f"its dtype {text!r} and shape {tuple(shape)} are not usable: {error}") from error
 
     def encode(self, value: object) -> tuple[Head, Bytes | None]:
-        """See :meth:`Field.encode`."""
-        if not isinstance(value, np.ndarray):
-            raise UsageError(f"expected {self._wanted()}, got {describe(value)}")
-        if value.dtype != self.dtype or value.shape != self.shape:
+        """See :meth:`Field.encode`; accepts arrays and tensors."""
+        array = as_array(value, self._wanted())
+        if not same_numbers(array.dtype, self.dtype) or array.shape != self.shape:
+            way = "" if array.size != self.fixed_bytes // self.dtype.itemsize else f" (reshape{self.shape})"
             raise UsageError(
-                f"expected {self._wanted()}, got {describe(value)}; convert it first, nothing is cast silently"
+                f"expected {self._wanted()}, got {describe(array)}; convert it first{way}, nothing is cast silently"
             )
-        return (), np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        return (), in_order(array, self.dtype)
 
     def entry(self, head: Head, pointer: int, size: int) -> object:
         """See :meth:`Field.entry`."""
@@ -145,13 +148,9 @@ class TorchTensorField(NDArrayField):
         name = str(dtype)
         super().__init__(name.removeprefix("torch.") if name.startswith("torch.") else dtype, shape)  # type: ignore[arg-type]
 
-    def encode(self, value: object) -> tuple[Head, Bytes | None]:
-        """See :meth:`Field.encode`; accepts tensors and arrays."""
-        return super().encode(as_array(value, self._wanted()))
-
 
 def plain_dtype(dtype: npt.DTypeLike) -> np.dtype[np.generic]:
-    """Return ``dtype`` if values of it can be stored and described: no objects, no structures, no empty strings.
+    """Return ``dtype``, little-endian, if its values can be stored and described: no objects, structures, empty texts.
 
     Raises
     ------
@@ -163,8 +162,18 @@ def plain_dtype(dtype: npt.DTypeLike) -> np.dtype[np.generic]:
     except TypeError as error:
         raise UsageError(f"{dtype!r} is not a dtype that NumPy has; store it as one, or as bytes") from error
     if result.hasobject or result.names is not None or result.subdtype is not None or result.itemsize == 0:
-        raise UsageError(f"an array field needs a plain dtype of fixed size, got {result!r}")
+        raise UsageError(f"an array field needs a plain dtype of fixed size, got {result!r}{_way_out(result)}")
+    result = result.newbyteorder("<")
+    if np.dtype(result.descr[0][1]) != result:
+        # A dtype of another package (bfloat16 of ml_dtypes): what the file says of it would be read as raw bytes.
+        raise UsageError(f"{result!r} is not a dtype that NumPy has by itself; convert to one, such as float32")
     room = ARGUMENTS_BYTES - LOCATOR_ROOM - NDARRAY_ARGUMENTS.itemsize
     if len(json.dumps(result.descr)) > room:
         raise UsageError(f"the description of dtype {result!r} is longer than the {room} bytes the format has for it")
     return result
+
+
+def _way_out(dtype: np.dtype[np.generic]) -> str:
+    if dtype.names is not None:
+        return f"; give each of {', '.join(dtype.names)} a field of its own"
+    return "; convert to numbers or fixed-length texts, or use a JSONField" if dtype.hasobject else ""

@@ -14,9 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dataloading.errors import FormatError, UsageError
-from dataloading.words import describe
+from dataloading.words import counted, describe
 
-__all__ = ["Bytes", "Field", "Head", "as_array", "as_bytes", "is_ours", "kind_arguments", "kind_of"]
+__all__ = [
+    "Bytes", "Field", "Head", "as_array", "as_bytes", "in_order", "is_ours", "kind_arguments", "kind_of",
+    "same_numbers", "unmasked",
+]  # fmt: skip
 
 Bytes: TypeAlias = "npt.NDArray[np.uint8]"
 Head: TypeAlias = "tuple[int | float, ...]"
@@ -131,7 +134,7 @@ def as_bytes(value: object) -> Bytes:
     if isinstance(value, np.ndarray):
         if value.dtype != np.uint8 or value.ndim != 1:
             raise UsageError(f"expected bytes or a one-dimensional uint8 array, got {describe(value)}")
-        return np.ascontiguousarray(value)
+        return in_order(unmasked(value), value.dtype)
     if isinstance(value, memoryview) and not value.contiguous:
         value = value.tobytes()
     if not isinstance(value, (bytes, bytearray, memoryview)):
@@ -145,13 +148,45 @@ def as_array(value: object, wanted: str) -> npt.NDArray[np.generic]:
     Raises
     ------
     UsageError
-        If it is neither, in words with ``wanted``, or NumPy has no such dtype.
+        If it is neither, in words with ``wanted``, NumPy has no such dtype, or an element is masked.
     """
     if not isinstance(value, np.ndarray) and hasattr(value, "detach"):
         try:
-            value = value.detach().cpu().numpy()
-        except TypeError as error:
-            raise UsageError(f"expected {wanted}, got {describe(value)}: {str(error).rstrip('.')}") from error
+            value = value.detach().cpu().resolve_conj().resolve_neg().numpy()
+        except (TypeError, RuntimeError) as error:
+            reason = str(error).rstrip(".")
+            if "ScalarType" in reason:  # of the others torch says itself what to do
+                reason += "; convert it first, such as by value.to(torch.float32)"
+            raise UsageError(f"expected {wanted}, got {describe(value)}: {reason}") from error
     if not isinstance(value, np.ndarray):
         raise UsageError(f"expected {wanted}, got {describe(value)}")
-    return value
+    return unmasked(value)
+
+
+def unmasked(array: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    """Return a plain array, without the mask of a masked one.
+
+    Raises
+    ------
+    UsageError
+        If an element is masked: there is no place for the mask in the file.
+    """
+    if not isinstance(array, np.ma.MaskedArray):
+        return array
+    num_masked = int(np.ma.getmaskarray(array).sum())
+    if num_masked:
+        raise UsageError(
+            f"{num_masked} of {counted(array.size, 'element')} of the {array.dtype} array of shape {array.shape} are "
+            "masked, and a file has no masks; fill them first (array.filled(0)), or store the mask in another field"
+        )
+    return array.data
+
+
+def same_numbers(one: np.dtype[np.generic], other: np.dtype[np.generic]) -> bool:
+    """Return whether two dtypes are the same but for the order of an element's bytes."""
+    return bool(one.newbyteorder("=") == other.newbyteorder("="))
+
+
+def in_order(array: npt.NDArray[np.generic], dtype: np.dtype[np.generic]) -> Bytes:
+    """Return the bytes of an array's elements in C order, each in the byte order of ``dtype``."""
+    return np.ascontiguousarray(array, dtype=dtype).reshape(-1).view(np.uint8)

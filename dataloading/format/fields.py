@@ -16,7 +16,7 @@ import numpy.typing as npt
 from dataloading.errors import FormatError, UsageError
 from dataloading.words import describe
 
-from .base import Bytes, Field, Head, as_bytes, kind_arguments
+from .base import Bytes, Field, Head, as_bytes, kind_arguments, unmasked
 
 __all__ = ["BytesField", "CustomField", "Field", "FloatField", "IntField", "JSONField", "TextField"]
 
@@ -47,6 +47,7 @@ class FloatField(Field):
 
     def encode(self, value: object) -> tuple[Head, Bytes | None]:
         """See :meth:`Field.encode`; accepts any real number that float64 holds exactly."""
+        value = unmasked(value) if isinstance(value, np.ndarray) else value
         scalar = value.item() if isinstance(value, (np.generic, np.ndarray)) and value.size == 1 else value
         if isinstance(scalar, bool) or not isinstance(scalar, (int, float)):
             raise UsageError(f"expected a real number, got {describe(value)}")
@@ -88,6 +89,7 @@ class IntField(Field):
 
     def encode(self, value: object) -> tuple[Head, Bytes | None]:
         """See :meth:`Field.encode`; accepts whatever Python itself takes as an index, not floats."""
+        value = unmasked(value) if isinstance(value, np.ndarray) else value
         if isinstance(value, (np.bool_, np.ndarray)) and value.dtype == bool and value.ndim == 0:
             value = bool(value)  # as Python's own
         try:

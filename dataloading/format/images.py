@@ -13,7 +13,7 @@ import numpy.typing as npt
 from dataloading.errors import UsageError
 from dataloading.words import describe
 
-from .base import Bytes, Field, Head, as_bytes, kind_arguments
+from .base import Bytes, Field, Head, as_bytes, in_order, kind_arguments, same_numbers, unmasked
 from .png import can_be_png, check_png_header
 
 __all__ = ["MODE_JPEG", "MODE_PNG", "MODE_RAW", "EncodedImage", "ImageField", "MaskField", "RasterField"]
@@ -125,14 +125,14 @@ class ImageField(Field):
     def _encode_pixels(self, pixels: npt.NDArray[np.generic]) -> tuple[Head, Bytes]:
         flat = pixels.ndim == 2 and self._takes_planes()
         # Of either byte order: the numbers are the same, and they are stored little-endian.
-        if pixels.dtype.newbyteorder("=") != self.dtype.newbyteorder("=") or not (
+        pixels = unmasked(pixels)
+        if not same_numbers(pixels.dtype, self.dtype) or not (
             flat or (pixels.ndim == 3 and pixels.shape[2] == self.channels)
         ):
             raise UsageError(f"expected {self._wanted()}, got {describe(pixels)}")
         height, width = pixels.shape[:2]
         _check_side(width, height)
-        stored = np.ascontiguousarray(pixels, dtype=self.dtype.newbyteorder("<"))
-        return (MODE_RAW, width, height), stored.reshape(-1).view(np.uint8)
+        return (MODE_RAW, width, height), in_order(pixels, self.dtype.newbyteorder("<"))
 
     def _takes_planes(self) -> bool:
         return False

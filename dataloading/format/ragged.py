@@ -17,7 +17,7 @@ from dataloading.errors import FormatError, UsageError
 from dataloading.words import describe
 
 from .arrays import plain_dtype
-from .base import Bytes, Head, as_array, kind_arguments
+from .base import Bytes, Head, as_array, in_order, kind_arguments, same_numbers
 from .fields import BytesField
 
 __all__ = ["VarArrayField"]
@@ -31,7 +31,7 @@ class VarArrayField(BytesField):
     Parameters
     ----------
     dtype : numpy dtype
-        A plain dtype: numbers, booleans, fixed-length strings, dates.
+        A plain dtype: numbers, booleans, fixed-length strings, dates; stored little-endian, see `NDArrayField`.
     shape : tuple
         None for the first length, then positive lengths: ``(None,)`` for tokens, ``(None, 4)`` for boxes.
 
@@ -61,7 +61,9 @@ class VarArrayField(BytesField):
     @classmethod
     def from_description(cls, dtype: str, shape: list[int]) -> VarArrayField:
         """Return the field that a descriptor's arguments describe."""
-        return cls(dtype, (None, *shape))
+        field = cls(dtype, (None, *shape))
+        field.dtype = np.dtype(dtype)  # an earlier version left elements big-endian, where they came so
+        return field
 
     @property
     def row_bytes(self) -> int:
@@ -79,9 +81,13 @@ class VarArrayField(BytesField):
         """See :meth:`Field.encode`; accepts arrays and tensors."""
         wanted = f"a {self.dtype} array of shape {self.shape}"
         array = as_array(value, wanted)
-        if array.dtype != self.dtype or array.ndim != len(self.shape) or array.shape[1:] != self.shape[1:]:
+        if (
+            not same_numbers(array.dtype, self.dtype)
+            or array.ndim != len(self.shape)
+            or array.shape[1:] != self.shape[1:]
+        ):
             raise UsageError(f"expected {wanted}, got {describe(array)}; convert it first, nothing is cast silently")
-        return (), np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        return (), in_order(array, self.dtype)
 
     def decode(self, record: np.generic, payload: Bytes | None) -> npt.NDArray[np.generic]:
         """See :meth:`Field.decode`; the array is a read-only view of the file."""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 
 import converters
 from converters.dataset import by_name
@@ -24,10 +25,13 @@ from dataloading import (
     ImageField,
     IntField,
     JSONField,
+    MaskField,
     NDArrayField,
+    RasterField,
     Reader,
     TorchTensorField,
     UsageError,
+    decode_image,
     decode_jpeg,
 )
 
@@ -493,3 +497,28 @@ def test_a_value_larger_than_any_page_is_refused_with_sizes(tmp_path: Path) -> N
     with pytest.raises(ConvertError, match=r"9437184 bytes.*more than a page of 2097152; pass page_size=16777216"):
         write([(bytes(9 << 20),)], tmp_path / "o.beton", {"b": BytesField()}, page_size=2 << 20)
     assert not list(tmp_path.iterdir())
+
+
+def test_tensors_that_numpy_has_no_dtype_for_are_refused_with_the_call_that_converts_them(tmp_path: Path) -> None:
+    sample = [(torch.ones(3, dtype=torch.bfloat16),)]
+    with pytest.raises(ConvertError, match=r"BFloat16; convert it first, such as by value\.to\(torch\.float32\)"):
+        write(sample, tmp_path / "o.beton", {"v": NDArrayField("f4", (3,))}, num_workers=0)
+
+
+def test_conjugated_and_masked_values_are_stored_as_they_read_or_refused(tmp_path: Path) -> None:
+    lazy = torch.tensor([1 + 2j, 3 - 4j]).conj()
+    write([(lazy,)], tmp_path / "o.beton", {"v": NDArrayField("c8", (2,))}, num_workers=0)
+    with Reader(tmp_path / "o.beton") as reader:
+        assert reader.value("v", 0).tolist() == [1 - 2j, 3 + 4j]  # type: ignore[attr-defined]
+    hidden = np.ma.array(np.zeros((4, 4, 3), np.uint8), mask=np.eye(4, dtype=bool)[:, :, None].repeat(3, 2))
+    with pytest.raises(ConvertError, match="masked"):
+        write([(hidden,)], tmp_path / "p.beton", {"v": ImageField()}, num_workers=0)
+
+
+def test_pixels_and_labels_of_a_foreign_byte_order_are_converted_by_value(tmp_path: Path) -> None:
+    depth = np.arange(12).reshape(3, 4) * 5000
+    fields = {"depth": RasterField(1, "uint16"), "mask": MaskField("uint16")}
+    write([(depth.astype(">u2"), depth.astype(">u2"))], tmp_path / "o.beton", fields, num_workers=0)
+    with Reader(tmp_path / "o.beton") as reader:
+        for name in fields:
+            assert decode_image(reader.value(name, 0)).reshape(3, 4).tolist() == depth.tolist()  # type: ignore[arg-type]

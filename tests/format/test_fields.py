@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,9 +22,12 @@ from dataloading.format import (
     ImageField,
     IntField,
     JSONField,
+    MaskField,
     NDArrayField,
+    RasterField,
     Reader,
     TorchTensorField,
+    VarArrayField,
     Writer,
 )
 from tests.support.foreign import PAGE, array_arguments, descriptor, foreign_file
@@ -113,10 +117,84 @@ def test_arrays_of_any_plain_dtype_survive(dtype: str, shape: tuple[int, ...], t
         writer.append({"pad": b"123", "v": array})
     reader = Reader(tmp_path / "x.beton")
     got = reader.value("v", 0)
-    assert isinstance(got, np.ndarray) and got.dtype == array.dtype and got.shape == shape
-    assert got.tobytes() == array.tobytes() and not got.flags.writeable
+    # Stored are the values, little-endian, and not the bytes in the order they happen to come in.
+    assert isinstance(got, np.ndarray) and got.dtype == array.dtype.newbyteorder("<") and got.shape == shape
+    assert got.tobytes() == array.astype(array.dtype.newbyteorder("<")).tobytes() and not got.flags.writeable
     assert got.flags.aligned
     assert reader.fields["v"] == field
+
+
+VALUES = np.array([[1, 2, 3], [4, 5, 250]])
+
+
+@pytest.mark.parametrize("kind", [">i4", "<i4", ">u2", ">f2", ">f8", ">c8", "?", ">U4", "S3", ">M8[s]", ">m8[D]"])
+@pytest.mark.parametrize("make", [np.asarray, np.asfortranarray, lambda a: a[:, ::-1][:, ::-1], np.ma.array])
+def test_an_array_of_any_byte_order_and_layout_is_stored_by_value(kind: str, make: Any, tmp_path: Path) -> None:
+    array = make(VALUES.astype(kind))
+    array.flags.writeable = False
+    declared = np.dtype(kind)
+    fields: dict[str, Field] = {
+        "a": NDArrayField(declared, (2, 3)),
+        "b": NDArrayField(declared.newbyteorder("<"), (2, 3)),
+        "c": VarArrayField(declared, (None, 3)),
+        "d": VarArrayField(declared.newbyteorder("<"), (None, 3)),
+        "e": TorchTensorField(declared, (2, 3)),
+    }
+    with Writer(tmp_path / "x.beton", fields, num_samples=1) as writer:
+        writer.append(dict.fromkeys(fields, array))
+    reader = Reader(tmp_path / "x.beton")
+    for name in fields:
+        got = reader.value(name, 0)
+        assert isinstance(got, np.ndarray) and got.dtype.isnative
+        np.testing.assert_array_equal(got, VALUES.astype(kind))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", ">u2", "<u2"])
+def test_pixels_of_any_byte_order_are_stored_by_value(dtype: str, tmp_path: Path) -> None:
+    pixels = (np.arange(12).reshape(3, 4) * 21).astype(dtype)
+    plain = np.dtype(dtype).newbyteorder("=")
+    with Writer(tmp_path / "x.beton", {"i": RasterField(1, plain), "m": MaskField(plain)}, num_samples=1) as writer:
+        writer.append({"i": pixels, "m": np.asfortranarray(pixels)})
+    reader = Reader(tmp_path / "x.beton")
+    for name in "im":
+        stored = reader.value(name, 0)
+        assert isinstance(stored, EncodedImage)
+        assert np.frombuffer(stored.data, plain.newbyteorder("<")).reshape(3, 4).tolist() == pixels.tolist()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        (NDArrayField("f4", (3,)), np.ma.array(np.zeros(3, "f4"), mask=[0, 1, 0])),
+        (VarArrayField("f4"), np.ma.array(np.zeros(3, "f4"), mask=[0, 1, 0])),
+        (BytesField(), np.ma.array(np.zeros(3, np.uint8), mask=[0, 1, 0])),
+        (FloatField(), np.ma.masked),
+        (IntField(), np.ma.array(3, mask=True)),
+        (ImageField(), np.ma.array(np.zeros((1, 1, 3), np.uint8), mask=[[[0, 1, 0]]])),
+    ],
+)
+def test_a_masked_element_is_refused_and_never_stored_as_what_lies_below(field: Field, value: object) -> None:
+    with pytest.raises(UsageError, match=r"1 of . elements? of .* masked.*fill"):
+        field.encode(value)
+
+
+def test_a_scalar_is_told_how_it_becomes_an_array_of_one() -> None:
+    with pytest.raises(UsageError, match=r"shape \(1,\), got .*\(reshape\(1,\)\)"):
+        NDArrayField("f4", (1,)).encode(np.array(3, "f4"))
+    assert NDArrayField("f4", (1,)).encode(np.array(3, "f4").reshape(1))[1].view("<f4").tolist() == [3.0]  # type: ignore[union-attr]
+
+
+def test_elements_that_ffcv_left_big_endian_are_read_by_value(tmp_path: Path) -> None:
+    path = foreign_file(
+        tmp_path / "x.beton", descriptors=[descriptor(1, "label"), descriptor(4, "v", array_arguments(">f4", (3,)))],
+        records=[bytes(8) + PAGE.to_bytes(8, "little")], allocations=[(0, PAGE, 12)],
+        pages=np.array([1, 2, 3], ">f4").tobytes().ljust(PAGE, b"\0"),
+    )  # fmt: skip
+    reader = Reader(path)
+    got = reader.value("v", 0)
+    assert isinstance(got, np.ndarray) and got.tolist() == [1, 2, 3]
+    # Who copies stored bytes must describe them as they are.
+    assert reader.fields["v"] != NDArrayField("f4", (3,))
 
 
 @pytest.mark.parametrize(

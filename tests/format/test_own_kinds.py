@@ -137,8 +137,9 @@ def test_arrays_of_any_length_come_back(
     with write(path, field, list(arrays), first=first) as reader:
         for n, array in enumerate(arrays):
             got = reader.value("v", n)
-            assert isinstance(got, np.ndarray) and got.dtype == array.dtype and got.shape == array.shape
-            assert got.tobytes() == array.tobytes() and got.flags.aligned and not got.flags.writeable
+            little = array.dtype.newbyteorder("<")
+            assert isinstance(got, np.ndarray) and got.dtype == little and got.shape == array.shape
+            assert got.tobytes() == array.astype(little).tobytes() and got.flags.aligned and not got.flags.writeable
 
 
 @settings(deadline=None)

@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from converters import ImagePolicy, Options, convert
 from converters.sources.arrays import Arrays
-from dataloading import ConvertError, FloatField, ImageField, IntField, NDArrayField, TextField, UsageError
+from dataloading import ConvertError, FloatField, ImageField, IntField, Loader, NDArrayField, TextField, UsageError
+from dataloading import transforms as T
 
 from .making import samples
 
@@ -122,3 +125,43 @@ def test_a_flipped_bit_in_an_archive_is_found_by_its_checksum(tmp_path: Path, sa
     path.write_bytes(data)
     with pytest.raises(ConvertError, match=r"a\.npz cannot be read as NumPy arrays: (Bad CRC-32|Error -3)"):
         Arrays([str(path)])
+
+
+ORDERS = {
+    "depth": np.arange(24).reshape(2, 3, 4) * 2000, "spectrum": np.arange(10).reshape(2, 5) / 4,
+    "when": np.arange(4).reshape(2, 2), "ok": np.array([[True], [False]]), "n": np.array([7, -9]),
+}  # fmt: skip
+
+
+def test_big_endian_and_fortran_arrays_are_read_by_value_from_conversion_to_tensor(tmp_path: Path) -> None:
+    arrays = {
+        "images": ORDERS["depth"].astype(">u2"), "labels": ORDERS["n"].astype(">i2") + 9,
+        "spectrum": np.asfortranarray(ORDERS["spectrum"].astype(">f4")), "when": ORDERS["when"].astype(">i8"),
+        "z": ORDERS["spectrum"].astype(">c16"), "half": ORDERS["spectrum"].astype(">f2"), "ok": ORDERS["ok"],
+        "n": ORDERS["n"].astype(">i4"),
+    }  # fmt: skip
+    np.savez(tmp_path / "a.npz", **arrays)
+    source = Arrays([str(tmp_path / "a.npz")])
+    convert(source, tmp_path / "a.beton", policy=ImagePolicy(channels="keep", mode="raw"), options=Options())
+    batch = next(iter(Loader(tmp_path / "a.beton", batch_size=2, num_workers=1, transforms={"image": [T.AsList()]})))
+    assert torch.stack(list(batch["image"]))[:, 0].numpy().tolist() == ORDERS["depth"].tolist()
+    assert batch["label"].tolist() == [16, 0]
+    for name in ("spectrum", "z", "half"):
+        assert batch[name].tolist() == ORDERS["spectrum"].tolist()
+    assert batch["when"].tolist() == ORDERS["when"].tolist()
+    assert batch["ok"].tolist() == [[1], [0]]
+    assert batch["n"].tolist() == [7, -9]
+
+
+def test_an_array_that_makes_no_field_is_named_with_the_way_to_leave_it_out(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", n=[1, 2], pair=np.zeros(2, [("x", "f4"), ("y", "f4")]))
+    with pytest.raises(UsageError, match=r"array 'pair' is .*give each of x, y a field of its own; .*--arrays"):
+        Arrays([str(tmp_path / "a.npz")])
+    np.savez(tmp_path / "b.npz", n=[1, 2], nothing=np.zeros((2, 0)))
+    with pytest.raises(UsageError, match=r"array 'nothing' is float64 of shape \(2, 0\).*positive lengths"):
+        Arrays([str(tmp_path / "b.npz")])
+
+
+def test_what_torch_has_no_tensors_for_is_said_when_it_is_converted(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", n=[1, 2], when=np.zeros(2, "M8[s]"), code=np.array([b"a", b"b"]))
+    assert Arrays([str(tmp_path / "a.npz")]).without_tensors == ["when (datetime64[s])", "code (|S1)"]
