@@ -9,7 +9,7 @@ import click
 from dataloading.cli import Choice
 
 from ..cli import conversion_options, run_conversion
-from .shared import SourcePath, argument_out, option_classes
+from .shared import SourcePath, argument_out, note_unused, option_classes
 
 if TYPE_CHECKING:
     from ..sources.imagenet import ImageNetTrain, ImageNetVal
@@ -46,8 +46,9 @@ def imagenet(
     """Convert ImageNet as it comes, without unpacking, into the file OUT or a set of shards.
 
     SRC is ILSVRC2012_img_train.tar, a folder of its 1,000 inner tars, or the unpacked folder; or, for the
-    validation set, ILSVRC2012_img_val.tar or a folder of its images. Labels of both are those of torchvision's
-    ImageFolder over the unpacked training set: positions among the sorted WordNet ids. SRC may be a URL.
+    validation set, ILSVRC2012_img_val.tar or a folder of its images. Tar files may be compressed, and SRC a URL.
+    Labels of both are those of torchvision's ImageFolder over the unpacked training set: positions among the sorted
+    WordNet ids.
     """
     from ..sources.imagenet import ImageNetTrain
     from ..sources.opening import name_of
@@ -63,7 +64,8 @@ def imagenet(
         source = ImageNetTrain(src)
     else:
         source = _val(src, devkit, labels, synsets, classes)
-    run_conversion(source, out, extra={"num_classes": len(source.class_names or ())}, **options)
+    extra = {"num_classes": len(source.class_names or ()), "members_not_used": note_unused(source.unused)}
+    run_conversion(source, out, extra=extra, **options)
 
 
 def _val(

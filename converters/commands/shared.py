@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from dataloading.cli import note
+
 if TYPE_CHECKING:
     from ..field_grammar import FieldSpec
+    from ..sources.tarindex import Unused
 
 __all__ = [
-    "SourcePath", "WordsCommand", "argument_out", "comma_list", "option_classes", "option_columns", "option_field",
-    "read_class_names", "split_words",
+    "SourcePath", "WordsCommand", "argument_out", "comma_list", "note_unused", "option_classes", "option_columns",
+    "option_field", "read_class_names", "split_words",
 ]  # fmt: skip
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -148,3 +151,10 @@ def option_columns(command: _Command) -> _Command:
 def comma_list(text: str | None) -> list[str] | None:
     """Return the words between commas; None for None."""
     return None if text is None else [word.strip() for word in text.split(",") if word.strip()]
+
+
+def note_unused(unused: Unused, advice: str = "") -> dict[str, int]:
+    """Warn of what a source holds and is not taken, also where the command is to be quiet; return the counts."""
+    if unused:
+        note(f"warning: {unused}{advice and f'; {advice}'}")
+    return unused.as_dict()

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..cli import conversion_options, run_conversion
-from .shared import SourcePath, WordsCommand, argument_out, option_classes, option_field, split_words
+from .shared import (
+    SourcePath,
+    WordsCommand,
+    argument_out,
+    note_unused,
+    option_classes,
+    option_field,
+    split_words,
+)
 
 if TYPE_CHECKING:
     from ..field_grammar import FieldSpec
@@ -42,4 +50,8 @@ def webdataset(
     from ..sources.webdataset import WebDataset, parse_map
 
     source = WebDataset(src, mapping=parse_map(split_words(mapping)) or None, specs=fields, class_names=classes)
-    run_conversion(source, out, extra={"num_shards_read": len(source.paths)}, **options)
+    extra = {
+        "num_shards_read": len(source.paths),
+        "members_not_used": note_unused(source.unused, "--map FIELD=ENDING takes files of an ending"),
+    }
+    run_conversion(source, out, extra=extra, **options)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import io
 import re
-import tarfile
 from collections.abc import Callable, Mapping, Sequence
 
 from dataloading import ConvertError, UsageError
 
 from .base import printable
 from .opening import child, is_folder, normalised, open_stream
+from .tarindex import Tars, members
 
 __all__ = ["labels_from_devkit", "labels_from_text"]
 
@@ -65,19 +65,13 @@ def _opened(path: str) -> Callable[[str], bytes]:
 
     if is_folder(path):
         return from_folder
-    with open_stream(path) as file:
-        packed = file.read()
 
     def from_tar(name: str) -> bytes:
-        try:
-            with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
-                for member in tar:
-                    if member.isreg() and f"/{member.name}".endswith(f"/{name}"):
-                        found = tar.extractfile(member)
-                        assert found is not None
-                        return found.read()
-        except (tarfile.TarError, EOFError, OSError) as error:
-            raise ConvertError(f"{printable(path)} cannot be read as a tar file: {error}") from error
+        with Tars().open(path) as place:
+            for member in members(place.file, printable(path), start=place.start, stop=place.stop):
+                if f"/{member.name}".endswith(f"/{name}"):
+                    place.file.seek(member.start)
+                    return place.file.read(member.size)
         raise UsageError(f"{printable(path)} has no {name}; expected ILSVRC2012_devkit_t12.tar.gz or its folder")
 
     return from_tar

@@ -1,14 +1,16 @@
 """ImageNet as it is handed out: the training tar of 1,000 tars, and the flat validation set with labels beside it.
 
 Classes are the sorted WordNet ids (``n01440764``, ...), so labels are those of torchvision's ``ImageFolder`` over an
-unpacked training set, for both splits. Nothing is unpacked: members are found in one pass and read by offset. Images
-of a class are ordered by name, whatever their order in the tar, so tar and folders give the same samples.
+unpacked training set, for both splits. Nothing is unpacked: members are found in one pass and read by offset (unless
+a tar file is compressed). Images of a class are ordered by folder and name, whatever their order in the tar, and links
+are followed, so tar and folders give the same samples.
 """
 
 from __future__ import annotations
 
+import posixpath
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from dataloading import ConvertError, Field, ImageField, IntField, UsageError, counted
@@ -17,8 +19,8 @@ from .base import SampleFault, printable
 from .blocks import Texts
 from .imagefolder import IMAGE_EXTENSIONS, ImageFolder
 from .listing import list_folder
-from .opening import Identity, Ranges, absolute, child, identity, is_folder, normalised, open_stream, read_file
-from .tarindex import Member, members
+from .opening import Identity, Ranges, absolute, child, identity, is_folder, normalised, read_file
+from .tarindex import TAR_ENDINGS, Member, Place, Tars, Unused, is_hidden, members
 
 __all__ = ["ImageNetTrain", "ImageNetVal"]
 
@@ -30,13 +32,18 @@ class _Images:
     ----------
     class_names : list of str or None
         Sorted WordNet ids; None where only numbers are known.
+    unused : Unused
+        What the tar files or folders hold and no sample is made of.
     """
 
     split = ""
 
     def __init__(self) -> None:
         self.class_names: list[str] | None = None
+        self.unused = Unused()
+        self._tars = Tars()
         self._paths: list[str] = []  # tar files, or the folder that holds the images
+        self._read_from: list[str | None] = []  # where tar files are read, which may have been unpacked
         self._identities: list[Identity | None] = []
         self._path_of = array("I")
         self._labels = array("I")
@@ -56,25 +63,30 @@ class _Images:
     @property
     def load(self) -> Callable[[Any], Mapping[str, Any]]:
         """See `converters.sources.base.Source`."""
-        return _Load()
+        places = zip(self._read_from, self._identities, strict=True)
+        return _Load([None if path is None else (path, known or identity(path)) for path, known in places])
 
     def __len__(self) -> int:
         return len(self._labels)
 
-    def task(self, index: int) -> tuple[str, int, int, Identity | None, int]:
-        """Return the file, the place in it where it is a tar file, and the label."""
+    def task(self, index: int) -> tuple[str, int, int, int, int]:
+        """Return the file, its number, the place in it where it is a tar file, and the label."""
         number = self._path_of[index]
-        known = self._identities[number]
-        path = self._paths[number] if known is not None else child(self._paths[number], self._names[index])
-        return path, self._starts[index], self._sizes[index], known, self._labels[index]
+        path = self._paths[number]
+        if self._read_from[number] is None:
+            path = child(path, self._names[index])
+        return path, number, self._starts[index], self._sizes[index], self._labels[index]
 
     def name(self, index: int) -> str:
         """Return the image's file name."""
         return printable(self._names[index])
 
-    def _add_path(self, path: str, known: Identity | None) -> int:
+    def _add_path(self, path: str, place: Place | None) -> int:
+        """Add a folder, or a tar file that is read at ``place``."""
         self._paths.append(absolute(path))
-        self._identities.append(known)
+        self._read_from.append(None if place is None else absolute(place.path))
+        # The temporary file of unpacked tar files grows until all are indexed.
+        self._identities.append(identity(path) if place is not None and place.path == path else None)
         return len(self._paths) - 1
 
     def _add(self, path: int, member: Member, label: int) -> None:
@@ -88,13 +100,15 @@ class _Images:
 class _Load:
     """Reads an image from a tar file or a file of its own; what travels to the workers."""
 
-    def __init__(self) -> None:
+    def __init__(self, places: list[tuple[str, Identity] | None]) -> None:
+        self._places = places
         self._ranges = Ranges()
 
-    def __call__(self, task: tuple[str, int, int, Identity | None, int]) -> dict[str, object]:
-        path, start, size, known, label = task
+    def __call__(self, task: tuple[str, int, int, int, int]) -> dict[str, object]:
+        path, number, start, size, label = task
+        place = self._places[number]
         try:
-            data = read_file(path) if known is None else self._ranges.read(path, start, size, known)
+            data = read_file(path) if place is None else self._ranges.read(place[0], start, size, place[1])
         except OSError as error:
             raise SampleFault(f"cannot be read: {error.strerror or error}", values={"label": label}) from error
         except SampleFault as error:
@@ -127,10 +141,15 @@ class ImageNetTrain(_Images):
             self._take_tar_of_tars(src)
             return
         folders, files = list_folder(src)
-        tars = [name for name in files if name.endswith(".tar")]
+        tars = [name for name in files if name.endswith(TAR_ENDINGS) and not is_hidden(name)]
         if tars:
-            for name in tars:
-                self._take_class_tar(child(src, name), name.removesuffix(".tar"))
+            for name in files:
+                if name in tars:
+                    self._take_class_tar(child(src, name))
+                else:
+                    self.unused.add(_kind(name), name)
+            for name in folders:
+                self.unused.add("folders beside the tar files", name)
         elif folders:
             self._take_folders(src)
         else:
@@ -138,28 +157,34 @@ class ImageNetTrain(_Images):
 
     def _take_tar_of_tars(self, src: str) -> None:
         label = printable(src)
-        known = identity(src)
-        with open_stream(src) as file:
-            inner = [member for member in members(file, label) if member.name.endswith(".tar")]
+        with self._tars.open(src) as outer:
+            inner = []
+            for member in members(outer.file, label, start=outer.start, stop=outer.stop, unused=self.unused):
+                if member.name.endswith(TAR_ENDINGS) and not is_hidden(member.name):
+                    inner.append(member)
+                else:
+                    self.unused.add(_kind(member.name), member.name)
             if not inner:
                 raise UsageError(f"{label} holds no tar files; expected one a class, such as n01440764.tar")
-            path = self._add_path(src, known)
+            path = self._add_path(src, outer)
             for tar in sorted(inner, key=lambda member: _stem(member.name)):
-                place = f"{label}: {printable(tar.name)}"
-                found = members(file, place, start=tar.start, stop=tar.start + tar.size)
-                self._take_class(path, _stem(tar.name), found, place)
+                name = f"{label}: {printable(tar.name)}"
+                lies = Place(outer.file, outer.path, tar.start, tar.start + tar.size)
+                place = self._tars.unpacked(lies, name)
+                self._take_class(path if place is lies else self._add_path(src, place), _stem(tar.name), place, name)
 
-    def _take_class_tar(self, src: str, wnid: str) -> None:
-        with open_stream(src) as file:
-            self._take_class(self._add_path(src, identity(src)), wnid, members(file, printable(src)), printable(src))
+    def _take_class_tar(self, src: str) -> None:
+        with self._tars.open(src) as place:
+            self._take_class(self._add_path(src, place), _stem(src), place, printable(src))
 
-    def _take_class(self, path: int, wnid: str, found: Iterator[Member], place: str) -> None:
-        images = sorted(member for member in found if member.name.lower().endswith(IMAGE_EXTENSIONS))
+    def _take_class(self, path: int, wnid: str, place: Place, label: str) -> None:
+        found = members(place.file, label, start=place.start, stop=place.stop, unused=self.unused)
+        images = _images(found, self.unused)
         if not images:
-            raise ConvertError(f"{place} holds no images")
+            raise ConvertError(f"{label} holds no images")
         self.class_names = self.class_names or []
         if wnid in self.class_names:
-            raise ConvertError(f"{place}: the class {wnid} occurs twice")
+            raise ConvertError(f"{label}: the class {wnid} occurs twice")
         self.class_names.append(wnid)
         for image in images:
             self._add(path, image, len(self.class_names) - 1)
@@ -168,8 +193,15 @@ class ImageNetTrain(_Images):
         folders = ImageFolder(src)
         path = self._add_path(src, None)
         self.class_names = folders.class_names
+        for name in folders.ignored:
+            self.unused.add(_kind(name), name)
+        self.unused.add_unnamed(folders.num_ignored - len(folders.ignored))
         for index in range(len(folders)):
-            self._add(path, Member(folders.relative(index), 0, 0), folders.label(index))
+            name = folders.relative(index)
+            if is_hidden(name):
+                self.unused.add(_kind(name), name)
+            else:
+                self._add(path, Member(name, 0, 0), folders.label(index))
 
 
 class ImageNetVal(_Images):
@@ -208,10 +240,11 @@ class ImageNetVal(_Images):
                 )
             path = self._add_path(src, None)
         else:
-            with open_stream(src) as file:
-                found = list(members(file, printable(src)))
-            path = self._add_path(src, identity(src))
-        images = sorted(filter(_is_image, found), key=lambda member: _base(member.name))
+            with self._tars.open(src) as place:
+                label = printable(src)
+                found = list(members(place.file, label, start=place.start, stop=place.stop, unused=self.unused))
+                path = self._add_path(src, place)
+        images = sorted(_images(found, self.unused), key=lambda member: _base(member.name))
         if not images:
             raise UsageError(f"{printable(src)} holds no images")
         without = [member.name for member in images if _base(member.name) not in labels]
@@ -233,9 +266,32 @@ def _is_image(member: Member) -> bool:
     return member.name.lower().endswith(IMAGE_EXTENSIONS)
 
 
+def _images(found: Iterable[Member], unused: Unused) -> list[Member]:
+    """Return the images by folder and name; of those of one name the last, which unpacking leaves."""
+    images: dict[tuple[str, str], Member] = {}
+    for member in found:
+        if is_hidden(member.name) or not _is_image(member):
+            unused.add(_kind(member.name), member.name)
+            continue
+        place = posixpath.split(posixpath.normpath(member.name))
+        if place in images:
+            unused.add("replaced by a later member of the same name", member.name)
+        images[place] = member
+    return [images[place] for place in sorted(images)]
+
+
+def _kind(name: str) -> str:
+    """Return what `Unused` calls a file that is no image."""
+    base = _base(name)
+    if base.startswith(".") or is_hidden(name):
+        return "hidden files"
+    return f".{printable(base.rpartition('.')[2])} files" if "." in base else "files without an ending"
+
+
 def _base(name: str) -> str:
     return name.rpartition("/")[2]
 
 
 def _stem(name: str) -> str:
-    return _base(name).removesuffix(".tar")
+    base = _base(name)
+    return base.removesuffix(next((ending for ending in reversed(TAR_ENDINGS) if base.endswith(ending)), ""))

@@ -2,7 +2,7 @@
 
 Grouping is WebDataset's: a member's key is its path up to the first dot of the basename, and neighbours with one key
 are one sample. The shards are indexed once and read by offset, so order and workers are free, and a URL is read by
-ranges.
+ranges. What no field takes is counted (``unused``).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ..field_grammar import FieldSpec, fields_of, parse_field
 from .base import SampleFault, printable
 from .blocks import Texts
 from .listing import expand
-from .opening import Identity, Ranges, absolute, identity, name_of, open_stream
-from .tarindex import Member, members
+from .opening import Identity, Ranges, absolute, identity, name_of
+from .tarindex import TAR_ENDINGS, Member, Place, Tars, Unused, is_hidden, members
 from .values import gathered
 
 __all__ = ["IMAGE_ENDINGS", "WebDataset", "parse_map"]
@@ -89,6 +89,11 @@ class WebDataset:
         If a shard cannot be indexed or holds one file of a sample twice.
     UsageError
         If the patterns or the map make no sense.
+
+    Attributes
+    ----------
+    unused : Unused
+        Members of the shards that no field takes.
     """
 
     def __init__(
@@ -99,7 +104,8 @@ class WebDataset:
         specs: Mapping[str, FieldSpec] | None = None,
         class_names: Sequence[str] | None = None,
     ) -> None:
-        self.paths = expand(patterns, (".tar",))
+        self.paths = expand(patterns, TAR_ENDINGS)
+        self.unused = Unused()
         self.class_names = None if class_names is None else list(class_names)
         self._mapping = {name: tuple(endings) for name, endings in (mapping or _DEFAULT_MAP).items()}
         self._keys = Texts()
@@ -108,10 +114,20 @@ class WebDataset:
         self._starts, self._sizes, self._endings = array("Q"), array("Q"), array("B")
         self._width = width
         self._seen: dict[int, str] = {}
+        self._tars = Tars()
+        # Where each is read by offset, and what that file was before it was indexed.
+        self._places = [absolute(path) for path in self.paths]
         self._identities = [identity(path) for path in self.paths]
+        unpacked = []
         for number, path in enumerate(self.paths):
-            for sample in _samples(path):
-                self._take(number, sample)
+            with self._tars.open(path) as place:
+                for sample in self._samples(place, printable(path)):
+                    self._take(number, sample)
+            if place.path != path:
+                self._places[number] = place.path
+                unpacked.append(number)
+        for number in unpacked:  # only now is the temporary file what it stays
+            self._identities[number] = identity(self._places[number])
         if not len(self):
             raise UsageError(f"{printable(self.paths[0])}: no samples; expected members such as 0001.jpg and 0001.cls")
         self._specs = self._find_specs(specs or {})
@@ -134,7 +150,7 @@ class WebDataset:
     @property
     def load(self) -> Callable[[Any], Mapping[str, Any]]:
         """See `converters.sources.base.Source`."""
-        return _Load(tuple(self._specs.values()), self._identities)
+        return _Load(tuple(self._specs.values()), self._places, self._identities)
 
     def __len__(self) -> int:
         return len(self._shard_of)
@@ -157,15 +173,38 @@ class WebDataset:
         """Return shard and key."""
         return f"{printable(name_of(self.paths[self._shard_of[index]]))}: {printable(self._keys[index])}"
 
+    def _samples(self, place: Place, label: str) -> Iterator[_Sample]:
+        current: _Sample | None = None
+        for member in members(place.file, label, start=place.start, stop=place.stop, unused=self.unused):
+            match = None if is_hidden(member.name) else _KEY.match(member.name)
+            if match is None or (member.name.startswith("__") and member.name.endswith("__")):
+                self.unused.add(_kind_of_keyless(member.name), member.name)
+                continue
+            key, ending = match[1], match[2].lower()
+            if current is None or current.key != key:
+                if current is not None:
+                    yield current
+                current = _Sample(key, {})
+            if ending in current.files:
+                raise ConvertError(f"{label} holds {printable(key)}.{printable(ending)} twice")
+            current.files[ending] = member
+        if current is not None:
+            yield current
+
     def _take(self, shard: int, sample: _Sample) -> None:
         complete = True
+        taken = set()
         for endings in self._mapping.values():
             position = next((place for place, ending in enumerate(endings) if ending in sample.files), _ABSENT)
             found = sample.files[endings[position]] if position != _ABSENT else Member("", 0, 0)
+            taken.add(endings[position] if position != _ABSENT else "")
             complete = complete and position != _ABSENT
             self._starts.append(found.start)
             self._sizes.append(found.size)
             self._endings.append(position)
+        for ending, member in sample.files.items():
+            if ending not in taken:
+                self.unused.add(f".{printable(ending.rpartition('.')[2])} files", member.name)
         if not complete and len(self._seen) < _SEEN_SHOWN:
             self._seen[len(self)] = ", ".join(f".{printable(ending)}" for ending in sample.files)
         self._keys.append(sample.key)
@@ -199,11 +238,17 @@ class WebDataset:
                 shard = self._shard_of[index]
                 start, size = self._starts[place], self._sizes[place]
                 try:
-                    data = Ranges().read(self.paths[shard], start, size, self._identities[shard])
+                    data = Ranges().read(self._places[shard], start, size, self._identities[shard])
                 except SampleFault as error:
                     raise ConvertError(f"{self.name(index)}: {error}") from error
                 return _described(data, self.name(index))
         raise UsageError(f"no sample has the .npy that the field '{name}' is mapped to")
+
+
+def _kind_of_keyless(name: str) -> str:
+    if name.startswith("__") and name.endswith("__"):
+        return "of WebDataset's own"
+    return "hidden files" if is_hidden(name) or name.rpartition("/")[2].startswith(".") else "files without an ending"
 
 
 def _described(data: bytes, name: str) -> str:
@@ -221,42 +266,22 @@ class _Sample(NamedTuple):
     files: dict[str, Member]
 
 
-def _samples(path: str) -> Iterator[_Sample]:
-    current: _Sample | None = None
-    label = printable(path)
-    with open_stream(path) as file:
-        for member in members(file, label):
-            match = _KEY.match(member.name)
-            # Names in double underscores are WebDataset's own, such as __meta__.
-            if match is None or (member.name.startswith("__") and member.name.endswith("__")):
-                continue
-            key, ending = match[1], match[2].lower()
-            if current is None or current.key != key:
-                if current is not None:
-                    yield current
-                current = _Sample(key, {})
-            if ending in current.files:
-                raise ConvertError(f"{label} holds {printable(key)}.{printable(ending)} twice")
-            current.files[ending] = member
-    if current is not None:
-        yield current
-
-
 class _Load:
     """Reads a sample's files by offset; what travels to the workers."""
 
-    def __init__(self, specs: tuple[FieldSpec, ...], identities: list[Identity]) -> None:
+    def __init__(self, specs: tuple[FieldSpec, ...], places: list[str], identities: list[Identity]) -> None:
         self._specs = specs
+        self._places = places
         self._identities = identities
         self._ranges = Ranges()
 
     def __call__(self, task: tuple[int, str, list[tuple[int, int]], dict[str, str]]) -> dict[str, object]:
-        shard, path, places, missing = task
+        shard, _, places, missing = task
 
         def read(spec: FieldSpec, start: int, size: int) -> object:
             if spec.name in missing:
                 raise SampleFault(f"field '{spec.name}': {missing[spec.name]}")
-            return spec.from_bytes(self._ranges.read(path, start, size, self._identities[shard]))
+            return spec.from_bytes(self._ranges.read(self._places[shard], start, size, self._identities[shard]))
 
         return gathered(
             (spec.name, partial(read, spec, *place)) for spec, place in zip(self._specs, places, strict=True)
