@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 
 import click
 
-from dataloading import UsageError, did_you_mean
-from dataloading.cli import Choice, run_command
+from dataloading import UsageError, counted, did_you_mean
+from dataloading.cli import Choice, note, run_command
 
 from .launch import launch_environment, option_flag, torchrun_command
 from .options import LOADERS, make_options, option_fields
@@ -148,18 +148,20 @@ def compare(
 
     explicit = click.get_current_context().get_parameter_source
     given = {name: value for name, value in values.items() if explicit(name) is not click.core.ParameterSource.DEFAULT}
-    comparison = run_comparison(
-        CompareOptions(
-            loaders=tuple(loaders),
-            nproc_per_node=nproc_per_node,
-            repeats=repeats,
-            warmup=warmup,
-            out=out,
-            stock_data=stock_data,
-            training=given,
-        ),
-        progress=lambda text: click.echo(text, err=True),
+    options = CompareOptions(
+        loaders=tuple(loaders),
+        nproc_per_node=nproc_per_node,
+        repeats=repeats,
+        warmup=warmup,
+        out=out,
+        stock_data=stock_data,
+        training=given,
     )
+    note(
+        f"comparing {', '.join(loaders)}: {counted(repeats * len(loaders), 'run')} of "
+        f"{counted(nproc_per_node, 'process')}, one after another; logs in {os.path.join(out, 'runs')}"
+    )
+    comparison = run_comparison(options, progress=note)
     paths = write_reports(comparison, out)
     click.echo(comparison.to_json() if as_json else format_table(comparison))
     for path in paths:

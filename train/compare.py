@@ -24,8 +24,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dataloading import BetonError, UsageError
+from dataloading import BetonError, UsageError, counted
 
+from .classes import check_labels, match_classes
 from .launch import launch_environment, run_local_processes, training_arguments
 from .metrics import read_log
 from .options import LOADERS, REAL, make_options, sim_rate
@@ -285,6 +286,7 @@ def run_comparison(options: CompareOptions, *, progress: Callable[[str], None]) 
     runs: list[RunResult] = []
     start_record: dict[str, Any] = {}
     count = len(options.loaders)
+    _check_data(options, progress)
     for repeat in range(options.repeats):
         for place in range(count):
             # Another loader goes first in each repeat: the first of a round finds colder caches.
@@ -318,6 +320,33 @@ def run_comparison(options: CompareOptions, *, progress: Callable[[str], None]) 
         loaders=summarise_loaders(runs, options.loaders),
         runs=runs,
     )
+
+
+def _check_data(options: CompareOptions, progress: Callable[[str], None]) -> None:
+    """Refuse data whose labels are no classes, or mean something else in one file than in another, before any run."""
+    from .loaders import open_source
+
+    num_classes = int(options.training.get("num_classes", 0))
+    sources = {}
+    for loader in options.loaders:
+        path = options.training_values(loader)["data"]
+        if path not in sources:
+            sources[path] = open_source(path)
+    opened = list(sources.values())
+    for source in opened:
+        check_labels(source, max(num_classes, len(source.classes)))
+    for source in opened[1:]:
+        match_classes(opened[0], source, num_classes=num_classes)
+        match_classes(source, opened[0], num_classes=num_classes)
+        if len(source) != len(opened[0]):
+            progress(
+                f"note: {source.path} has {counted(len(source), 'sample')}, {opened[0].path} has {len(opened[0]):,}: "
+                "the loaders do not read the same images"
+            )
+    if options.training.get("val"):
+        val = open_source(options.training["val"])
+        for source in opened:
+            match_classes(source, val, num_classes=num_classes)
 
 
 def _run_once(options: CompareOptions, loader: str, directory: Path) -> list[dict[str, Any]]:

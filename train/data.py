@@ -5,16 +5,18 @@ Owns opening the data sets, dividing one in two for ``--val-fraction``, and the 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from dataloading import UsageError, counted, num_cores
+from dataloading import UsageError, num_cores
 
+from .classes import check_labels, describe_match, match_classes
 from .distributed import World
-from .loaders import LoaderSpec, TrainingLoader, make_loader, open_source
+from .loaders import LoaderSpec, TrainBatch, TrainingLoader, make_loader, open_source
 from .options import REAL, TrainOptions
 
 
@@ -36,6 +38,10 @@ class TrainingData:
         Validation batches, as many on every rank.
     num_val : int
         Images that a validation must count.
+    val_numbers : torch.Tensor or None
+        Training number of each class of the validation data, where they differ.
+    notes : tuple of str
+        What the user must know of the data.
     """
 
     loader: TrainingLoader
@@ -44,6 +50,14 @@ class TrainingData:
     num_images: int
     val_loader: TrainingLoader | None
     num_val: int
+    val_numbers: torch.Tensor | None
+    notes: tuple[str, ...]
+
+    def val_batches(self) -> Iterator[TrainBatch]:
+        """Go through the validation data; labels are the training data's numbers."""
+        assert self.val_loader is not None
+        for batch in self.val_loader:
+            yield batch if self.val_numbers is None else batch._replace(labels=self.val_numbers[batch.labels])
 
     def close(self) -> None:
         """End the loaders' workers."""
@@ -58,10 +72,13 @@ def make_data(options: TrainOptions, world: World, device: torch.device) -> Trai
     Raises
     ------
     UsageError
-        The validation data has classes the training data lacks, or the loader cannot serve the options.
+        Labels are out of range, or those of the validation data cannot be matched with the training data's
+        (`match_classes`), or the loader cannot serve the options.
     """
     data, run = options.data, options.run
     source = open_source(data.data)
+    num_classes = max(options.model.num_classes, len(source.classes))
+    check_labels(source, num_classes)
     train_indices, val_indices = split_indices(len(source), data.val_fraction, run.seed)
     workers = data.num_workers
     if workers < 0:
@@ -84,15 +101,16 @@ def make_data(options: TrainOptions, world: World, device: torch.device) -> Trai
         tail=options.tail,
         **common,
     )
-    val_loader, num_val = None, 0
+    val_loader, num_val, numbers = None, 0, None
+    notes: list[str] = []
     # A simulated device has nothing to validate.
     if (data.val or val_indices is not None) and run.accelerator == REAL:
         path = data.val or data.data
         val_source = open_source(path)
-        if len(val_source.classes) > len(source.classes):
-            raise UsageError(
-                f"{path} has {counted(len(val_source.classes), 'class')}, {data.data} has {len(source.classes)}"
-            )
+        numbers = match_classes(source, val_source, num_classes=options.model.num_classes)
+        check_labels(val_source, len(val_source.classes) if val_source.named else num_classes)
+        if numbers is not None:
+            notes.append(describe_match(source, val_source, numbers))
         num_val = len(val_source) if val_indices is None else len(val_indices)
         batch_size = data.val_batch_size or data.batch_size
         val_spec = LoaderSpec(
@@ -111,6 +129,8 @@ def make_data(options: TrainOptions, world: World, device: torch.device) -> Trai
         num_images=len(source) if train_indices is None else len(train_indices),
         val_loader=val_loader,
         num_val=num_val,
+        val_numbers=None if numbers is None else torch.tensor(numbers, device=device),
+        notes=tuple(notes),
     )
 
 

@@ -286,7 +286,7 @@ class Trainer:
     def _validate(self, loader: TrainingLoader, network: NetworkWork) -> None:
         start = time.perf_counter()
         loader.set_epoch(self._progress.epoch)
-        result = network.evaluate(iter(loader), self._normaliser(loader))
+        result = network.evaluate(self._data.val_batches(), self._normaliser(loader))
         if result["num_images"] != self._data.num_val:
             raise UsageError(
                 f"validation counted {counted(result['num_images'], 'image')}, the data has {self._data.num_val}: "
@@ -330,6 +330,8 @@ class Trainer:
                 f"images, saved by {counted(saved['world_size'], 'process')} with batch size "
                 f"{saved['options']['batch_size']}"
             )
+        for note in self._data.notes:
+            self.log.say(note)
         self.log.say(
             f"{options.data.loader} loader, {counted(self._world.world_size, 'process')} on {self._device.type}, "
             + (

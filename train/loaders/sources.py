@@ -37,10 +37,14 @@ class Source(Protocol):
 
     path: str
     classes: list[str]
+    named: bool  # False where the classes are mere numbers
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Item: ...
+
+    def labels(self) -> np.ndarray:
+        """Return the label of every sample, integers of shape (n,), without reading images."""
 
 
 class DirectorySource:
@@ -66,6 +70,7 @@ class DirectorySource:
         except FileNotFoundError as error:
             raise UsageError(f"{path} is not a directory of class folders with images: {error}") from error
         self.classes = list(folder.classes)
+        self.named = True
         self._samples = folder.samples
 
     def __len__(self) -> int:
@@ -74,6 +79,10 @@ class DirectorySource:
     def __getitem__(self, index: int) -> Item:
         name, label = self._samples[index]
         return Item(Path(name).read_bytes(), None, label)
+
+    def labels(self) -> np.ndarray:
+        """Return the class number of every file."""
+        return np.array([label for _, label in self._samples], np.int64)
 
 
 class FileSource:
@@ -103,23 +112,31 @@ class FileSource:
         self._num_samples = int(reader.num_samples)
         if self._num_samples == 0:
             raise UsageError(f"{path} has no samples")
-        names = reader.class_names
-        if names is None:  # FFCV's files have none
-            num_classes = int(np.asarray(reader.column(self.label_field)).max()) + 1
-            names = tuple(str(number) for number in range(num_classes))
-        self.classes = list(names)
         self._reader: Any = reader
+        names = reader.class_names
+        self.named = names is not None
+        if names is None:  # FFCV's files have none
+            names = tuple(str(number) for number in range(int(self.labels().max()) + 1))
+        self.classes = list(names)
         self._places: tuple[np.ndarray, ...] | None = None
 
     def __len__(self) -> int:
         return self._num_samples
 
-    def locate(self) -> None:
-        """Look up where all samples lie; otherwise the first read does, and under spawn each worker's first read."""
+    def labels(self) -> np.ndarray:
+        """Return the label of every sample, from the file's table."""
+        return np.asarray(self._opened().column(self.label_field))
+
+    def _opened(self) -> Any:
         if self._reader is None:
             from dataloading import Reader
 
             self._reader = Reader(self.path)
+        return self._reader
+
+    def locate(self) -> None:
+        """Look up where all samples lie; otherwise the first read does, and under spawn each worker's first read."""
+        self._opened()
         starts, sizes = self._reader.locate(self.image_field, np.arange(self._num_samples))
         columns = self._reader.column(self.image_field), self._reader.column(self.label_field)
         self._places = starts, sizes, *columns

@@ -1,0 +1,132 @@
+"""Whether labels mean what the network will be told they mean: the classes of two data sets, and the range of labels.
+
+Knows no torch and no loader: it compares names and looks at columns, before anything is trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from dataloading import UsageError, counted
+
+_SHOWN = 6
+
+
+class Labelled(Protocol):
+    """What is asked of a data set here: `named` is False where `classes` are mere numbers."""
+
+    path: str
+    classes: list[str]
+    named: bool
+
+    def labels(self) -> np.ndarray:
+        """Return the label of every sample, integers of shape (n,)."""
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return class names for a message, shortened where they are many.
+
+    Examples
+    --------
+    >>> listed(["cat", "dog"])
+    'cat, dog'
+    """
+    if len(names) <= _SHOWN:
+        return ", ".join(names)
+    return f"{', '.join(names[: _SHOWN - 1])}, ... {names[-1]}"
+
+
+def _described(data: Labelled) -> str:
+    if not data.named:
+        return f"{data.path} has no class names ({counted(len(data.classes), 'number')})"
+    return f"{data.path} has {counted(len(data.classes), 'class')}: {listed(data.classes)}"
+
+
+def match_classes(train: Labelled, other: Labelled, *, num_classes: int = 0) -> list[int] | None:
+    """Find the number that `train` gives to each class of `other`.
+
+    Parameters
+    ----------
+    train, other : Labelled
+        Training data, and data whose labels are to mean the same.
+    num_classes : int
+        Outputs of the network where the user said so, else 0: then numbers without names are taken as they are.
+
+    Returns
+    -------
+    list of int or None
+        By number in `other`; None where the numbers are the same in both.
+
+    Raises
+    ------
+    UsageError
+        `other` has a class that `train` lacks, or only one of the two has names, or neither and the numbers of
+        classes differ. Both lists are shown.
+    """
+    both = f"{_described(train)}; {_described(other)}"
+    if train.named != other.named:
+        unnamed, named = (train, other) if other.named else (other, train)
+        raise UsageError(
+            f"the labels of {train.path} and {other.path} cannot be compared: {both}. If they mean the same, write the "
+            f"names into the file: beton upgrade {unnamed.path} OUT.beton --class-names-from {named.path}"
+        )
+    if not train.named:
+        if len(train.classes) != len(other.classes) and not num_classes:
+            raise UsageError(
+                f"the numbers of classes differ, and there are no names to go by: {both}. If the same number means "
+                f"the same class in both, pass --num-classes"
+            )
+        return None
+    if train.classes == other.classes:
+        return None
+    missing = [name for name in other.classes if name not in set(train.classes)]
+    if missing:
+        raise UsageError(
+            f"{other.path} has {counted(len(missing), 'class')} that {train.path} lacks ({listed(missing)}): {both}"
+        )
+    for data in (train, other):
+        twice = sorted({name for name in data.classes if data.classes.count(name) > 1})
+        if twice:
+            raise UsageError(f"labels cannot be matched by name: {data.path} lists {listed(twice)} more than once")
+    number = {name: label for label, name in enumerate(train.classes)}
+    return [number[name] for name in other.classes]
+
+
+def describe_match(train: Labelled, other: Labelled, numbers: Sequence[int]) -> str:
+    """Say in one line that labels are translated, and how."""
+    moved = [
+        f"{name} {label} -> {number}"
+        for label, (name, number) in enumerate(zip(other.classes, numbers, strict=True))
+        if label != number
+    ]
+    detail = listed(moved) if moved else f"{counted(len(train.classes) - len(numbers), 'class')} has no image there"
+    return f"{other.path} lists other classes than {train.path}: its labels are matched by name ({detail})"
+
+
+def check_labels(data: Labelled, num_classes: int) -> None:
+    """Refuse labels that are no class, before training trips over them.
+
+    Parameters
+    ----------
+    data : Labelled
+        Training or validation data.
+    num_classes : int
+        Labels must be below it.
+
+    Raises
+    ------
+    UsageError
+        Naming the first such sample.
+    """
+    labels = data.labels()
+    wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
+    if not len(wrong):
+        return
+    text = f"{data.path}: sample {wrong[0]} has the label {labels[wrong[0]]}; labels must be "
+    text += f"0 to {num_classes - 1}" if num_classes else "at least 0"
+    if len(wrong) > 1:
+        text += f"; {counted(len(wrong) - 1, 'other sample')} have labels outside too"
+    raise UsageError(text)
