@@ -32,7 +32,7 @@ OnError = Literal["raise", "skip", "replace"]
 
 _ADVICE = {
     DecodeError: "Run 'beton verify {path}' to list damaged samples, or pass on_error=\"skip\"",
-    TransformError: 'Mend the transform, or pass on_error="skip"',
+    TransformError: 'Fix the transform, or pass on_error="skip"',
 }
 
 

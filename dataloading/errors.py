@@ -9,7 +9,7 @@ Each one is also the builtin a caller would expect, so ``except ValueError`` kee
     |   `-- ChecksumError              it is one, but its bytes have changed
     |-- SampleError (RuntimeError)     one sample failed; knows which one
     |   |-- DecodeError                its stored bytes do not decode
-    |   `-- TransformError             a transform raised on it
+    |   `-- TransformError             a transform raised on it, or on a whole batch
     |-- StorageError (OSError)         a store could not be reached, or its answer was not what was asked for
     |-- ConvertError (RuntimeError)    a conversion could not finish
     `-- WorkerError (RuntimeError)     a worker thread or process died
@@ -19,6 +19,8 @@ This module imports nothing of the project: every other module may import it.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 __all__ = [
     "BetonError",
@@ -98,7 +100,7 @@ class SampleError(BetonError, RuntimeError):
             place.append(f"sample {self.sample}")
         if self.field is not None:
             place.append(f"field '{self.field}'")
-        where = ", ".join(place)
+        where = ", ".join(place + self._more_place())
         if self.path is not None:
             where = f"{where} of {self.path}" if where else self.path
         if self.index is not None:
@@ -106,21 +108,16 @@ class SampleError(BetonError, RuntimeError):
         text = f"{where}: {self.reason}" if where else self.reason
         return f"{text}. {self.advice}" if self.advice else text
 
+    def _more_place(self) -> list[str]:
+        return []
+
     def __reduce__(self) -> tuple[object, ...]:
         # Keyword-only state does not survive the default pickling, and these travel between processes.
-        return _rebuild, (type(self), self.reason, self.sample, self.field, self.path, self.advice, self.index)
+        return _rebuild, (type(self), dict(vars(self)))
 
 
-def _rebuild(
-    kind: type[SampleError],
-    reason: str,
-    sample: int | None,
-    field: str | None,
-    path: str | None,
-    advice: str,
-    index: int | None,
-) -> SampleError:
-    return kind(reason, sample=sample, field=field, path=path, advice=advice, index=index)
+def _rebuild(kind: type[SampleError], arguments: dict[str, Any]) -> SampleError:
+    return kind(**arguments)
 
 
 class DecodeError(SampleError):
@@ -128,7 +125,24 @@ class DecodeError(SampleError):
 
 
 class TransformError(SampleError):
-    """A transform raised on one sample; the original is ``__cause__``."""
+    """A transform raised on one sample, or a callable on a batch; the original is ``__cause__``.
+
+    Parameters
+    ----------
+    reason : str
+        As for `SampleError`.
+    transform : str, optional
+        Place in the field's list and name of a callable that got a whole batch, and what it was given.
+    **place : any
+        As for `SampleError`; a batch has no `sample`.
+    """
+
+    def __init__(self, reason: str, *, transform: str | None = None, **place: Any) -> None:
+        self.transform = transform
+        super().__init__(reason, **place)
+
+    def _more_place(self) -> list[str]:
+        return [] if self.transform is None else [self.transform]
 
 
 class StorageError(BetonError, OSError):

@@ -37,7 +37,7 @@ from dataloading.opening import Paths
 from dataloading.pagefile import ReadAhead, page_layout
 from dataloading.quality import ShuffleQuality
 from dataloading.ranks import find_ranks
-from dataloading.recipes import plan_fields
+from dataloading.recipes import apply_step, plan_fields
 from dataloading.sampler import DEFAULT_WINDOW_PAGES, ForeignSampler, ShardSampler, Shuffle, Tail
 from dataloading.stats import Clock, LoaderStats
 from dataloading.storage import StorageOptions, make_storage, open_dataset
@@ -72,7 +72,8 @@ class Loader:
         number of workers, the batch size or the world size.
     transforms : mapping of field name to sequence, optional
         For an image field: transforms of `dataloading.transforms`, then, if wanted, torch modules or callables,
-        which get the batched tensor on `device`. For another field: callables on the batched tensor.
+        which get the batched tensor on `device`. For another field: callables on the batched tensor or list. A callable
+        returns something with one entry a row, and may not be random (docs/transforms.md says what counts as such).
     num_workers : int, optional
         Threads; by default this rank's share of the cores the process may use.
     tail : {"pad", "drop", "even"}
@@ -112,7 +113,7 @@ class Loader:
     num_nodes, node_rank, local_world_size : int, optional
         Machines, this one's number, ranks on it, for ``shuffle="pages"``; by default the launcher's (torchrun, SLURM).
     fields : sequence of str, optional
-        The fields to deliver, by default all, in the file's order.
+        The fields to deliver, in this order; by default all, in the file's.
     on_error : {"raise", "skip", "replace"}
         A sample that does not decode, or on which a transform raises: end the iteration with an error that names
         it; leave its row out; or put the next good sample of the batch in its row (a batch with none is an error).
@@ -134,6 +135,8 @@ class Loader:
         An option cannot be honoured; the message names the fix.
     FormatError
         A file is not a complete ``.beton`` file, or not the one that the manifest lists.
+    DecodeError, TransformError
+        By iterating: a sample does not decode, a transform raised on it, or a callable on a batch.
 
     Examples
     --------
@@ -474,13 +477,15 @@ class Loader:
         values = dict(zip(batch.names, batch, strict=True))
         # Ranks mix differently, and so do two transforms of one batch.
         key = batch_key(self.seed, job.epoch, job.step.consumed * self.world_size + self.rank)
-        for position, (name, op) in enumerate(self._plan.batch_transforms):
-            if isinstance(op, BatchOp):
+        for number, step in enumerate(self._plan.batch_transforms):
+            given, num_rows = values[step.field], len(batch.indices)
+            if isinstance(step.op, BatchOp):
                 label = self._plan.label_field
                 assert label is not None
-                values[name], values[label] = op(values[name], values[label], child(key, position))
+                mixed = apply_step(step, num_rows, given, values[label], child(key, number))
+                values[step.field], values[label] = mixed
             else:
-                values[name] = op(values[name])
+                values[step.field] = apply_step(step, num_rows, given)
         return batch.replace(values.values())
 
 

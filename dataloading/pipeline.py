@@ -35,9 +35,9 @@ from dataloading.transforms.base import (
     PixelOp,
     Placeholder,
     Step,
-    Transform,
 )
 from dataloading.transforms.custom import Custom
+from dataloading.transforms.foreign import check_callable, name_of
 
 __all__ = ["Pipeline", "PipelineFault"]
 
@@ -134,9 +134,7 @@ class Pipeline:
         return f"Pipeline({list(self.transforms)!r})"
 
     def _where(self, position: int) -> str:
-        transform = self.transforms[position]
-        name = transform.name if isinstance(transform, Transform) else type(transform).__name__
-        return f"transform {position} ({name})"
+        return f"transform {position} ({name_of(self.transforms[position])})"
 
     def _split(self) -> list[tuple[int, Geometry | PixelOp]]:
         """Return our transforms with their positions; set ``batch_transforms`` to the rest."""
@@ -145,11 +143,6 @@ class Pipeline:
         for position, transform in enumerate(self.transforms):
             if isinstance(transform, Placeholder):
                 continue
-            if isinstance(transform, type):
-                raise UsageError(
-                    f"transform {position} is the class {transform.__name__}, not an instance. "
-                    f"Write {transform.__name__}(...)"
-                )
             if isinstance(transform, (Geometry, PixelOp)):
                 if first_other is not None:
                     raise UsageError(
@@ -157,13 +150,10 @@ class Pipeline:
                         f"{self._where(first_other)}, which works on the batch. Move it before that"
                     )
                 ours.append((position, transform))
-            elif isinstance(transform, BatchOp) or callable(transform):
-                first_other = position if first_other is None else first_other
             else:
-                raise UsageError(
-                    f"transform {position} must be a transform of dataloading.transforms, a torch module or another "
-                    f"callable, got {type(transform).__name__}: {transform!r}"
-                )
+                if not isinstance(transform, BatchOp):
+                    check_callable(transform, position)
+                first_other = position if first_other is None else first_other
         self.batch_transforms: tuple[object, ...] = () if first_other is None else self.transforms[first_other:]
         return ours
 

@@ -5,11 +5,12 @@ Knows the file's fields and the user's transforms; no order, no threads.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,16 +18,26 @@ from dataloading.assembly import ImagePlan
 from dataloading.dataset import label_field
 from dataloading.decode import Decoder, ImageDecoder
 from dataloading.decode_images import make_field_decoder
-from dataloading.errors import UsageError
+from dataloading.errors import TransformError, UsageError
 from dataloading.files import FileSet
 from dataloading.format import Field, ImageField, MaskField, NDArrayField, VarArrayField
 from dataloading.pipeline import Pipeline
 from dataloading.transfer import Transfer, as_tensor
-from dataloading.transforms.base import BatchOp, Geometry, Placeholder
+from dataloading.transforms.base import BatchOp, Geometry, Placeholder, Transform
 from dataloading.transforms.custom import AsList
+from dataloading.transforms.foreign import check_callable, name_of
+from dataloading.words import counted, describe
 from dataloading.workers import Ring
 
-__all__ = ["FieldPlan", "plan_fields", "unknown_field"]
+__all__ = ["BatchStep", "FieldPlan", "apply_step", "plan_fields", "unknown_field"]
+
+
+class BatchStep(NamedTuple):
+    """What is done to the batched values of a field: the operation, and its place in the field's list."""
+
+    field: str
+    position: int
+    op: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +47,10 @@ class FieldPlan:
     Parameters
     ----------
     names : tuple of str
-        Fields to deliver, in the file's order.
+        Fields to deliver, in this order.
     images, others : mappings
         Field name to how it is made.
-    batch_transforms : list of (field, operation)
+    batch_transforms : sequence of BatchStep
         What is left to do on batched tensors, in order.
     label_field : str or None
         The delivered field that holds classes.
@@ -48,7 +59,7 @@ class FieldPlan:
     names: tuple[str, ...]
     images: Mapping[str, ImagePlan]
     others: Mapping[str, Decoder]
-    batch_transforms: Sequence[tuple[str, Any]]
+    batch_transforms: Sequence[BatchStep]
     label_field: str | None
 
 
@@ -82,7 +93,7 @@ def plan_fields(
     _check_transforms(files, transforms, names)
     images: dict[str, ImagePlan] = {}
     others: dict[str, Decoder] = {}
-    batch_transforms: list[tuple[str, Any]] = []
+    batch_transforms: list[BatchStep] = []
     for name in names:
         field = files.fields[name]
         partner = _partner(files, names, name)
@@ -93,14 +104,17 @@ def plan_fields(
             _check_tensors(field, name)
         if not isinstance(decoder, ImageDecoder):
             others[name] = decoder
-            batch_transforms += [(name, op) for op in given if not isinstance(op, AsList)]
+            if not as_list:
+                batch_transforms += [BatchStep(name, position, op) for position, op in enumerate(given)]
             continue
         assert isinstance(field, ImageField)
         image = _make_image(decoder, field, given, batch_size, capacity, transfer)
         images[name] = image
-        batch_transforms += [(name, op) for op in image.pipeline.batch_transforms]
+        ops = image.pipeline.batch_transforms
+        first = len(given) - len(ops)
+        batch_transforms += [BatchStep(name, first + number, op) for number, op in enumerate(ops)]
     label = label_field(files, names)
-    mixes = [op for _, op in batch_transforms if isinstance(op, BatchOp)]
+    mixes = [step.op for step in batch_transforms if isinstance(step.op, BatchOp)]
     if mixes and label is None:
         raise UsageError(
             f"{type(mixes[0]).__name__} mixes labels too, and needs an integer field named 'label' "
@@ -118,9 +132,85 @@ def plan_fields(
     return FieldPlan(names=names, images=images, others=others, batch_transforms=batch_transforms, label_field=label)
 
 
+def apply_step(step: BatchStep, num_rows: int, given: Any, *more: Any) -> Any:
+    """Call an operation on batched values, and check that it gives back one entry a row.
+
+    That is a tensor, an array, a list, or whatever else has a length; or a dictionary or tuple of such, as several
+    views of the images.
+
+    Parameters
+    ----------
+    step : BatchStep
+    num_rows : int
+        Of the batch.
+    given : tensor or list
+        The field's values.
+    *more : any
+        What batch-level transforms get besides.
+
+    Raises
+    ------
+    TransformError
+        It raised, or gave back something else; names field, place, operation, what it was given and what came back.
+    """
+    try:
+        result = step.op(given, *more)
+        fault = _wrong_result(result, num_rows)
+    except Exception as error:  # KeyboardInterrupt and the like go their way
+        if isinstance(error, UsageError) and isinstance(step.op, Transform):
+            raise  # ours say what to do
+        raise _failed(step, given, f"{type(error).__name__}: {error}") from error
+    if fault:
+        raise _failed(step, given, fault)
+    return result
+
+
+def _wrong_result(result: Any, num_rows: int) -> str:
+    """Say what is wrong with what an operation gave for a batch; nothing if nothing is."""
+    parts = [result]
+    if isinstance(result, Mapping) or type(result) is tuple:
+        parts = list(result.values() if isinstance(result, Mapping) else result)
+    expected = f"expected one entry for each of {counted(num_rows, 'row')}"
+    if not parts:
+        return f"returned an empty {type(result).__name__}, {expected}"
+    for part in parts:
+        try:
+            num = None if isinstance(part, (str, bytes)) else len(part)
+        except TypeError:  # None, a number, a tensor of no dimension
+            num = None
+        if num != num_rows:
+            missing = " (a function without return gives None)" if part is None else ""
+            inside = "" if part is result else f" in a {type(result).__name__} of {len(parts)}"
+            return f"returned {_shown(part)}{inside}, {expected}{missing}"
+    return ""
+
+
+def _failed(step: BatchStep, given: Any, reason: str) -> TransformError:
+    what = "list" if isinstance(given, list) else "tensor"
+    return TransformError(
+        reason.rstrip("."),
+        field=step.field,
+        transform=f"transform {step.position} ({name_of(step.op)}), given the batch as {_shown(given)}",
+        advice=f"Callables get the whole batch as a {what}, not one sample at a time",
+    )
+
+
+def _shown(value: Any) -> str:
+    """Describe batched values: shape and dtype of tensors and arrays, length of lists."""
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape is not None and dtype is not None:
+        device = str(getattr(value, "device", "cpu"))
+        where = "" if device == "cpu" else f" on {device}"
+        return f"{tuple(shape)} {str(dtype).removeprefix('torch.')}{where}"
+    if isinstance(value, (list, tuple)):
+        kinds = sorted({type(each).__name__ for each in value})
+        return f"a {type(value).__name__} of {len(value)} {', '.join(kinds)}".rstrip()
+    return describe(value)
+
+
 def unknown_field(name: str, known: Sequence[str], path: str) -> str:
     """Say that there is no such field, and which one may have been meant."""
-    near = difflib.get_close_matches(name, known, n=1)
+    near = difflib.get_close_matches(str(name), known, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return f"there is no field {name!r} in {path}: it has {', '.join(map(repr, known))}{hint}"
 
@@ -131,10 +221,15 @@ def _choose_fields(files: FileSet, fields: Sequence[str] | None) -> tuple[str, .
         return known
     if isinstance(fields, str):
         raise UsageError(f"fields={fields!r} must be a list of names: write fields=[{fields!r}]")
-    for name in fields:
+    if isinstance(fields, Set) or not isinstance(fields, Iterable):
+        raise UsageError(f"fields={fields!r} must be a list of names, in the order in which they are wanted")
+    names = tuple(fields)
+    for name in names:
         if name not in known:
             raise UsageError(unknown_field(name, known, files.path))
-    return tuple(name for name in known if name in fields)
+        if names.count(name) > 1:
+            raise UsageError(f"fields= has {name!r} more than once: a batch holds each field once")
+    return names
 
 
 def _check_transforms(files: FileSet, transforms: Mapping[str, Sequence[Any]], names: tuple[str, ...]) -> None:
@@ -143,10 +238,40 @@ def _check_transforms(files: FileSet, transforms: Mapping[str, Sequence[Any]], n
             f"transforms= must say whose they are, as in transforms={{'image': [...]}}, got {type(transforms).__name__}"
         )
     for name, given in transforms.items():
+        if name in files.fields and name not in names:
+            raise UsageError(f"transforms= has a list for {name!r}, which fields={list(names)} leaves out")
         if name not in names:
             raise UsageError(unknown_field(name, names, files.path))
         if isinstance(given, str) or not isinstance(given, Sequence):
-            raise UsageError(f"transforms[{name!r}] must be a list, got {type(given).__name__}")
+            raise UsageError(
+                f"transforms[{name!r}] must be a list, got {type(given).__name__}: write transforms={{{name!r}: [...]}}"
+            )
+        if not isinstance(files.fields[name], ImageField):
+            _check_callables(files.fields[name], name, given)
+
+
+def _check_callables(field: Field, name: str, given: Sequence[Any]) -> None:
+    """Refuse what cannot work on the batched values of a field that holds no images."""
+    for position, op in enumerate(given):
+        # Arrays may be images, (channels, height, width).
+        if isinstance(op, BatchOp) and isinstance(field, NDArrayField):
+            continue
+        if isinstance(op, Transform):
+            raise UsageError(
+                f"transforms[{name!r}]: transform {position} ({op.name}) works on images, but '{name}' is of kind "
+                f"{type(field).__name__}. Put it into the list of an image field; this one takes callables on the batch"
+            )
+        with _named(name):
+            check_callable(op, position)
+
+
+@contextlib.contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Say whose list of transforms an error is about."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(f"transforms[{name!r}]: {error}") from None
 
 
 def _partner(files: FileSet, names: tuple[str, ...], name: str) -> str | None:
@@ -199,9 +324,10 @@ def _make_image(
 ) -> ImagePlan:
     is_mask = isinstance(field, MaskField)
     dtype = "int64" if is_mask else field.dtype.name
-    pipeline = Pipeline(transforms, channels=field.channels, source_size=decoder.common_size(), dtype=dtype)
-    if dtype == "uint16":
-        _check_resizes(transforms)
+    with _named(decoder.name) if transforms else contextlib.nullcontext():
+        pipeline = Pipeline(transforms, channels=field.channels, source_size=decoder.common_size(), dtype=dtype)
+        if dtype == "uint16":
+            _check_resizes(transforms)
     num_bytes = batch_size * int(np.prod(pipeline.out_shape)) * np.dtype(pipeline.storage_dtype).itemsize
     ring = Ring(num_bytes, capacity=capacity, allocate=transfer.allocate if transfer.is_cuda else None)
     interleaved = transfer.memory_format == "channels_last" and not transfer.is_cuda and not is_mask

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DistributedSampler, RandomSampler, SubsetRandomSampler
 
-from dataloading import Loader
+from dataloading import Loader, Mixture
 from dataloading import transforms as T
 from dataloading.errors import UsageError
 from dataloading.format import BytesField, IntField, JSONField, NDArrayField, Writer
@@ -78,6 +78,31 @@ def test_fields_may_be_chosen(photos_file):
     assert labels.tolist() == list(range(8))
     with pytest.raises(UsageError, match="did you mean 'label'"):
         Loader(photos_file, batch_size=8, fields=["lable"])
+
+
+def test_fields_come_in_the_order_asked_for(photos_file):
+    options = {"batch_size": 4, "transforms": {"image": [T.CenterCrop(8)]}}
+    in_file_order = Loader(photos_file, **options)
+    loader = Loader(photos_file, fields=["label", "image"], **options)
+    labels, images = next(iter(loader))
+    assert labels.tolist() == [0, 1, 2, 3] and torch.equal(images, next(iter(in_file_order))["image"])
+    assert next(iter(loader)).names == ("label", "image")
+    for other in (
+        loader.with_indices(range(4)),
+        loader.filter(lambda label: label < 4),
+        Loader(Mixture({str(photos_file): 1}), fields=("label", "image"), **options),
+    ):
+        labels, images = next(iter(other))
+        assert (labels.shape, images.shape) == ((4,), (4, 3, 8, 8))
+    in_file_order.load_state_dict(loader.state_dict())  # a state knows nothing of it
+    for wrong, words in (
+        (["label", "label"], "'label' more than once"),
+        ({"label"}, "must be a list of names"),
+        (3, "must be a list"),
+        (["label", 3], "no field 3"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            Loader(photos_file, batch_size=4, fields=wrong)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])

@@ -11,6 +11,7 @@ import numba
 import numpy as np
 import pytest
 import torch
+import torchvision.transforms as v1
 
 from dataloading import Loader
 from dataloading import transforms as T
@@ -119,6 +120,16 @@ def test_an_image_too_small_for_its_crop_is_named(tmp_path):
         ({"memory_format": "nhwc"}, "memory_format='nhwc'"),
         ({"transforms": {"imgae": []}}, "did you mean 'image'"),
         ({"transforms": {"image": T.CenterCrop(8)}}, "must be a list"),
+        ({"transforms": {"label": [T.Normalize(0.5, 0.5)]}}, r"\['label'\]: transform 0 \(Normalize\) works on images"),
+        ({"transforms": {"label": [T.MixUp(num_classes=3)]}}, r"\['label'\]: transform 0 \(MixUp\) works on images"),
+        ({"transforms": {"label": [torch.neg, 3]}}, r"\['label'\]: transform 1 must be a transform .* got int: 3"),
+        (
+            {"transforms": {"label": [torch.nn.Identity]}},
+            r"transform 0 is the class Identity, .* Write Identity\(...\)",
+        ),
+        ({"transforms": {"label": ["x"]}}, "got str: 'x'"),
+        ({"transforms": {"label": [None]}}, "got NoneType"),
+        ({"fields": ["label"]}, r"a list for 'image', which fields=\['label'\] leaves out"),
         ({"transforms": [T.CenterCrop(8)]}, "transforms= must say whose they are, as in .* got list"),
         ({"fields": "image"}, r"write fields=\['image'\]"),
         ({"sampler": range(3), "shuffle": "global"}, "sampler="),
@@ -131,6 +142,56 @@ def test_an_image_too_small_for_its_crop_is_named(tmp_path):
 def test_wrong_options_are_named_with_the_fix(photos_file, options, words):
     with pytest.raises(UsageError, match=words):
         Loader(photos_file, **({"batch_size": 2, "transforms": {"image": [T.CenterCrop(8)]}} | options))
+
+
+def _stops(batch):
+    raise StopIteration
+
+
+@pytest.mark.parametrize(
+    ("op", "words"),
+    [
+        (v1.ToTensor(), r"\(ToTensor\), given the batch as \(8, 3, 16, 16\) uint8: TypeError: pic should be PIL Image"),
+        (lambda batch: batch[:, ::-1], r"\(<lambda>\), given .*: ValueError: step must be greater than zero"),
+        (lambda batch: None, r"returned None, expected one entry for each of 8 rows \(a function without return"),
+        (lambda batch: batch[:3], r"returned \(3, 3, 16, 16\) uint8, expected one entry for each of 8 rows"),
+        (lambda batch: batch.float().mean(), r"returned \(\) float32, expected one entry"),
+        (lambda batch: list(batch[:3]), "returned a list of 3 Tensor, expected"),
+        (lambda batch: (batch, batch[:1]), r"returned \(1, 3, 16, 16\) uint8 in a tuple of 2, expected"),
+        (lambda batch: {"a": "12345678"}, "returned str '12345678' in a dict of 1, expected"),
+        (lambda batch: {}, "returned an empty dict"),
+        (_stops, r"\(_stops\), given .*: StopIteration"),
+    ],
+)
+def test_a_callable_that_fails_on_the_batch_is_named_with_what_it_got_and_gave(photos_file, op, words):
+    loader = Loader(photos_file, batch_size=8, transforms={"image": [T.CenterCrop(16), lambda batch: batch, op]})
+    with pytest.raises(TransformError, match=rf"field 'image', transform 2 .*{words}") as caught:
+        list(loader)
+    assert (caught.value.field, caught.value.sample) == ("image", None)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("op", "shape"),
+    [
+        (lambda batch: batch.numpy(), lambda image: image.shape),
+        (list, lambda image: (len(image), *image[0].shape)),
+        (lambda batch: (batch, batch.flip(3)), lambda image: image[1].shape),
+        (lambda batch: {"weak": batch, "strong": batch + 1}, lambda image: image["strong"].shape),
+    ],
+)
+def test_a_callable_may_return_whatever_has_one_entry_a_row(photos_file, op, shape):
+    loader = Loader(photos_file, batch_size=8, transforms={"image": [T.CenterCrop(16), op]})
+    assert shape(next(iter(loader))["image"]) == (8, 3, 16, 16)
+
+
+def test_ctrl_c_in_a_callable_arrives_as_it_is(photos_file):
+    def interrupted(batch):
+        raise KeyboardInterrupt
+
+    loader = Loader(photos_file, batch_size=8, fields=["label"], transforms={"label": [interrupted]})
+    with pytest.raises(KeyboardInterrupt):
+        list(loader)
 
 
 def test_a_missing_file_is_a_file_not_found_error(tmp_path):

@@ -1,0 +1,234 @@
+"""What is not ours in a list of transforms: torch modules and other callables, which get the finished batch.
+
+A random one among them is a fault that nobody sees: most draw once for all images of the batch, and from a global
+generator that the loader's seed does not reach. So they are refused when the loader is made. Libraries are recognised
+by the names of classes and modules; none is imported.
+
+What makes an object random, in this order:
+
+1. Its class, or one it inherits from, says so by name (``Random...``, ``...Jitter``, ``AutoAugment``, ``MixUp`` ...).
+2. Its class draws parameters: torchvision's ``make_params`` (v2) or ``get_params`` (v1), or a probability below 1 of
+   kornia's. A range of a single value (``GaussianBlur(3, sigma=1.0)``) leaves nothing to draw.
+3. It drops out, and is in training mode.
+4. It works on single NumPy images, as albumentations does: then it cannot take a batch at all.
+5. Something it holds is random: children of a module, elements of a list, attributes of an object, the function of a
+   `functools.partial`, the object of a bound method.
+
+A function of the user's own is taken as it is: nobody can tell what it does.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from dataloading.errors import UsageError
+from dataloading.transforms.base import Transform
+
+__all__ = ["check_callable", "name_of"]
+
+_RANDOM_NAME = re.compile(
+    r"Random|^Rand[A-Z]|Jitter|Jiggle|AutoAugment|TrivialAug|AugMix|AugmentOp|MixUp|Mixup|CutMix|Cutmix|PatchMix|Mosaic|"
+    r"GaussianNoise|ElasticTransform|ThreeAugment"
+)
+_DROPOUT_NAME = re.compile(r"Dropout|DropPath|DropBlock|StochasticDepth|RReLU|FractionalMaxPool")
+_RANDOM_FUNCTION = re.compile(
+    r"dropout|drop_block|drop_path|stochastic_depth|gaussian_noise|^rand|bernoulli|^poisson$|^rrelu"
+)
+_SINGLE_IMAGES = ("albumentations", "imgaug", "volumentations")
+_LIBRARIES = ("torch", "torchvision", "kornia", "timm")
+_MOST_ELEMENTS = 1000  # of one list that are looked at: transforms stand in short ones
+
+# Names elsewhere -> ours; a name that is ours as well needs no entry.
+_OURS = {
+    "HorizontalFlip": "RandomHorizontalFlip",
+    "VerticalFlip": "RandomVerticalFlip",
+    "RandomResizedCropAndInterpolation": "RandomResizedCrop",
+    "RandomCropOrPad": "RandomCrop",
+    "ColorJiggle": "ColorJitter",
+    "ToGray": "RandomGrayscale",
+    "InvertImg": "RandomInvert",
+    "Solarize": "RandomSolarize",
+    "Posterize": "RandomPosterize",
+    "AutoContrast": "RandomAutocontrast",
+    "RandomAutoContrast": "RandomAutocontrast",
+    "CoarseDropout": "RandomErasing",
+    "RandomMixUpV2": "MixUp",
+    "Mixup": "MixUp",
+    "FastCollateMixup": "MixUp",
+    "RandomMixupCutmix": "MixUp",
+    "RandomMixup": "MixUp",
+    "RandomCutmix": "CutMix",
+    "RandomCutMixV2": "CutMix",
+}
+
+
+def name_of(op: Any) -> str:
+    """Return what error messages call a transform or callable.
+
+    Examples
+    --------
+    >>> name_of(len), name_of(functools.partial(len)), name_of("x".upper)
+    ('len', 'len', 'str.upper')
+    """
+    if isinstance(op, Transform):
+        return op.name
+    if isinstance(op, functools.partial):
+        return name_of(op.func)
+    owner = getattr(op, "__self__", None)
+    if owner is not None and not isinstance(owner, types.ModuleType):
+        return f"{name_of(type(owner))}.{getattr(op, '__name__', '')}"
+    # A scripted module has the name of the class it was made from elsewhere.
+    return str(getattr(op, "__name__", None) or getattr(op, "original_name", None) or type(op).__name__)
+
+
+def check_callable(op: Any, position: int) -> None:
+    """Refuse what cannot work on a batch: no callable, a class, or something random.
+
+    Parameters
+    ----------
+    op : object
+        An element of a list of transforms that is none of ours.
+    position : int
+        Its place in the list.
+
+    Raises
+    ------
+    UsageError
+        Naming place, what it is, and the fix.
+    """
+    if isinstance(op, type):
+        raise UsageError(f"transform {position} is the class {op.__name__}, not an instance. Write {op.__name__}(...)")
+    if _root(type(op)) == "ffcv":
+        raise UsageError(
+            f"transform {position} is FFCV's {name_of(op)}. Leave out ToTensor, ToDevice, ToTorchImage and decoders: "
+            f"fields arrive as tensors, on device=; for the others take those of dataloading.transforms"
+        )
+    if not callable(op):
+        raise UsageError(
+            f"transform {position} must be a transform of dataloading.transforms, a torch module or another "
+            f"callable, got {type(op).__name__}: {op!r}"
+        )
+    for found, reason in _random_parts(op):
+        inner = "" if found is op else f" holds {name_of(found)}, which"
+        raise UsageError(f"transform {position} ({name_of(op)}){inner} {reason}")
+
+
+def _random_parts(root: Any) -> Iterator[tuple[Any, str]]:
+    """Walk through an object and what it holds; yield what is random, and the rest of a sentence about it."""
+    seen: set[int] = set()
+    waiting = [root]
+    while waiting:
+        op = waiting.pop()
+        if id(op) in seen:
+            continue
+        seen.add(id(op))
+        reason = _why_random(op)
+        if reason:
+            yield op, reason
+        waiting += _held(op)
+
+
+def _held(op: Any) -> list[Any]:
+    """List what an object holds that may be a transform."""
+    if isinstance(op, functools.partial):
+        return [op.func, *op.args, *op.keywords.values()]
+    if isinstance(op, (list, tuple, set)):
+        return list(itertools.islice(op, _MOST_ELEMENTS))
+    if isinstance(op, dict):
+        return list(itertools.islice(op.values(), _MOST_ELEMENTS))
+    if isinstance(op, types.MethodType):
+        return [op.__self__]
+    if isinstance(op, (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)):
+        return []
+    children = getattr(op, "_modules", None)
+    inside = list(vars(op).values()) if callable(op) and hasattr(op, "__dict__") else []
+    return [*(children.values() if isinstance(children, dict) else ()), *inside]
+
+
+def _why_random(op: Any) -> str:
+    """Say why an object is random, or cannot take a batch; nothing if it is not."""
+    if isinstance(op, (types.FunctionType, types.BuiltinFunctionType)):
+        name = str(getattr(op, "__name__", ""))
+        library = (getattr(op, "__module__", None) or "").partition(".")[0]
+        known = library in (*_LIBRARIES, "") or type(getattr(op, "__self__", None)).__module__.startswith("torch")
+        return _sentence(name) if known and _RANDOM_FUNCTION.search(name) else ""
+    if isinstance(op, (type, Transform)) or not callable(op):
+        return ""
+    names = [each.__name__ for each in type(op).__mro__] + [str(getattr(op, "original_name", ""))]
+    if any(_root(each) in _SINGLE_IMAGES for each in type(op).__mro__):
+        return (
+            f"works on single NumPy images, (height, width, channels): it cannot take the batch, and the loader's seed "
+            f"does not reach what it draws. {_advice(name_of(op))}"
+        )
+    if any(map(_DROPOUT_NAME.search, names)):
+        return _sentence(name_of(op), dropout=True) if _drops(op) else ""
+    if any(map(_RANDOM_NAME.search, names)):
+        return _sentence(name_of(op))
+    if getattr(op, "training", False) and _number(getattr(op, "dropout", 0)) > 0:
+        return _sentence(name_of(op), dropout=True)
+    return _sentence(name_of(op)) if _draws(op) else ""
+
+
+def _draws(op: Any) -> bool:
+    """Whether a library's class draws parameters, and its settings leave something to draw."""
+    kinds = type(op).__mro__
+    if not any(_root(each) in _LIBRARIES for each in kinds):
+        return False
+    maker = next((each.__name__ for each in kinds if {"make_params", "_get_params"} & vars(each).keys()), "Transform")
+    if hasattr(op, "get_params") or maker != "Transform":
+        if hasattr(op, "random_scale_prob"):  # timm's ResizeKeepRatio
+            return bool(op.random_scale_prob or op.random_aspect_prob)
+        ranges = [getattr(op, what, None) for what in ("sigma", "quality")]
+        pairs = [each for each in ranges if isinstance(each, (list, tuple)) and len(each) == 2]
+        return not pairs or any(low != high for low, high in pairs)
+    if any("AugmentationBase" in each.__name__ for each in kinds):  # kornia
+        return min(_number(getattr(op, what, 1.0)) for what in ("p", "p_batch")) < 1
+    return bool(getattr(op, "random_apply", False))
+
+
+def _drops(op: Any) -> bool:
+    chance = next((_number(getattr(op, what)) for what in ("p", "drop_prob", "drop_rate") if hasattr(op, what)), 1.0)
+    return bool(getattr(op, "training", True)) and chance > 0
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def _root(kind: type) -> str:
+    return (kind.__module__ or "").partition(".")[0]
+
+
+def _sentence(name: str, *, dropout: bool = False) -> str:
+    advice = "Call .eval() on it, or make it part of the model" if dropout else _advice(name)
+    return (
+        f"is random, and the loader's seed does not reach it: it would get the whole batch and draw from a global "
+        f"generator, most such modules once for all images. {advice}. If that is what you want, put it in a function "
+        f"of your own: lambda batch: op(batch)"
+    )
+
+
+def _advice(name: str) -> str:
+    """Name our equivalent, or what to do without one."""
+    import dataloading.transforms as package
+
+    name = name.partition(".")[0]
+    ours = _OURS.get(name, name)
+    if name == "GaussianBlur":
+        return "Pass one sigma instead of a range, or write T.Custom(fn), which draws for each image"
+    if ours in ("MixUp", "CutMix"):
+        return f"Use T.{ours}(num_classes=...) of dataloading.transforms, which draws from (seed, epoch, step)"
+    if ours in package.__all__:
+        return (
+            f"Use T.{ours} of dataloading.transforms, before everything that works on the batch: it draws for each "
+            f"image from (seed, epoch, sample)"
+        )
+    return (
+        f"dataloading.transforms has no {name}: take T.ColorJitter, T.RandomSolarize and others of its transforms, or "
+        f"write T.Custom(fn), which draws for each image; or do it in the training loop"
+    )
