@@ -253,8 +253,8 @@ def _check_transforms(files: FileSet, transforms: Mapping[str, Sequence[Any]], n
 def _check_callables(field: Field, name: str, given: Sequence[Any]) -> None:
     """Refuse what cannot work on the batched values of a field that holds no images."""
     for position, op in enumerate(given):
-        # Arrays may be images, (channels, height, width).
-        if isinstance(op, BatchOp) and isinstance(field, NDArrayField):
+        # Arrays may be images, (channels, height, width). AsList has a check of its own.
+        if isinstance(op, AsList) or (isinstance(op, BatchOp) and isinstance(field, NDArrayField)):
             continue
         if isinstance(op, Transform):
             raise UsageError(

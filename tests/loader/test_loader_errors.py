@@ -175,7 +175,7 @@ def test_a_callable_that_fails_on_the_batch_is_named_with_what_it_got_and_gave(p
     ("op", "shape"),
     [
         (lambda batch: batch.numpy(), lambda image: image.shape),
-        (list, lambda image: (len(image), *image[0].shape)),
+        (lambda batch: list(batch), lambda image: (len(image), *image[0].shape)),
         (lambda batch: (batch, batch.flip(3)), lambda image: image[1].shape),
         (lambda batch: {"weak": batch, "strong": batch + 1}, lambda image: image["strong"].shape),
     ],
