@@ -46,6 +46,7 @@ def manifest(
     SRC is a .csv, .tsv, .jsonl or .parquet file, or its URL. Labels that are words are numbered in sorted order,
     or as --classes says; whole numbers stay as they are. The order of the rows is kept.
     """
+    from ..sources.base import printable
     from ..sources.manifest import Manifest
 
     source = Manifest(
@@ -55,4 +56,9 @@ def manifest(
     label = "none" if source.label_column is None else f"'{source.label_column}'"
     if not options["quiet"]:
         note(f"{counted(len(source), 'row')}; images from the column '{source.image_column}', labels from {label}")
-    run_conversion(source, out, extra={"num_classes": len(source.class_names or ())}, **options)
+    if source.passed_over:
+        labels = "" if source.label_column is not None else "there are no labels, --label-column NAME takes some; "
+        names = ", ".join(map(printable, source.passed_over))
+        note(f"warning: {labels}columns not taken: {names}; --field NAME=KIND takes them")
+    extra = {"num_classes": len(source.class_names or ()), "columns_not_taken": source.passed_over}
+    run_conversion(source, out, extra=extra, **options)

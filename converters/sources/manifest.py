@@ -2,13 +2,14 @@
 
 CSV, TSV, JSON lines or parquet. The order of the rows is kept. Labels that are words become the positions among the
 sorted words, as torchvision numbers folders; whole numbers stay as they are. Relative paths begin at the manifest's
-folder unless a root is given.
+folder unless a root is given. Blanks around names of columns, labels and paths do not count.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,15 +17,16 @@ from dataloading import ConvertError, Field, ImageField, IntField, UsageError
 
 from ..field_grammar import FieldSpec, fields_of
 from .base import SampleFault, printable
-from .opening import absolute, folder_of, name_of, normalised
+from .imagefolder import IMAGE_EXTENSIONS
+from .opening import absolute, folder_of, is_url, name_of, normalised
 from .records import Records, TextRows
-from .tables import Rows, Tables
-from .values import file_bytes, gathered, resolved, typed_value
+from .tables import Rows, Tables, import_pyarrow
+from .values import class_label, file_bytes, gathered, resolved, typed_value
 
-__all__ = ["Manifest", "label_names"]
+__all__ = ["LABEL_COLUMNS", "Labels", "Manifest", "label_names", "table_labels", "usual_column"]
 
 _IMAGE_COLUMNS = ("image", "path", "file", "filename", "file_name", "filepath", "file_path", "image_path")
-_LABEL_COLUMNS = ("label", "class", "category", "target")
+LABEL_COLUMNS = ("label", "labels", "class", "category", "target", "targets", "class_name", "label_name")
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
 _FRACTION = re.compile(r"[-+]?[0-9]+\.[0-9]*")
 _MOST_CLASSES = 1_000_000
@@ -42,7 +44,8 @@ class Manifest:
     image_column : str, optional
         By default the first of the usual names that occurs (image, path, file, ...).
     label_column : str, optional
-        By default the first of label, class, category, target that occurs, or none.
+        By default the first of label, class, category, target and the like that occurs, in any case of letters; or
+        none.
     specs : mapping of str to FieldSpec, optional
         Further fields.
     class_names : sequence of str, optional
@@ -58,6 +61,13 @@ class Manifest:
         If the table cannot be read, or its labels are neither all numbers nor all words.
     UsageError
         If a column is not there, there are no rows, or the labels are too many different words.
+
+    Attributes
+    ----------
+    passed_over : list of str
+        Columns that are not taken.
+    delimiter : str
+        What separates cells; nothing where there are none.
     """
 
     def __init__(
@@ -75,23 +85,32 @@ class Manifest:
         self._root = normalised(root) if root is not None else folder_of(self.path)
         kind = _KINDS.get("." + name_of(self.path).lower().rpartition(".")[2])
         if kind is None:
-            raise UsageError(f"{printable(self.path)}: a manifest ends in {', '.join(_KINDS)}")
+            advice = "; `jq -c '.[]' FILE.json > FILE.jsonl` makes lines of a list" if path.endswith(".json") else ""
+            raise UsageError(f"{printable(self.path)}: a manifest ends in {', '.join(_KINDS)}{advice}")
         self._table: TextRows | Tables = Tables([self.path]) if kind == "parquet" else TextRows(self.path, kind)
+        self.delimiter = self._table.delimiter if isinstance(self._table, TextRows) else ""
+        self._specs = dict(specs or {})
+        taken = {spec.column for spec in self._specs.values()}
+        found: dict[str, Labels] = {}
+        for column, value in self._pass_over(label_column, taken):
+            found.setdefault(column, Labels()).add(value)
         columns = self._table.columns if isinstance(self._table, TextRows) else list(self._table.schema.names)
         self.image_column = self._column(image_column, _IMAGE_COLUMNS, columns, "--image-column")
         if self.image_column is None:
-            raise UsageError(f"{self._with_columns(columns)}; --image-column says which of them has the images' paths")
-        self.label_column = self._column(label_column, _LABEL_COLUMNS, columns, "--label-column")
-        self._specs = dict(specs or {})
+            raise UsageError(self._without_images(columns))
+        self._check_paths()
         for spec in self._specs.values():
             if spec.name in {"image", "label"}:
                 raise UsageError(f"--field {spec.name}: --{spec.name}-column says where the {spec.name}s are")
             if spec.column not in columns:
                 raise UsageError(f"--field {spec.name}: {self._with_columns(columns)}, not '{spec.column}'")
+        others = [column for column in columns if column not in taken and column != self.image_column]
+        free = columns if label_column is not None else others
+        self.label_column = self._column(label_column, LABEL_COLUMNS, free, "--label-column")
+        self.passed_over = [column or "(without a name)" for column in others if column != self.label_column]
         self.class_names = None if class_names is None else list(class_names)
-        found = label_names(self._pass_over(), self.class_names)
         if self.class_names is None and self.label_column is not None:
-            self.class_names = found
+            self.class_names = found.get(self.label_column, Labels()).names()
         if not len(self._table):
             raise UsageError(f"{printable(self.path)} lists no samples")
         if random_access and isinstance(self._table, Tables):
@@ -131,7 +150,7 @@ class Manifest:
         """Return where the row lies, and the image's place, empty where the row has none."""
         place = self._table.task(index)
         path = self._image_path(index)
-        return place[0], place[1], absolute(resolved(path, self._root)) if path else ""
+        return place[0], place[1], absolute(resolved(_without_blanks(path, self._root), self._root)) if path else ""
 
     def name(self, index: int) -> str:
         """Return the path in the row, or its number where it has none."""
@@ -159,21 +178,60 @@ class Manifest:
         columns = [self.image_column, self.label_column, *(spec.column for spec in self._specs.values())]
         return [column for column in columns if column is not None]
 
-    def _pass_over(self) -> Iterator[Any]:
+    def _pass_over(self, label_column: str | None, taken: Collection[str]) -> Iterator[tuple[str, Any]]:
+        """Find all rows; yield column and value of what may be their labels."""
+
+        def is_label(column: str) -> bool:
+            if label_column is not None:
+                return column == label_column
+            return _usual(column) in LABEL_COLUMNS and column not in taken
+
         if isinstance(self._table, TextRows):
-            yield from self._table.find(self.label_column)
-        elif self.label_column is not None:
-            yield from table_labels(self._table, self.label_column)
+            yield from self._table.find(is_label)
+            return
+        for column in filter(is_label, self._table.schema.names):
+            for label in table_labels(self._table, column):
+                yield column, label
 
     def _column(self, given: str | None, usual: Sequence[str], columns: Sequence[str], option: str) -> str | None:
         if given is None:
-            return next((name for name in usual if name in columns), None)
+            return usual_column(usual, columns)
         if given not in columns:
             raise UsageError(f"{option} {given}: {self._with_columns(columns)}")
         return given
 
     def _with_columns(self, columns: Sequence[str]) -> str:
         return f"{printable(self.path)} has the columns {', '.join(map(printable, columns)) or '(none)'}"
+
+    def _without_images(self, columns: Sequence[str]) -> str:
+        if any(name.lower().endswith(IMAGE_EXTENSIONS) or "://" in name for name in columns):
+            names = self.delimiter.join(["path", "label", *(f"column{n}" for n in range(3, len(columns) + 1))])
+            return (
+                f"{printable(self.path)}: the first line ({', '.join(map(printable, columns))}) looks like a sample, "
+                f"expected the names of the columns; put them there, such as by sed -i '1i {names}' FILE"
+            )
+        return f"{self._with_columns(columns)}; --image-column says which of them has the images' paths"
+
+    def _check_paths(self) -> None:
+        if isinstance(self._table, Tables):
+            kind = import_pyarrow().types
+            held = self._table.schema.field(self.image_column).type
+            held = held.value_type if kind.is_dictionary(held) else held
+            if not any(test(held) for test in (kind.is_string, kind.is_large_string, kind.is_string_view)):
+                raise UsageError(
+                    f"{printable(self.path)}: column '{self.image_column}' is {held}, expected paths; `beton convert "
+                    "huggingface` takes tables that hold the images themselves"
+                )
+
+
+def _usual(column: str) -> str:
+    return column.strip().casefold()
+
+
+def usual_column(usual: Sequence[str], columns: Sequence[str]) -> str | None:
+    """Return the first of the usual names that occurs, as it is written; else in other letters, as `Label`."""
+    exact = [name for name in usual if name in columns]
+    return exact[0] if exact else next((each for name in usual for each in columns if _usual(each) == name), None)
 
 
 def table_labels(table: Tables, column: str) -> Iterator[Any]:
@@ -208,44 +266,80 @@ def label_names(labels: Iterable[Any], given: Sequence[str] | None) -> list[str]
     >>> label_names(["100", "007"], None)
     ['007', '100']
     """
-    names: set[str] = set()
-    number = word = code = None
-    for label in labels:
-        if given is not None or label is None or label == "":  # the sample without one is refused by its name
-            continue
+    seen = Labels()
+    for label in labels if given is None else ():
+        seen.add(label)
+    return seen.names()
+
+
+class Labels:
+    """Labels as they occur, of which it is to be told whether they are numbers or names."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._number: int | str | None = None
+        self._word: str | None = None
+        self._code: str | None = None
+        self._problem = ""
+
+    def add(self, label: Any) -> None:
+        """Take one more; nothing (None, an empty text) is none: the sample is refused by its name."""
+        if isinstance(label, str):
+            label = label.strip()
+        if label is None or label == "" or self._problem:
+            return
         if isinstance(label, bool) or not isinstance(label, (int, str)):
-            raise ConvertError(f"a label is a {type(label).__name__} ({label!r}), expected whole numbers or names")
-        if isinstance(label, int) or _INTEGER.fullmatch(label):
-            number = label
+            self._problem = f"a label is a {type(label).__name__} ({label!r}), expected whole numbers or names"
+        elif isinstance(label, int) or _INTEGER.fullmatch(label):
+            self._number = label
         elif _FRACTION.fullmatch(label):  # 10.0 would come before 2.0
-            raise ConvertError(
+            self._problem = (
                 f"a label is {label!r}, expected whole numbers or names; write it without a fraction, or, if it is a "
                 "name, list all names in a file for --classes"
             )
+        elif not label.isascii() and any("\udc80" <= sign <= "\udcff" for sign in label):
+            self._problem = (
+                f"the label {printable(label)} is not UTF-8; save the table as UTF-8: iconv -f WINDOWS-1252 -t UTF-8 "
+                "FILE > NEW"
+            )
         elif label.isdecimal():
-            code = label  # 007: a name, and so is 100 beside it
+            self._code = label  # 007: a name, and so is 100 beside it
         else:
-            word = label
-        if isinstance(label, str) and len(names) <= _MOST_CLASSES:
-            names.add(label)
-    if word is None and code is None:
-        return None
-    if isinstance(number, int) or (number is not None and word is not None):
-        # Sorted as words, numbers would become other numbers, all of them for the sake of one stray word.
-        raise ConvertError(
-            f"labels are numbers and names: {number!r} and {word or code!r}; make them one or the other, or, if the "
-            "numbers are names as well, list all names in a file for --classes"
-        )
-    if len(names) > _MOST_CLASSES:
-        raise UsageError(
-            f"the labels are more than {_MOST_CLASSES:,} different words, such as {word or code!r}; keep such a column "
-            "as text with --field NAME=text"
-        )
-    return sorted(names)
+            self._word = label
+        if isinstance(label, str) and len(self._names) <= _MOST_CLASSES:
+            self._names.add(label)
+
+    def names(self) -> list[str] | None:
+        """Return the sorted names; None if all are whole numbers. Errors as `label_names`."""
+        number, word = self._number, self._word or self._code
+        if self._problem:
+            raise ConvertError(self._problem)
+        if word is None:
+            return None
+        if isinstance(number, int) or (number is not None and self._word is not None):
+            # Sorted as words, numbers would become other numbers, all of them for the sake of one stray word.
+            raise ConvertError(
+                f"labels are numbers and names: {number!r} and {word!r}; make them one or the other, or, if the "
+                "numbers are names as well, list all names in a file for --classes"
+            )
+        if len(self._names) > _MOST_CLASSES:
+            raise UsageError(
+                f"the labels are more than {_MOST_CLASSES:,} different words, such as {word!r}; keep such a column as "
+                "text with --field NAME=text"
+            )
+        return sorted(self._names)
 
 
 def _row(reader: Records | Rows, task: tuple[int, int, str] | tuple[int, int]) -> Mapping[str, Any]:
     return reader.record(task[0], task[1]) if isinstance(reader, Records) else reader.row(task[0], task[1])
+
+
+def _without_blanks(path: str, root: str) -> str:
+    """Return a path without blanks around it, unless there is a file of its very name."""
+    bare = path.strip()
+    if bare == path or (not is_url(bare) and not is_url(root) and os.path.lexists(resolved(path, root))):
+        return path
+    return bare
 
 
 class _Load:
@@ -273,9 +367,11 @@ class _Load:
         path = self._cell(row, self._image_column)
         if not isinstance(path, str):
             raise SampleFault(f"column '{self._image_column}': expected a path, got {path!r}")
+        path = _without_blanks(path, self._root)
         readers: list[tuple[str, Callable[[], object]]] = [("image", partial(file_bytes, path, self._root))]
         if self._label_column is not None:
-            readers.append(("label", lambda: self._label(self._cell(row, str(self._label_column)))))
+            column = self._label_column
+            readers.append(("label", lambda: class_label(self._cell(row, column), self._labels, f"column '{column}'")))
         readers += [(spec.name, partial(self._value, row, spec)) for spec in self._specs]
         return gathered(readers)
 
@@ -289,16 +385,3 @@ class _Load:
         if column not in row:
             raise SampleFault(f"its record has no '{column}', only {', '.join(map(repr, row))}")
         return row[column]
-
-    def _label(self, value: Any) -> int:
-        if self._labels is not None:
-            if value == "":
-                raise SampleFault(f"it has no label: column '{self._label_column}' is empty")
-            if not isinstance(value, str) or value not in self._labels:
-                raise SampleFault(f"its label {value!r} is none of the {len(self._labels)} classes")
-            return self._labels[value]
-        if isinstance(value, str) and _INTEGER.fullmatch(value):
-            return int(value)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise SampleFault(f"its label is {value!r}, expected a whole number")
-        return value

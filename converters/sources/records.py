@@ -1,17 +1,18 @@
 """Records of CSV, TSV and JSON-lines files: where each begins, found in one pass; parsed one by one in the workers.
 
-The parent keeps eight bytes a record. A manifest behind a URL is copied to a nameless temporary file first. Knows
-columns and texts, and nothing of images or labels.
+The parent keeps eight bytes a record. A manifest behind a URL is copied to a nameless temporary file first. Cells are
+those of Python's csv module, of any length (its limit is the whole process's), but for blanks around quoted cells,
+which are dropped. Knows columns and texts, and nothing of images or labels.
 """
 
 from __future__ import annotations
 
 import codecs
-import csv
 import io
 import json
+import re
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 from dataloading import ConvertError
@@ -24,7 +25,17 @@ __all__ = ["Records", "TextRows"]
 
 _COPY_BYTES = 4 << 20
 _COUNTED_BYTES = 64 << 20
+_BLOCK_BYTES = 1 << 18
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
+_OTHER_DELIMITERS = (",", "\t", ";", "|")
+# What begins with a quote and is longer has most likely lost the other one.
+_RECORD_BYTES = 64 << 20
+_MOST_COLUMNS = 10_000
+_WIDE_MARKS = {
+    "UTF-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
+    "UTF-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
+}
+_QUOTE, _QUOTED = re.compile(r' *"'), re.compile(r' *"([^"]*(?:""[^"]*)*)"(?!") *')
 
 
 class TextRows:
@@ -40,7 +51,9 @@ class TextRows:
     Attributes
     ----------
     columns : list of str
-        Names of the columns; for JSON lines those of the first record.
+        Names of the columns, without blanks around them; for JSON lines the keys of all records, known after `find`.
+    delimiter : str
+        What separates cells: that of the kind, or another one if the first line has none of that.
     """
 
     def __init__(self, path: str, kind: str) -> None:
@@ -51,35 +64,30 @@ class TextRows:
         self._identity = identity(self._path)
         self._starts = array("Q")
         self.columns: list[str] = []
+        self.delimiter = _DELIMITERS.get(kind, "")
         with open_stream(self._path) as file:
-            start = _after_mark(file, self._label)
-            file.seek(start)
-            if kind == "jsonl":
-                first = next((line for line in file if line.strip()), b"")
-                record = _parsed(first, self._label) if first else {}
-                self.columns = list(record)
-            else:
-                self.columns, start = self._read_header(file, start)
-        self._first = start
+            self._first = _after_mark(file, self._label)
+            if kind != "jsonl":
+                self.columns, self._first = self._read_header(file, self._first)
 
     def __len__(self) -> int:
         return max(0, len(self._starts) - 1)
 
-    def find(self, watched: str | None) -> Iterator[Any]:
-        """Find all rows; yield what each has in the column ``watched``, as long as there is one.
+    def find(self, is_watched: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:
+        """Find all rows; yield column and value of what each has in the columns that are watched.
 
         Raises
         ------
         ConvertError
-            If the file's quotes do not match.
+            If the file's quotes do not match, or no line of JSON lines is an object.
         """
         del self._starts[:]
         with open_stream(self._path) as file:
             file.seek(self._first)
             if self._kind == "jsonl":
-                yield from self._find_lines(file, watched)
+                yield from self._find_lines(file, is_watched)
             else:
-                yield from self._find_records(file, watched)
+                yield from self._find_records(file, is_watched)
 
     def task(self, index: int) -> tuple[int, int]:
         """Return where the record lies in the file, in bytes."""
@@ -87,7 +95,7 @@ class TextRows:
 
     def records(self) -> Records:
         """Return what reads records in a worker."""
-        return Records(self._path, self._identity, self._kind, tuple(self.columns))
+        return Records(self._path, self._identity, self.delimiter, tuple(self.columns))
 
     def _local(self, url: str) -> str:
         self._spool = Spool(
@@ -100,65 +108,90 @@ class TextRows:
         return self._spool.path
 
     def _read_header(self, file: BinaryIO, start: int) -> tuple[list[str], int]:
+        file.seek(start)
         lines = _Lines(file, start)
+        line = next((line for line in lines if line.strip("\r\n")), "")
+        bare = _QUOTED.sub("", line)
+        present = [mark for mark in (self.delimiter, *_OTHER_DELIMITERS) if mark in bare]
+        self.delimiter = present[0] if present else self.delimiter
         try:
-            header = next(filter(None, csv.reader(lines, delimiter=_DELIMITERS[self._kind], strict=True)), [])
-        except csv.Error as error:
+            header = [name.strip() for name in _whole(line, lines, self.delimiter) or []]
+        except ValueError as error:
             raise ConvertError(f"{self._label}: its first line cannot be read: {error}") from error
-        twice = sorted({name for name in header if header.count(name) > 1})
-        if twice or not header:
+        twice = sorted({name for name in header if name and header.count(name) > 1})
+        if twice or not any(header):
             what = f"names the column '{twice[0]}' twice" if twice else "is empty"
             raise ConvertError(f"{self._label}: the first line {what}; expected the names of the columns")
         return header, lines.position
 
-    def _find_records(self, file: BinaryIO, watched: str | None) -> Iterator[str]:
+    def _find_records(self, file: BinaryIO, is_watched: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
         lines = _Lines(file, self._first)
-        column = self.columns.index(watched) if watched is not None else None
+        watched = [(place, name) for place, name in enumerate(self.columns) if is_watched(name)]
         start = self._first
-        try:
-            for row in csv.reader(lines, delimiter=_DELIMITERS[self._kind], strict=True):
-                if row:
-                    self._starts.append(start)
-                    if column is not None and column < len(row):
-                        yield row[column]
-                    start = lines.position
-        except csv.Error as error:
-            raise ConvertError(
-                f"{self._label}: the record at line {lines.number} cannot be read: {error}; a cell with quotes or line "
-                'breaks in it must be quoted, "like ""this"""'
-            ) from error
+        for line in lines:
+            first = lines.number
+            try:
+                cells = _whole(line, lines, self.delimiter)
+            except ValueError as error:
+                raise ConvertError(
+                    f"{self._label}: {self._lines(first, lines.number + 1)} cannot be read: {error}; a cell with "
+                    'quotes or line breaks in it must be quoted, "like ""this"""'
+                ) from error
+            if cells is not None:
+                self._starts.append(start)
+                for place, name in watched:
+                    if place < len(cells):
+                        yield name, cells[place]
+                start = lines.position
         self._starts.append(lines.position)
 
-    def _find_lines(self, file: BinaryIO, watched: str | None) -> Iterator[Any]:
-        start = self._first
-        for line in file:
+    def _lines(self, first: int, last: int) -> str:
+        """Return the numbers of a record's lines, from those behind the header, as an editor counts."""
+        with open_stream(self._path) as file:
+            header = _num_breaks(file.read(self._first))
+        return f"the record from line {header + first:,} to line {header + last:,}"
+
+    def _find_lines(self, file: BinaryIO, is_watched: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:
+        lines = _Lines(file, self._first)
+        columns: dict[str, bool] = {}
+        start, first = self._first, b""
+        for line in lines.raw():
             if line.strip():
+                first = first or line
                 self._starts.append(start)
-                if watched is not None:
-                    try:
-                        record = json.loads(line)
-                    except (ValueError, RecursionError):
-                        record = None  # the worker that converts it will say what is wrong
-                    if isinstance(record, dict) and watched in record:
-                        yield record[watched]
+                try:
+                    record = json.loads(line)
+                except (ValueError, RecursionError):
+                    record = None  # the worker that converts it will say what is wrong
+                for name in record if isinstance(record, dict) else ():
+                    if columns.setdefault(name, is_watched(name)):
+                        yield name, record[name]
+                if len(columns) > _MOST_COLUMNS:
+                    raise ConvertError(
+                        f"{self._label}: its records have more than {_MOST_COLUMNS:,} different keys; expected the "
+                        "names of columns"
+                    )
             start += len(line)
         self._starts.append(start)
+        self.columns = list(columns)
+        if first and not columns:
+            _parsed(first, self._label)
 
 
 class Records:
     """Reads and parses single records; what travels to the workers."""
 
-    def __init__(self, path: str, known: Any, kind: str, columns: tuple[str, ...]) -> None:
+    def __init__(self, path: str, known: Any, delimiter: str, columns: tuple[str, ...]) -> None:
         self._path = path
         self._identity = known
-        self._kind = kind
+        self._delimiter = delimiter
         self._columns = columns
         self._ranges = Ranges()
 
     @property
     def is_cells(self) -> bool:
         """Whether all values are text, in which numbers are written."""
-        return self._kind != "jsonl"
+        return bool(self._delimiter)
 
     def record(self, start: int, size: int) -> Mapping[str, Any]:
         """Return a record's values by column: texts, or for JSON lines whatever they are.
@@ -169,12 +202,12 @@ class Records:
             If the record is damaged.
         """
         data = self._ranges.read(self._path, start, size, self._identity)
-        if self._kind == "jsonl":
+        if not self._delimiter:
             try:
                 return _parsed(data, "the record")
             except ConvertError as error:
                 raise SampleFault(f"{self._place(start)}: {error}") from error
-        row = _cells(data, _DELIMITERS[self._kind])
+        row = _cells(data, self._delimiter)
         if len(row) != len(self._columns):
             blank = len(data) - len(data.lstrip(b"\r\n"))
             raise SampleFault(
@@ -187,8 +220,7 @@ class Records:
         """Return where a record begins, as an editor counts lines; far into a large file as its byte."""
         if start > _COUNTED_BYTES:
             return f"byte {start:,}"
-        num_breaks = self._ranges.read(self._path, 0, start, self._identity).count(b"\n")
-        return f"line {num_breaks + 1:,}"
+        return f"line {_num_breaks(self._ranges.read(self._path, 0, start, self._identity)) + 1:,}"
 
 
 def _cells(data: bytes, delimiter: str) -> list[str]:
@@ -203,32 +235,104 @@ def _cells(data: bytes, delimiter: str) -> list[str]:
     if not (b'"' in line or b"\r" in line or b"\n" in line):  # nearly all, and many times as fast
         return line.decode("utf-8", "surrogateescape").split(delimiter)
     lines = _Lines(io.BytesIO(data), 0)  # cut where the file was, and not at every character that ends a line
-    return next(filter(None, csv.reader(lines, delimiter=delimiter, strict=True)), [])
+    return next((cells for line in lines if (cells := _whole(line, lines, delimiter)) is not None), [])
+
+
+def _whole(line: str, following: Iterator[str], delimiter: str) -> list[str] | None:
+    """Return the cells of the record that begins with a line, None for an empty line.
+
+    Raises
+    ------
+    ValueError
+        If its quotes do not match.
+    """
+    text = line.rstrip("\r\n")
+    if '"' not in text:
+        return text.split(delimiter) if text else None
+    taken, held = [line], len(line)
+    while (cells := _split("".join(taken).rstrip("\r\n"), delimiter)) is None:
+        while True:
+            more = next(following, None)
+            if more is None or held > _RECORD_BYTES:
+                raise ValueError("a quote is never closed")
+            taken.append(more)
+            held += len(more)
+            if '"' in more:
+                break
+    return cells
+
+
+def _split(text: str, delimiter: str) -> list[str] | None:
+    """Return the cells of a record as Python's csv module has them; None if a quote is still open.
+
+    Examples
+    --------
+    >>> _split('a; "b;c" ;d"e', ";"), _split('"a', ";")
+    (['a', 'b;c', 'd"e'], None)
+    """
+    cells = []
+    at = 0
+    while True:
+        if _QUOTE.match(text, at):
+            quoted = _QUOTED.match(text, at)
+            if quoted is None:
+                return None
+            cells.append(quoted[1].replace('""', '"'))
+            at = quoted.end()
+            if at < len(text) and text[at] != delimiter:
+                raise ValueError(f"{text[at : at + 20]!r} follows a closing quote")
+        else:
+            end = text.find(delimiter, at)
+            end = len(text) if end < 0 else end
+            cells.append(text[at:end])
+            at = end
+        if at == len(text):
+            return cells
+        at += 1
 
 
 class _Lines:
-    """Lines of a file as text, and how far they have been taken."""
+    """Lines of a file as text, and how far they have been taken; they end in line feed, carriage return or both."""
 
     def __init__(self, file: BinaryIO, start: int) -> None:
-        self._file = file
+        self._raw = _pieces(file)
         self.position = start
-        self.number = 1 if start <= len(codecs.BOM_UTF8) else 2
+        self.number = 0
 
     def __iter__(self) -> _Lines:
         return self
 
     def __next__(self) -> str:
-        line = next(self._file)
+        line = next(self._raw)
         self.position += len(line)
         self.number += 1
         return line.decode("utf-8", "surrogateescape")
 
+    def raw(self) -> Iterator[bytes]:
+        return self._raw
+
+
+def _pieces(file: BinaryIO) -> Iterator[bytes]:
+    rest = b""
+    while block := file.read(_BLOCK_BYTES):
+        lines = (rest + block).splitlines(keepends=True)
+        # What follows a carriage return may be its line feed.
+        rest = b"" if lines[-1].endswith(b"\n") else lines.pop()
+        yield from lines
+    if rest:
+        yield rest
+
+
+def _num_breaks(data: bytes) -> int:
+    return data.count(b"\n") + data.count(b"\r") - data.count(b"\r\n")
+
 
 def _after_mark(file: BinaryIO, label: str) -> int:
-    head = file.read(3)
-    if head[:2] in {codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE}:
-        raise ConvertError(f"{label} is UTF-16; save it as UTF-8")
-    return len(codecs.BOM_UTF8) if head == codecs.BOM_UTF8 else 0
+    head = file.read(4096)
+    wide = next((name for name, marks in _WIDE_MARKS.items() if head.startswith(marks)), "UTF-16" * (b"\0" in head))
+    if wide:
+        raise ConvertError(f"{label} is {wide}; save it as UTF-8: iconv -f {wide} -t UTF-8 FILE > NEW")
+    return len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
 
 
 def _parsed(line: bytes, label: str) -> dict[str, Any]:
@@ -238,7 +342,10 @@ def _parsed(line: bytes, label: str) -> dict[str, Any]:
         where = f"{error.msg} at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else error
         raise ConvertError(f"{label} is not JSON ({where}): {_shortened(line)}") from error
     if not isinstance(record, dict):
-        raise ConvertError(f"{label} is a JSON {type(record).__name__}, expected an object: {_shortened(line)}")
+        raise ConvertError(
+            f"{label} is a JSON {type(record).__name__}, expected an object (one a line; `jq -c '.[]'` makes lines of "
+            f"a list): {_shortened(line)}"
+        )
     return record
 
 

@@ -70,7 +70,7 @@ class Unused:
     >>> unused = Unused()
     >>> for name in ("a.txt", "b.txt"): unused.add(".txt files", name)
     >>> print(unused)
-    2 members are not used: 2 .txt files (a.txt, b.txt)
+    2 members are not used: .txt files: 2 (a.txt, b.txt)
     """
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class Unused:
 
     def __str__(self) -> str:
         kinds = [
-            f"{count:,} {kind}" + (f" ({', '.join(names)}{', ...' if count > len(names) else ''})" if names else "")
+            f"{kind}: {count:,}" + (f" ({', '.join(names)}{', ...' if count > len(names) else ''})" if names else "")
             for kind, (count, names) in self._kinds.items()
         ]
         return f"{counted(len(self), 'member')} {'is' if len(self) == 1 else 'are'} not used: {'; '.join(kinds)}"

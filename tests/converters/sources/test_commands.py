@@ -109,6 +109,21 @@ def test_an_image_that_is_gone_gets_a_placeholder_with_its_label(tmp_path: Path)
             assert reader.column("label").tolist() == [5, 7]
 
 
+def test_what_is_not_taken_is_said_even_where_nothing_else_is(tmp_path: Path) -> None:
+    (tmp_path / "1.jpg").write_bytes(jpeg(1))
+    (tmp_path / "m.csv").write_text("path,species,n\n1.jpg,cat,1\n")
+    done = run("manifest", tmp_path / "m.csv", tmp_path / "m.beton", "-q", "--json", "--num-workers", 0)
+    assert "warning: there are no labels, --label-column NAME takes some; columns not taken: species, n;" in done.stderr
+    assert json.loads(done.stdout)["columns_not_taken"] == ["species", "n"]
+    shard = tar_of(tmp_path / "w.tar", [("1.jpg", jpeg(1)), ("1.cls", b"5"), ("1.txt", b"x")])
+    done = run("webdataset", shard, tmp_path / "w.beton", "-q", "--json", "--num-workers", 0)
+    assert "warning: 1 member is not used: .txt files: 1 (1.txt); --map FIELD=ENDING takes" in done.stderr
+    assert json.loads(done.stdout)["members_not_used"] == {".txt files": 1}
+    tar_of(tmp_path / "t.tar", [("n1.tar", tar_bytes([("a.JPEG", jpeg(1)), ("b.gif", b"x")]))])
+    done = run("imagenet", tmp_path / "t.tar", tmp_path / "t.beton", "-q", "--json", "--num-workers", 0)
+    assert "warning: 1 member is not used: .gif files: 1 (b.gif)" in done.stderr
+
+
 def test_a_file_changed_since_an_interruption_is_seen(tmp_path: Path) -> None:
     # The engine compares size and age of the files that a task names.
     for kind, src, *_ in sources(tmp_path).values():

@@ -176,7 +176,7 @@ def test_records_come_back_as_they_were_written(tmp_path: Path, rows: list[list[
     path = tmp_path / "r.csv"
     path.write_bytes(buffer.getvalue().encode())
     table = TextRows(str(path), "csv")
-    assert list(table.find("b")) == [b for _, b in rows]
+    assert [value for _, value in table.find(lambda name: name == "b")] == [b for _, b in rows]
     records = table.records()
     assert [list(records.record(*table.task(index)).values()) for index in range(len(table))] == rows
 
@@ -202,6 +202,105 @@ def test_a_bad_row_is_a_fault_of_its_sample(root: Path, row: str, words: str) ->
     with pytest.raises(SampleFault, match=words):
         load(source.task(1))
     assert source.name(1)
+
+
+CAT_AND_DOG = [{"image": jpeg(0), "label": 0}, {"image": jpeg(2), "label": 1}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "path, label\nimages/1.jpg, cat\nimages/3.jpg, dog\n",
+        " path\t,\u00a0label \n images/1.jpg ,cat \nimages/3.jpg,\tdog\n",
+        'path, "label"\n"images/1.jpg" , "cat"\n  "images/3.jpg",dog\n',
+        "path;label\nimages/1.jpg;cat\nimages/3.jpg;dog\n",
+        '"path, so";"label"\nimages/1.jpg;cat\nimages/3.jpg;dog\n',
+        "path\tlabel\nimages/1.jpg\tcat\nimages/3.jpg\tdog\n",
+        "path|label\nimages/1.jpg|cat\nimages/3.jpg|dog\n",
+        "path,label\rimages/1.jpg,cat\rimages/3.jpg,dog",
+        "path,label\r\n\nimages/1.jpg,cat\r\r\n\nimages/3.jpg,dog\n\r",
+        "\ufeffFile,Label\nimages/1.jpg,cat\nimages/3.jpg,dog\n",
+        "PATH,Class\nimages/1.jpg,cat\nimages/3.jpg,dog\n",
+        ",path,target\n0,images/1.jpg,cat\n1,images/3.jpg,dog\n",
+        'path,label,meta\nimages/1.jpg,cat,"' + "x\n" * 200_000 + '"\nimages/3.jpg,dog,' + "y" * 200_000,
+    ],
+)
+def test_blanks_delimiters_line_ends_letters_and_long_cells_do_not_hide_labels(root: Path, text: str) -> None:
+    limit = csv.field_size_limit()
+    (root / "n.csv").write_bytes(text.encode())
+    source = Manifest(str(root / "n.csv"), image_column="path, so" if "so" in text else None)
+    assert samples(source) == CAT_AND_DOG
+    assert source.class_names == ["cat", "dog"]
+    assert csv.field_size_limit() == limit
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_label_that_some_records_lack_is_missed_wherever_they_are(root: Path, place: int) -> None:
+    lines = ['{"path": "images/1.jpg", "label": "cat"}\n', '{"path": "images/3.jpg", "label": "dog"}\n']
+    lines.insert(place, '{"path": "images/1.jpg"}\n')
+    (root / "n.jsonl").write_text("".join(lines))
+    source = Manifest(str(root / "n.jsonl"))
+    load = source.load
+    with pytest.raises(SampleFault, match="its record has no 'label', only 'path'"):
+        load(source.task(place))
+    rest = [index for index in range(3) if index != place]
+    assert [load(source.task(index)) for index in rest] == CAT_AND_DOG
+
+
+def test_the_columns_of_json_lines_are_those_of_all_records(root: Path) -> None:
+    (root / "n.jsonl").write_text('[1]\n{"path": "images/1.jpg"}\n{"late": 1, "path": "images/3.jpg"}\n')
+    source = Manifest(str(root / "n.jsonl"), specs=parse_fields(["n=int@late"]))
+    assert source.load(source.task(2)) == {"image": jpeg(2), "n": 1}
+    assert Manifest(str(root / "n.jsonl")).passed_over == ["late"]
+    (root / "m.jsonl").write_text("\n".join(f'{{"key {n}": 1}}' for n in range(10_001)))
+    with pytest.raises(ConvertError, match="more than 10,000 different keys"):
+        Manifest(str(root / "m.jsonl"))
+
+
+def test_columns_that_are_not_taken_are_known(root: Path) -> None:
+    (root / "n.csv").write_text("path,species,caption,label,\nimages/1.jpg,cat,x,0,\n")
+    source = Manifest(str(root / "n.csv"), specs=parse_fields(["caption=text"]))
+    assert source.passed_over == ["species", "(without a name)"]
+    # A column that a field takes is not taken for the labels as well.
+    source = Manifest(str(root / "n.csv"), specs=parse_fields(["n=int@label", "caption=text"]))
+    assert (source.label_column, source.passed_over) == (None, ["species", "(without a name)"])
+
+
+def test_a_path_with_blanks_is_that_file_if_there_is_one(root: Path) -> None:
+    (root / "images" / " 1.jpg").write_bytes(jpeg(9))
+    (root / "n.csv").write_text("label,path\n0,images/ 1.jpg\n1, images/3.jpg\n")
+    assert [sample["image"] for sample in samples(Manifest(str(root / "n.csv")))] == [jpeg(9), jpeg(2)]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("n.csv", b"images/1.jpg,cat\n", r"first line \(images/1.jpg, cat\) looks like a sample.*1i path,label' FILE"),
+        ("n.csv", b"path,label, label\na,b,c\n", "names the column 'label' twice"),
+        ("n.csv", b"path,label\nimages/1.jpg,caf\xe9\n", r"the label caf\\xe9 is not UTF-8.*iconv -f WINDOWS-1252"),
+        ("n.csv", "path,label\na,b\n".encode("utf-16-be"), "is UTF-16; save it as UTF-8: iconv -f UTF-16"),
+        ("n.csv", "path,label\na,b\n".encode("utf-32"), "is UTF-32; save it as UTF-8"),
+        ("n.jsonl", '{"path": "a"}\n'.encode("utf-16"), "is UTF-16; save it as UTF-8"),
+        ("n.csv", b'path,label\na.jpg,"cat"s\n', "from line 2 to line 3 cannot be read: 's' follows a closing quote"),
+        ("n.jsonl", b'[{"path": "a"}]\n', r"is a JSON list, expected an object .*jq -c"),
+        ("n.json", b"[]", r"a manifest ends in .*jq -c '\.\[\]' FILE\.json"),
+    ],
+)
+def test_tables_that_hide_their_columns_are_refused_with_the_way_out(
+    root: Path, name: str, data: bytes, words: str
+) -> None:
+    (root / name).write_bytes(data)
+    with pytest.raises((ConvertError, UsageError), match=words):
+        Manifest(str(root / name))
+
+
+def test_parquet_whose_images_are_no_paths_is_sent_to_the_other_source(root: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    pa.parquet.write_table(pa.table({"image": [b"x"], "label": [0]}), root / "n.parquet")
+    with pytest.raises(UsageError, match="column 'image' is binary, expected paths; `beton convert huggingface`"):
+        Manifest(str(root / "n.parquet"))
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_many_members_of_a_kind_are_counted_and_three_named() -> None:
     unused = Unused()
     for number in range(1200):
         unused.add(".txt files", f"{number}.txt")
-    assert str(unused) == "1,200 members are not used: 1,200 .txt files (0.txt, 1.txt, 2.txt, ...)"
+    assert str(unused) == "1,200 members are not used: .txt files: 1,200 (0.txt, 1.txt, 2.txt, ...)"
 
 
 @pytest.mark.parametrize("padding", [0, 512, 3 << 20])
@@ -295,5 +295,5 @@ def test_what_no_field_of_a_shard_takes_is_counted_by_its_ending(tmp_path: Path)
     assert source.unused.as_dict() == {
         "of WebDataset's own": 1, "files without an ending": 1, "hidden files": 2, ".png files": 1, ".json files": 2,
     }  # fmt: skip
-    assert "2 .json files (0.json, 1.json)" in str(source.unused)
+    assert ".json files: 2 (0.json, 1.json)" in str(source.unused)
     assert ".json files" not in WebDataset([str(path)], mapping=parse_map(["image=jpg", "m=json"])).unused.as_dict()
