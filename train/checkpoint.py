@@ -63,10 +63,15 @@ class Progress:
     images: int = 0
 
 
+def find_checkpoints(directory: Path) -> dict[int, Path]:
+    """Return the complete checkpoints by step, ascending."""
+    found = [path for path in directory.glob("step-*") if _NAME.fullmatch(path.name) and (path / "meta.json").exists()]
+    return dict(sorted((int(path.name.removeprefix("step-")), path) for path in found))
+
+
 def newest_checkpoint(directory: Path) -> Path | None:
     """Return the complete checkpoint with the highest step, or None."""
-    found = [path for path in directory.glob("step-*") if _NAME.fullmatch(path.name) and (path / "meta.json").exists()]
-    return max(found, key=lambda path: int(path.name.removeprefix("step-")), default=None)
+    return next(reversed(find_checkpoints(directory).values()), None)
 
 
 def random_state(device: torch.device) -> dict[str, Any]:
@@ -148,7 +153,7 @@ def save_checkpoint(
             shutil.rmtree(final)
         partial.rename(final)
         _sync(directory)
-        _prune(directory, keep)
+        _prune(directory, keep, final)
     barrier()
     return final
 
@@ -168,9 +173,9 @@ def read_meta(path: Path, expected: dict[str, Any]) -> dict[str, Any]:
     if meta.get("version") != VERSION:
         raise UsageError(f"{path} has checkpoint version {meta.get('version')}, this program reads {VERSION}")
     for key, value in expected.items():
-        if meta["run"].get(key) != value:
+        if meta["run"].get(key, value) != value:  # what is not there was not written yet when it was saved
             raise UsageError(
-                f"{path} was saved with {key} = {meta['run'].get(key)!r}, this run has {value!r}; "
+                f"{path} was saved with {key} = {meta['run'][key]!r}, this run has {value!r}; "
                 "resume with the options of the interrupted run, or start a new --output"
             )
     return meta
@@ -248,9 +253,11 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _prune(directory: Path, keep: int) -> None:
-    finished = sorted(path for path in directory.glob("step-*") if _NAME.fullmatch(path.name))
-    for path in finished[:-keep]:
+def _prune(directory: Path, keep: int, written: Path) -> None:
+    """Remove all but the `keep` that were written last; `written` stays whatever the clock says."""
+    others = [path for path in find_checkpoints(directory).values() if path != written]
+    others.sort(key=lambda path: (path / "meta.json").stat().st_mtime_ns)
+    for path in others[: max(0, len(others) - (keep - 1))]:
         shutil.rmtree(path)
 
 

@@ -108,6 +108,13 @@ def _without_option(words: list[str], name: str) -> list[str]:
     return kept
 
 
+# Options of `train` that a comparison sets by itself.
+_OF_ONE_RUN = (
+    *("loader", "output", "overwrite_output", "resume"),
+    *("checkpoints", "checkpoint_steps", "keep", "log_steps"),
+)
+
+
 def _loader_list(_context: click.Context, _parameter: click.Parameter, text: str) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     unknown = [name for name in names if name not in LOADERS]
@@ -127,7 +134,9 @@ def _loader_list(_context: click.Context, _parameter: click.Parameter, text: str
 @click.option("--stock-data", default="", help="what the torch loaders read instead of --data, e.g. the source folders")
 @click.option("--out", default="compare-out", help="directory for compare.json, compare.png and the runs' logs")
 @click.option("--json", "as_json", is_flag=True, help="print the JSON instead of the table")
-@training_options(skip=("loader", "output", "resume", "checkpoints", "checkpoint_steps", "keep", "log_steps"))
+@training_options(
+    skip=("loader", "output", "overwrite_output", "resume", "checkpoints", "checkpoint_steps", "keep", "log_steps")
+)
 def compare(
     loaders: list[str],
     nproc_per_node: int,

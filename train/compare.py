@@ -30,6 +30,7 @@ from .classes import check_labels, match_classes
 from .launch import launch_environment, run_local_processes, training_arguments
 from .metrics import read_log
 from .options import LOADERS, REAL, make_options, sim_rate
+from .output import hold_folder
 
 DEFAULT_STEPS = 50
 
@@ -283,6 +284,11 @@ def run_comparison(options: CompareOptions, *, progress: Callable[[str], None]) 
     BetonError
         A run failed; the message ends with its last lines.
     """
+    with hold_folder(Path(options.out), option="--out"):
+        return _run_all(options, progress)
+
+
+def _run_all(options: CompareOptions, progress: Callable[[str], None]) -> Comparison:
     runs: list[RunResult] = []
     start_record: dict[str, Any] = {}
     count = len(options.loaders)
@@ -351,6 +357,7 @@ def _check_data(options: CompareOptions, progress: Callable[[str], None]) -> Non
 
 def _run_once(options: CompareOptions, loader: str, directory: Path) -> list[dict[str, Any]]:
     directory.mkdir(parents=True, exist_ok=True)
+    (directory / "log.jsonl").unlink(missing_ok=True)  # of an earlier comparison
     values = {**options.training_values(loader), "output": str(directory), "log_steps": 10, "checkpoints": False}
     words = directory / "output.txt"
     command = [sys.executable, "-m", "train", *training_arguments(values)]

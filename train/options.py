@@ -189,6 +189,7 @@ class RunOptions:
     """
 
     output: str = option("", "directory for log.jsonl and checkpoints; none are written without it")
+    overwrite_output: bool = option(False, "remove the checkpoints and the log that an earlier run left in --output")
     resume: str = option("no", "`no`, `auto` (newest checkpoint of --output, if any) or a checkpoint directory")
     checkpoints: bool = option(True, "write checkpoints to --output")
     checkpoint_steps: int = option(0, "optimiser steps between checkpoints; 0 means at the end of each epoch")
@@ -213,6 +214,10 @@ class RunOptions:
         sim_rate(self.accelerator)
         if self.resume == "auto" and not self.output:
             raise UsageError("--resume auto looks for checkpoints in --output, which is missing")
+        if self.overwrite_output and not self.output:
+            raise UsageError("--overwrite-output is about --output, which is missing")
+        if self.overwrite_output and self.resume == "auto":
+            raise UsageError("--resume auto continues the run in --output, --overwrite-output removes it; choose one")
         if self.resume not in ("no", "auto") and not Path(self.resume).is_dir():
             raise _fail("resume", self.resume, "expected no, auto, or the directory of a checkpoint")
 

@@ -6,13 +6,16 @@ is in ``checkpoint``; each can be read without the others.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import signal
+import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +26,23 @@ from dataloading import UsageError, counted, num_cores
 from .checkpoint import (
     Progress,
     choose_checkpoint,
+    find_checkpoints,
     load_checkpoint,
+    newest_checkpoint,
     random_state,
     save_checkpoint,
     set_random_state,
 )
 from .clock import StepClock
 from .data import make_data
-from .distributed import StopVote, World, detect_world, pick_device, process_group
+from .distributed import StopVote, World, broadcast_object, detect_world, pick_device, process_group
 from .elastic import seed_rank
 from .loaders import TrainBatch, TrainingLoader
 from .loaders.base import Normaliser
 from .metrics import RunLog
 from .model import MovingAverage, Replica, build_model, count_flops, parameter_groups
-from .options import TrainOptions
+from .options import RunOptions, TrainOptions
+from .output import clear_for_run, hold_folder
 from .schedule import Schedule
 from .steplog import Step, StepLog
 from .work import NetworkWork, Work, make_simulated
@@ -90,9 +96,9 @@ class Trainer:
         simulated = make_simulated(options, self.clock)
         self._work: Work = simulated if simulated is not None else self._make_network()
         self._resumed_from = self._resume()
+        saved = self._resumed_from or {}
+        self._started = saved.get("started") or datetime.now().astimezone().isoformat(" ", "seconds")
         log_path = self._output / "log.jsonl" if self._output is not None else None
-        if log_path is not None and world.is_main and self._resumed_from is None:
-            log_path.unlink(missing_ok=True)
         self.log = RunLog(log_path, active=world.is_main)
         self._steps = StepLog(
             self.log,
@@ -328,8 +334,15 @@ class Trainer:
             self.log.say(
                 f"resumed {saved['path']}: epoch {saved['epoch']} after {saved['images']} of {self._data.num_images} "
                 f"images, saved by {counted(saved['world_size'], 'process')} with batch size "
-                f"{saved['options']['batch_size']}"
+                f"{saved['options']['batch_size']}, of the run started {self._started}"
             )
+            changed = _changed_options(saved["options"], options.flat())
+            if changed:
+                self.log.say(f"changed since that checkpoint: {', '.join(changed)}")
+        elif options.run.resume == "auto":
+            self.log.say(f"no checkpoint in {options.run.output} to resume: a new run")
+        if self._output is None and not simulated:
+            self.log.say("warning: without --output nothing of this run will be saved, neither weights nor log")
         for note in self._data.notes:
             self.log.say(note)
         self.log.say(
@@ -350,6 +363,7 @@ class Trainer:
         return {
             "model": options.model.model,
             "classes": len(self._data.classes),
+            "class_names": hashlib.sha256("\0".join(self._data.classes).encode()).hexdigest()[:8],
             "images": self._data.num_images,
             "seed": options.run.seed,
             "amp": options.model.amp,
@@ -381,7 +395,12 @@ class Trainer:
             optimizer=self._optimizer,
             ema=self._ema,
             rank_state=rank_state,
-            meta={"run": self._identity(), "warmup": self.schedule.warmup, "options": self._options.flat()},
+            meta={
+                "started": self._started,
+                "run": self._identity(),
+                "warmup": self.schedule.warmup,
+                "options": self._options.flat(),
+            },
             keep=self._options.run.keep,
         )
         self.log.record("checkpoint", step=self._progress.step, path=str(path))
@@ -442,6 +461,56 @@ class Trainer:
         self._data.close()
 
 
+def _changed_options(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """List the options that shape the training and differ, as ``lr 0.5 -> 0.1``."""
+    aside = {
+        "output",
+        "overwrite_output",
+        "resume",
+        "checkpoints",
+        "checkpoint_steps",
+        "keep",
+        "log_steps",
+        "num_workers",
+    }
+    return [
+        f"{name} {before[name]} -> {value}"
+        for name, value in now.items()
+        if name not in aside and name in before and before[name] != value
+    ]
+
+
+@contextmanager
+def output_held(run: RunOptions, world: World) -> Iterator[None]:
+    """Hold ``--output`` for this run, on the first rank for all; every rank raises what that one found.
+
+    Raises
+    ------
+    UsageError
+        Another run writes there, or has left checkpoints that this one does not continue.
+    """
+    if not run.output:
+        yield
+        return
+    folder, held, found = Path(run.output), ExitStack(), None
+    with held:
+        if world.is_main:
+            try:
+                held.enter_context(hold_folder(folder))
+                directory = folder / "checkpoints"
+                auto = newest_checkpoint(directory) if run.resume == "auto" else None
+                resume = auto if run.resume in ("no", "auto") else Path(run.resume)
+                checkpoints = find_checkpoints(directory)
+                for note in clear_for_run(folder, checkpoints, resume=resume, overwrite=run.overwrite_output):
+                    sys.stderr.write(note + "\n")
+            except (UsageError, OSError) as error:
+                found = error
+        found = broadcast_object(found)
+        if isinstance(found, Exception):
+            raise found
+        yield
+
+
 def run_training(options: TrainOptions, environ: Mapping[str, str] | None = None) -> int:
     """Run one process of a training job, as the launcher's environment describes it.
 
@@ -461,7 +530,7 @@ def run_training(options: TrainOptions, environ: Mapping[str, str] | None = None
     device = pick_device(options.run.device, world)
     torch.use_deterministic_algorithms(options.run.deterministic)
     torch.backends.cudnn.benchmark = not options.run.deterministic
-    with process_group(world, device):
+    with process_group(world, device), output_held(options.run, world):
         trainer = Trainer(options, world, device)
         try:
             return trainer.fit()

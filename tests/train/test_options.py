@@ -44,6 +44,8 @@ def test_defaults_are_the_imagenet_recipe(tmp_path: Any) -> None:
         ({"device": "tpu"}, "expected auto, cpu or cuda"),
         ({"resume": "auto"}, "--output, which is missing"),
         ({"resume": "/no/checkpoint"}, "--resume"),
+        ({"overwrite_output": True}, "--output, which is missing"),
+        ({"overwrite_output": True, "output": "o", "resume": "auto"}, "choose one"),
         ({"seed": -1}, "--seed is -1"),
         ({"lerning_rate": 3}, "unknown training options: lerning_rate"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -218,8 +219,80 @@ def test_a_checkpoint_of_another_run_is_refused(beton: Path, tmp_path: Path) -> 
 
 def test_a_new_run_in_the_same_place_starts_a_new_log(beton: Path, tmp_path: Path) -> None:
     train_here(tmp_path, data=str(beton), steps=2)
-    train_here(tmp_path, data=str(beton), steps=2)
+    train_here(tmp_path, data=str(beton), steps=2, overwrite_output=True)
     assert len(only(read_log(tmp_path / "log.jsonl"), "start")) == 1
+
+
+def test_a_new_run_refuses_a_folder_with_another_runs_checkpoints(
+    beton: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing of the old run is touched, until --overwrite-output removes all of it."""
+    values = {"data": str(beton), "epochs": 2, "keep": 1, "tail": "pad"}
+    train_here(tmp_path, **values)
+    kept = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(UsageError, match=r"holds 1 checkpoint, up to step 14, of another run: .*--resume auto"):
+        train_here(tmp_path, **values, lr=0.1)
+    elsewhere = tmp_path / "elsewhere"
+    train_here(elsewhere, **values)
+    with pytest.raises(UsageError, match="of another run"):
+        train_here(tmp_path, **values, resume=str(elsewhere / "checkpoints" / "step-00000014"))
+    shutil.rmtree(elsewhere)
+    assert kept == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    capsys.readouterr()
+    records = train_here(tmp_path, **{**values, "epochs": 1}, overwrite_output=True)
+    assert "removed 1 checkpoint of an earlier run" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000007"]
+    assert len(only(records, "start")) == 1
+
+
+def test_going_back_to_an_older_checkpoint_refuses_to_mix_two_histories(beton: Path, tmp_path: Path) -> None:
+    values = {"data": str(beton), "epochs": 3, "keep": 9, "tail": "pad"}
+    train_here(tmp_path, **values)
+    back = str(tmp_path / "checkpoints" / "step-00000007")
+    with pytest.raises(UsageError, match="2 checkpoints, up to step 21, of the run as it went on after step 7"):
+        train_here(tmp_path, **values, resume=back)
+    train_here(tmp_path, **{**values, "keep": 1}, resume=back, overwrite_output=True)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000021"]
+
+
+def test_pruning_keeps_what_was_written_last_whatever_its_step(tmp_path: Path) -> None:
+    from train.checkpoint import _prune
+
+    for number, step in enumerate((90, 100, 5)):
+        path = tmp_path / f"step-{step:08d}"
+        path.mkdir()
+        (path / "meta.json").write_text("{}")
+        os.utime(path / "meta.json", (number, number))
+    _prune(tmp_path, 2, tmp_path / "step-00000005")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000005", "step-00000100"]
+    _prune(tmp_path, 1, tmp_path / "step-00000005")
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000005"]
+
+
+def test_resuming_says_which_run_goes_on_and_what_was_changed(
+    beton: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = {"data": str(beton), "epochs": 2, "resume": "auto", "tail": "pad"}
+    started = train_here(tmp_path, **values)
+    assert "no checkpoint in" in capsys.readouterr().err and len(only(started, "start")) == 1
+    train_here(tmp_path, **values, weight_decay=0.1)
+    said = capsys.readouterr().err
+    assert f"resumed {tmp_path}/checkpoints/step-00000014" in said and "of the run started 20" in said
+    assert "changed since that checkpoint: weight_decay 5e-05 -> 0.1\n" in said
+
+
+def test_two_runs_at_once_into_one_folder_are_refused(beton: Path, tmp_path: Path) -> None:
+    from train.output import hold_folder
+
+    with hold_folder(tmp_path), pytest.raises(UsageError, match=rf"another run is writing .*process {os.getpid()} on"):
+        train_here(tmp_path, data=str(beton), steps=1)
+    train_here(tmp_path, data=str(beton), steps=1)
+    assert (tmp_path / "log.jsonl").read_text()
+
+
+def test_a_run_without_output_says_that_nothing_will_be_saved(beton: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_training(make_options(**{**SMALL, "data": str(beton), "steps": 1}), {}) == 0
+    assert "without --output nothing of this run will be saved" in capsys.readouterr().err
 
 
 def test_data_that_gives_no_step_is_refused_with_the_way_out(beton: Path, tmp_path: Path) -> None:

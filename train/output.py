@@ -1,0 +1,96 @@
+"""The folder a run writes to: one run at a time, and never over what another run saved.
+
+Owns the rules of ``--output`` and ``--overwrite-output``, and the lock. What a checkpoint is, ``checkpoint`` knows.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dataloading import UsageError, counted
+
+_LOCK = ".lock"
+
+
+@contextmanager
+def hold_folder(folder: Path, *, option: str = "--output") -> Iterator[None]:
+    """Hold a folder for this process alone; the system ends the hold when the process dies, however it dies.
+
+    Raises
+    ------
+    UsageError
+        Another process holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                holder = os.read(descriptor, 200).decode(errors="replace").strip() or "unknown process"
+                raise UsageError(
+                    f"another run is writing to {folder} ({holder}); wait for it, or choose another {option}"
+                ) from None
+            # A file system without locks: nothing can be promised there.
+        os.truncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def clear_for_run(folder: Path, checkpoints: dict[int, Path], *, resume: Path | None, overwrite: bool) -> list[str]:
+    """Make sure that what this run writes cannot be mixed up with what another run wrote.
+
+    Parameters
+    ----------
+    folder : Path
+        ``--output``.
+    checkpoints : dict
+        Complete checkpoints in it, by step.
+    resume : Path or None
+        The checkpoint this run goes on from.
+    overwrite : bool
+        Remove what is in the way, instead of refusing to start.
+
+    Returns
+    -------
+    list of str
+        What was removed, to be told.
+
+    Raises
+    ------
+    UsageError
+        There are checkpoints that this run does not continue.
+    """
+    here = [step for step, path in checkpoints.items() if resume is not None and path.resolve() == resume.resolve()]
+    in_the_way = [step for step in checkpoints if not here or step > here[0]]
+    if in_the_way and not overwrite:
+        found = f"{folder} holds {counted(len(in_the_way), 'checkpoint')}, up to step {max(in_the_way)}"
+        if here:
+            raise UsageError(
+                f"{found}, of the run as it went on after step {here[0]}: pass --overwrite-output to remove what came "
+                f"after it, or choose another --output"
+            )
+        raise UsageError(
+            f"{found}, of another run: continue that run with --resume auto, choose another --output, or pass "
+            f"--overwrite-output to remove its checkpoints and its log"
+        )
+    notes = []
+    if in_the_way:
+        for step in in_the_way:
+            shutil.rmtree(checkpoints[step])
+        notes.append(f"removed {counted(len(in_the_way), 'checkpoint')} of an earlier run from {folder}")
+    log = folder / "log.jsonl"
+    if resume is None and log.exists():
+        log.unlink()
+        notes.append(f"removed {log} of an earlier run")
+    return notes
