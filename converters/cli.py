@@ -6,14 +6,13 @@ command runs, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from dataloading import counted
+from dataloading import UsageError, counted
 from dataloading.cli import (
     Choice,
     LazyGroup,
@@ -96,7 +95,7 @@ def conversion_options(command: _Command) -> _Command:
         click.option("--resume", is_flag=True, help="Go on with an interrupted conversion, if there is one."),
         click.option("--num-shards", type=click.IntRange(min=1), metavar="K",
                      help="Write K files OUT-00000-of-K.beton and the manifest OUT.beton.json."),
-        click.option("--shard-size", "shard_bytes", type=Size(), metavar="SIZE",
+        click.option("--shard-size", type=Size(), metavar="SIZE",
                      help="Write as many files as make about SIZE each, such as 4GiB (2^30) or 4GB (10^9 bytes)."),
         click.option("--shard-index", type=click.IntRange(min=0), metavar="I",
                      help="Write only shard I, from 0, as a task of a job array; the last one writes the manifest."),
@@ -120,15 +119,12 @@ def conversion_options(command: _Command) -> _Command:
 
 
 def _colour(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[int, int, int]:
-    from PIL import ImageColor
+    from .policy import colour
 
     try:
-        levels = tuple(int(word) for word in value.split(",")) if "," in value else ImageColor.getrgb(value)[:3]
-    except ValueError:
-        levels = ()
-    if len(levels) != 3 or not all(0 <= level <= 255 for level in levels):
-        raise click.BadParameter(f"{value!r} is not a colour; write white, #808080 or 128,128,128")
-    return levels[0], levels[1], levels[2]
+        return colour(value)
+    except UsageError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 def run_conversion(
@@ -139,8 +135,6 @@ def run_conversion(
     num_workers: int | None,
     dry_run: bool,
     as_json: bool,
-    seed: int,
-    orientation: str,
     **others: Any,
 ) -> None:
     """Convert ``source`` as the shared options say and print the result.
@@ -153,22 +147,18 @@ def run_conversion(
         The file to make.
     extra : dict
         What the kind of source adds to the JSON result.
-    num_workers, dry_run, as_json, seed, orientation
+    num_workers, dry_run, as_json
         Shared options, see ``beton convert imagefolder --help``.
     **others
-        The others: parameters of `converters.options.Options` and of `converters.policy.ImagePolicy`.
+        The others, see `converters.settings`.
     """
-    from .encode import Options, convert, estimate
-    from .policy import ImagePolicy
+    from .encode import convert, estimate
+    from .settings import settings
 
     if num_workers is None:
         # A cluster's cores are shared out by shards.
         num_workers = 0 if others["engine"] == "ray" else default_num_workers()
-    names = {field.name for field in dataclasses.fields(Options)}
-    running = {name: value for name, value in others.items() if name in names}
-    images = {name: value for name, value in others.items() if name not in names}
-    policy = ImagePolicy(orient=orientation == "apply", seed=seed, **images)
-    options = Options(num_workers=num_workers, seed=seed, **running)
+    options, policy = settings({"num_workers": num_workers, **others})
     if dry_run:
         _print_estimate(estimate(source, out, policy=policy, options=options) | extra, as_json)
         return

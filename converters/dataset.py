@@ -6,19 +6,21 @@ says clearly what it got when they fit none of these. Hugging Face datasets hand
 
 from __future__ import annotations
 
-import dataclasses
 import operator
 import os
 import pickle
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from dataloading import Field, ImageField, UsageError, counted, describe, did_you_mean, label_field
-from dataloading.cli import default_num_workers
+from dataloading import Field, ImageField, UsageError, counted, describe, label_field
+from dataloading.cli import default_num_workers, note
 
-from .encode import OnError, Options, convert
+from .dataset_facts import class_names_of, has_own_labels, has_transform
+from .encode import OnError, convert
+from .opened import Opened, file_of, watched
 from .policy import ImagePolicy
 from .report import Report
+from .settings import settings
 from .sources.base import SampleFault
 from .sources.values import file_bytes
 
@@ -101,9 +103,11 @@ class _Load:
         self._num_classes = num_classes
 
     def __call__(self, index: int) -> Mapping[str, Any]:
-        given = by_name(self._dataset[index], self._names)
+        with watched() as opened:
+            given = by_name(self._dataset[index], self._names)
         values = {
-            name: self._image(value) if name in self._images else _without_torch(value) for name, value in given.items()
+            name: self._image(value, opened) if name in self._images else _without_torch(value)
+            for name, value in given.items()
         }
         self._check_label(values)
         return values
@@ -126,7 +130,9 @@ class _Load:
         # can take once, and there are as many receivers as workers.
         return _unpacked, (pickle.dumps(self.__dict__),)
 
-    def _image(self, value: Any) -> Any:
+    def _image(self, value: Any, opened: Sequence[Opened]) -> Any:
+        if opened and (found := file_of(value, opened)) is not None:
+            return found
         # Hugging Face's encoded image; a dict is never an image otherwise.
         if not isinstance(value, Mapping) or set(value) != {"bytes", "path"}:
             return _without_torch(value)
@@ -218,27 +224,6 @@ def _check_indexable(dataset: Any) -> None:
         raise UsageError(f"a dataset needs len(), which {got} refuses: {error}") from error
 
 
-def class_names_of(dataset: object, fields: Mapping[str, Field] | None = None) -> list[str] | None:
-    """Return the names of a dataset's classes by label, where it has them.
-
-    Parameters
-    ----------
-    dataset : object
-        torchvision's have a list ``classes``, Hugging Face's a feature with names.
-    fields : mapping of str to Field, optional
-        Where features have names, those of the field ``label`` count, else those of the only integers.
-    """
-    names = getattr(dataset, "classes", None)
-    features = getattr(dataset, "features", None)
-    if names is None and fields is not None and isinstance(features, Mapping):
-        names = getattr(features.get(label_field(fields)), "names", None)
-    if isinstance(names, Iterable) and not isinstance(names, (str, bytes)):
-        listed = list(names)
-        if listed and all(isinstance(name, str) for name in listed):
-            return listed
-    return None
-
-
 def _with_encoded_images(dataset: Any, fields: Mapping[str, Field]) -> Any:
     """Return a Hugging Face dataset that gives the wanted columns, images as stored bytes; any other as it is."""
     features = getattr(dataset, "features", None)
@@ -273,7 +258,7 @@ def write(
     overwrite: bool = False,
     on_error: OnError = "raise",
     quiet: bool = False,
-    **running: Any,
+    **others: Any,
 ) -> Report:
     """Write any indexable dataset into a ``.beton`` file.
 
@@ -287,7 +272,7 @@ def write(
     fields : mapping of str to Field
         Names and kinds of the values, in order.
     images : ImagePolicy, optional
-        How images are stored; the default is JPEG at quality 90 without resizing.
+        How images are stored, where several files share it, instead of the arguments for it below.
     class_names : sequence of str, optional
         Names of the classes by label; by default the dataset's own ``classes``. An empty list for none: with names, a
         label that has none (-1, or beyond the last) is an error.
@@ -296,9 +281,12 @@ def write(
         ``if __name__ == "__main__":``.
     limit, shuffle, seed, page_size, overwrite, on_error, quiet
         See `converters.options.Options`.
-    **running
-        The other options there: ``resume``, ``error_log``, ``num_shards``, ``shard_bytes``, ``shard_index``,
-        ``engine``, ``temp_dir``, ``check_space``, ``checkpoint_seconds``.
+    **others
+        All other options of ``beton convert``, by the same names. For images, see `converters.ImagePolicy`:
+        ``max_resolution``, ``quality``, ``mode``, ``keep``, ``channels``, ``subsampling``, ``resample``,
+        ``background``, ``orientation``, ``to_srgb``, ``mix_fraction``, ``smart_threshold``. For the run, see
+        `converters.Options`: ``resume``, ``error_log``, ``num_shards``, ``shard_size``, ``shard_index``, ``engine``,
+        ``temp_dir``, ``check_space``, ``checkpoint_seconds``.
 
     Returns
     -------
@@ -316,24 +304,30 @@ def write(
     --------
     >>> from dataloading import IntField
     >>> write([(7,), (8,)], "numbers.beton", {"label": IntField()}, num_workers=0)  # doctest: +SKIP
+    >>> write(photos, "small.beton", {"image": ImageField()}, max_resolution=256, quality=85)  # doctest: +SKIP
     """
     if images is not None and not isinstance(images, ImagePolicy):
         raise UsageError(f"images must be an ImagePolicy(mode=..., quality=...), got {describe(images)}")
-    unknown = sorted(set(running) - {field.name for field in dataclasses.fields(Options)})
-    if unknown:
-        known = [field.name for field in dataclasses.fields(Options)] + ["images", "class_names"]
-        hint = did_you_mean(unknown[0], known) or f"There are {', '.join(known)}."
-        raise UsageError(f"write has no option {unknown[0]!r}. {hint}")
-    options = Options(
-        num_workers=default_num_workers() if num_workers is None else num_workers,
-        limit=limit,
-        shuffle=shuffle,
-        seed=seed,
-        page_size=page_size,
-        overwrite=overwrite,
-        on_error=on_error,
-        quiet=quiet,
-        **running,
-    )
+    given = {
+        "num_workers": default_num_workers() if num_workers is None else num_workers, "limit": limit,
+        "shuffle": shuffle, "seed": seed, "page_size": page_size, "overwrite": overwrite, "on_error": on_error,
+        "quiet": quiet, **others,
+    }  # fmt: skip
+    options, policy = settings(given, images=images)
     source = DatasetSource(dataset, fields, class_names=class_names)
-    return convert(source, path, policy=images or ImagePolicy(seed=seed), options=options)
+    if not quiet:
+        _say_what_transforms_change(dataset, source, asked=class_names is not None)
+    return convert(source, path, policy=policy, options=options)
+
+
+def _say_what_transforms_change(dataset: object, source: DatasetSource, *, asked: bool) -> None:
+    if has_transform(dataset) and any(isinstance(field, ImageField) for field in source.fields.values()):
+        note(
+            "the dataset has a transform: its images are encoded as that leaves them, instead of their files being "
+            "kept; give transforms to the Loader, and store images as they are"
+        )
+    if has_own_labels(dataset) and not asked:
+        note(
+            "the dataset has a target_transform, so its class names may not be those of its labels: none are stored; "
+            "class_names= names them"
+        )

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import Image, ImageColor
 
 from dataloading import (
     DecodeError,
@@ -31,6 +31,7 @@ from dataloading import (
 
 from .chance import chance
 from .faults import plain_array, unfit
+from .opened import FileImage
 from .pixels import as_rgb, is_jpeg, jpeg_orientation, read_jpeg, read_other, target_size, upright
 from .rasters import LARGEST_SIDE, check_size, encode_gray, store_mask, store_raster
 from .sources.base import SampleFault
@@ -46,6 +47,7 @@ __all__ = [
     "Mode",
     "Resample",
     "Subsampling",
+    "colour",
 ]
 
 Mode = Literal["jpg", "raw", "mix", "smart", "png"]
@@ -65,6 +67,28 @@ _LARGEST_JPEG = 65_500  # libjpeg's own bound, below that of the format
 
 # What TurboJPEG, FFCV's decoder, reads; anything rarer is decoded and encoded again.
 _READABLE_SUBSAMPLING = frozenset({"4:4:4", "4:2:2", "4:2:0", "4:4:0", "4:1:1", "4:0:0"})
+
+
+def colour(text: str) -> tuple[int, int, int]:
+    """Return the levels of a colour: a name, #rrggbb or R,G,B.
+
+    Raises
+    ------
+    UsageError
+        If it is none of them.
+
+    Examples
+    --------
+    >>> colour("white"), colour("#808080"), colour("1,2,3")
+    ((255, 255, 255), (128, 128, 128), (1, 2, 3))
+    """
+    try:
+        levels = tuple(int(word) for word in text.split(",")) if "," in text else ImageColor.getrgb(text)[:3]
+    except ValueError:
+        levels = ()
+    if len(levels) != 3 or not all(0 <= level <= 255 for level in levels):
+        raise UsageError(f"{text!r} is not a colour; write white, #808080 or 128,128,128")
+    return levels[0], levels[1], levels[2]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -132,18 +156,22 @@ class ImagePolicy:
         }  # fmt: skip
         for name, allowed in choices.items():
             value = getattr(self, name)
-            if value not in get_args(allowed):
+            if not isinstance(value, str) or value not in get_args(allowed):
                 raise UsageError(f"{name} must be one of {', '.join(get_args(allowed))}, got {value!r}")
-        if not 0 <= self.mix_fraction <= 1:
-            raise UsageError(f"mix_fraction must be from 0 to 1, got {self.mix_fraction}")
-        if not self.smart_threshold > 0:
-            raise UsageError(f"smart_threshold must be above 0, got {self.smart_threshold}")
-        if not 1 <= self.quality <= 100:
-            raise UsageError(f"quality must be from 1 to 100, got {self.quality}")
-        if self.max_resolution is not None and not 1 <= self.max_resolution <= LARGEST_SIDE:
-            raise UsageError(f"max_resolution must be from 1 to {LARGEST_SIDE:,}, got {self.max_resolution}")
-        if len(self.background) != 3 or not all(0 <= level <= 255 for level in self.background):
-            raise UsageError(f"background must be three levels from 0 to 255, got {self.background}")
+        if not _is_number(self.mix_fraction) or not 0 <= self.mix_fraction <= 1:
+            raise UsageError(f"mix_fraction must be from 0 to 1, got {self.mix_fraction!r}")
+        if not _is_number(self.smart_threshold) or not self.smart_threshold > 0:
+            raise UsageError(f"smart_threshold must be above 0, got {self.smart_threshold!r}")
+        if not _is_whole(self.quality) or not 1 <= self.quality <= 100:
+            raise UsageError(f"quality must be a whole number from 1 to 100, got {self.quality!r}")
+        longest = self.max_resolution
+        if longest is not None and (not _is_whole(longest) or not 1 <= longest <= LARGEST_SIDE):
+            raise UsageError(f"max_resolution must be a whole number from 1 to {LARGEST_SIDE:,}, got {longest!r}")
+        if not _is_colour(self.background):
+            raise UsageError(f"background must be three levels from 0 to 255, got {self.background!r}")
+        for name in ("orient", "to_srgb"):
+            if not isinstance(getattr(self, name), bool):
+                raise UsageError(f"{name} must be True or False, got {getattr(self, name)!r}")
 
     def provenance(self) -> dict[str, object]:
         """Return the options as JSON-able values, for the file's record of its origin."""
@@ -157,9 +185,9 @@ class ImagePolicy:
 
         Parameters
         ----------
-        image : bytes, PIL.Image.Image, numpy.ndarray or EncodedImage
-            A whole image file's bytes, a Pillow image, uint8 pixels of shape (H, W, 3) or (H, W), or something that
-            is stored already and passes through.
+        image : bytes, PIL.Image.Image, FileImage, numpy.ndarray or EncodedImage
+            A whole image file's bytes, a Pillow image, one whose file is known, uint8 pixels of shape (H, W, 3) or
+            (H, W), or something that is stored already and passes through.
         index : int
             Index of the sample in its source; decides mode "mix".
         field : ImageField, optional
@@ -173,6 +201,9 @@ class ImagePolicy:
         """
         if isinstance(image, EncodedImage):
             return image, KEPT
+        if isinstance(image, FileImage):
+            # Not turned: an image that a program hands over has the pixels the program means.
+            return dataclasses.replace(self, orient=False).store(self._file_or_image(image, field), index, field)
         image = plain_array(image)
         try:
             if isinstance(field, MaskField):
@@ -187,6 +218,12 @@ class ImagePolicy:
             return self._store_pixels(self._shrink(_from_object(image, self)), index)
         except DecodeError as error:
             raise SampleFault(error.reason) from error
+
+    def _file_or_image(self, image: FileImage, field: ImageField | None) -> object:
+        """Return a file that can be kept, or the image that it was opened as, whose pixels are the same."""
+        is_rgb = (field is None or type(field) is ImageField) and self.channels == "rgb"
+        has_form = is_rgb or (image.is_of_its_form and not isinstance(field, MaskField))
+        return image.data if has_form and is_jpeg(image.data) else image.image
 
     def _store_as_it_is(self, image: object, index: int, field: ImageField) -> tuple[EncodedImage, str]:
         """Store an image that has its field's channels and depth, or is made gray."""
@@ -287,3 +324,17 @@ def _from_object(image: object, policy: ImagePolicy) -> Image.Image:
             return as_rgb(Image.fromarray(array), background=policy.background)
         raise unfit(image, "an image as uint8 of shape (height, width) or (height, width, 1, 3 or 4)")
     raise unfit(image, "an image as a file's bytes, a Pillow image or a uint8 array (height, width, channels)")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _is_colour(value: object) -> bool:
+    if not isinstance(value, tuple) or len(value) != 3:
+        return False
+    return all(_is_whole(level) and 0 <= level <= 255 for level in value)

@@ -26,6 +26,7 @@ from dataloading import (
 
 from .faults import plain_array, unfit
 from .forms import form_of, gray, labels, natural, open_whole, resized, resized_labels
+from .opened import FileImage
 from .pixels import is_jpeg, jpeg_orientation, open_pillow, other_orientation, read_jpeg, target_size, upright
 from .profiles import has_profile, in_srgb
 from .sources.base import SampleFault
@@ -85,6 +86,8 @@ def pixels_of(image: object, policy: ImagePolicy) -> Array:
     SampleFault
         If the image cannot be read or has no such form.
     """
+    if isinstance(image, FileImage):
+        image = image.image
     if isinstance(image, (bytes, bytearray, memoryview)):
         data = bytes(image)
         return _from_jpeg(data, policy) if is_jpeg(data) else _from_file(data, policy)

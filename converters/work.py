@@ -17,6 +17,7 @@ from dataloading import EncodedImage, Field, ImageField, MaskField, UsageError
 
 from .faults import raised
 from .identity import stamps
+from .opened import FileImage
 from .policy import ImagePolicy
 from .sources.base import SampleFault, Source
 
@@ -165,7 +166,8 @@ class Work:
         for name, field in self._fields.items():
             value = values[name]
             if isinstance(field, ImageField):
-                source_bytes += len(value) if isinstance(value, bytes) else 0
+                data = value.data if isinstance(value, FileImage) else value
+                source_bytes += len(data) if isinstance(data, bytes) else 0
                 if isinstance(value, EncodedImage):
                     _check(name, field, value)
                 try:

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from dataloading.cli import note
+
 from ..cli import conversion_options, run_conversion
 from .shared import SourcePath, WordsCommand, argument_out
 
@@ -31,8 +33,8 @@ def torchvision(
 ) -> None:
     """Convert torchvision.datasets.NAME, such as CIFAR10, into the file OUT or a set of shards.
 
-    The dataset must lie in --root already, as torchvision expects it; nothing is downloaded. Images that are not
-    JPEG files, such as CIFAR's, are encoded at --quality, or kept exactly with --mode raw.
+    The dataset must lie in --root already, as torchvision expects it; nothing is downloaded. JPEG files keep their
+    pixels; images that are not files, such as CIFAR's, are encoded at --quality, or kept exactly with --mode raw.
     """
     from ..sources.torchvision import TorchvisionDataset
 
@@ -46,4 +48,6 @@ def torchvision(
         except ValueError:
             given[key] = value
     source = TorchvisionDataset(name, root, split=split, options=given)
+    if not source.has_files and options["mode"] == "jpg" and not options["quiet"]:
+        note(f"{name} has pixels, not files: encoded at quality {options['quality']}; --mode raw keeps them")
     run_conversion(source, out, extra={"num_classes": len(source.class_names or ())}, **options)

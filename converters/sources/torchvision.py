@@ -1,8 +1,9 @@
 """Any dataset of ``torchvision.datasets`` that is on this machine already; nothing is downloaded.
 
 The dataset is made anew in every worker and asked by index there. What a target becomes is seen from the first sample:
-a whole number is the label, other numbers, arrays and texts keep their kind. Datasets of image files that let their
-loader be chosen hand over the files' bytes, so that JPEGs need not be encoded again.
+a whole number is the label, an image a mask, other numbers, arrays and texts keep their kind. Datasets of image files
+hand over the files' bytes, so that JPEGs need not be encoded again: those that let their loader be chosen at once, of
+the others it is found out which file the pixels they return come from (``opened.py``).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from dataloading import (
     ConvertError,
@@ -21,13 +23,15 @@ from dataloading import (
     FloatField,
     ImageField,
     IntField,
+    MaskField,
     NDArrayField,
     TextField,
     UsageError,
     counted,
 )
 
-from ..dataset import class_names_of
+from ..dataset_facts import class_names_of
+from ..opened import file_of, watched
 from .base import SampleFault
 from .opening import read_file
 
@@ -59,6 +63,11 @@ class TorchvisionDataset:
         If the dataset is not there.
     UsageError
         If its samples are not images with a target.
+
+    Attributes
+    ----------
+    has_files : bool
+        Whether the first image is a file whose bytes can be stored, and not pixels.
     """
 
     def __init__(
@@ -75,8 +84,9 @@ class TorchvisionDataset:
             arguments |= _part(name, known, split)
         if "download" in known:
             arguments["download"] = False
-        if "loader" in known:
+        if any("loader" in inspect.signature(each.__init__).parameters for each in kind.__mro__[: 2 if is_open else 1]):
             arguments.setdefault("loader", read_file)
+        self.has_files = False
         self._name = name
         self._root = root
         self._load = _Load(name, root, arguments)
@@ -89,9 +99,9 @@ class TorchvisionDataset:
                 f"torchvision's {name} cannot be opened in {root}: {reason or type(error).__name__}. Nothing is "
                 "downloaded here: put the dataset there first, as its documentation says"
             ) from error
-        self.class_names = class_names_of(self._dataset)
         self._split = split
         self.fields: Mapping[str, Field] = self._find_fields() if self._length else {"image": ImageField()}
+        self.class_names = class_names_of(self._dataset) if "label" in self.fields else None
 
     @property
     def provenance(self) -> Mapping[str, object]:
@@ -122,7 +132,8 @@ class TorchvisionDataset:
         return f"{self._name}[{index}]"
 
     def _find_fields(self) -> dict[str, Field]:
-        sample = self._dataset[0]
+        with watched() as opened:
+            sample = self._dataset[0]
         if not isinstance(sample, (tuple, list)) or len(sample) != 2:
             got = counted(len(sample), "value") if isinstance(sample, (tuple, list)) else type(sample).__name__
             raise UsageError(
@@ -137,6 +148,7 @@ class TorchvisionDataset:
                 "another by --option (such as target_types=category), or use converters.write"
             )
         self._load.target = name
+        self.has_files = isinstance(sample[0], bytes) or file_of(sample[0], opened) is not None
         return {"image": ImageField(), name: field}
 
 
@@ -218,11 +230,17 @@ class _Load:
         return self._dataset
 
     def __call__(self, index: int) -> dict[str, object]:
-        sample = self.dataset()[index]
+        dataset = self.dataset()
+        with watched() as opened:
+            sample = dataset[index]
         if len(sample) != 2:
             raise SampleFault(f"expected an image and a target, got {counted(len(sample), 'value')}")
-        target = _as_numpy(sample[1])
-        return {"image": sample[0], self.target: target}
+        image, target = sample[0], _as_numpy(sample[1])
+        found = file_of(image, opened)
+        if found is not None:
+            # As the file of an image folder; with a mask, whose file says nothing of turning, as the dataset gives it.
+            image = found if self.target == "mask" else found.data
+        return {"image": image, self.target: target}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_dataset": None}
@@ -266,6 +284,8 @@ def _as_numpy(target: Any) -> Any:
 def _field_of(target: Any) -> tuple[str, Field | None]:
     if isinstance(target, int):
         return "label", IntField()
+    if isinstance(target, Image.Image):
+        return "mask", MaskField("uint16" if target.mode.startswith("I") else "uint8")
     if isinstance(target, float):
         return "target", FloatField()
     if isinstance(target, str):

@@ -13,10 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import converters
+from converters.commands.imagefolder import imagefolder
 from converters.dataset import by_name
 from converters.faults import raised
+from converters.settings import settings
 from converters.sources.base import SampleFault
 from dataloading import (
     BytesField,
@@ -522,3 +525,50 @@ def test_pixels_and_labels_of_a_foreign_byte_order_are_converted_by_value(tmp_pa
     with Reader(tmp_path / "o.beton") as reader:
         for name in fields:
             assert decode_image(reader.value(name, 0)).reshape(3, 4).tolist() == depth.tolist()  # type: ignore[arg-type]
+
+
+def test_every_option_of_the_command_is_an_argument_of_write(tmp_path: Path) -> None:
+    given = dict(imagefolder.make_context("imagefolder", [str(tmp_path), "o.beton"]).params)
+    own = {"src", "out", "extensions", "allow_empty", "classes", "class_order", "dry_run", "as_json"}
+    given["num_workers"] = 0
+    options, policy = settings({name: value for name, value in given.items() if name not in own})
+    assert (options.page_size, options.on_error, policy) == (None, "raise", converters.ImagePolicy())
+
+
+def test_options_for_images_do_what_they_do_on_the_command_line(tmp_path: Path) -> None:
+    jpeg = encoded(photo(80, 60), "JPEG", quality=95)
+    write([(jpeg, 0)], tmp_path / "o.beton", max_resolution=40, quality=60, class_names=[])
+    with Reader(tmp_path / "o.beton") as reader:
+        smaller = reader.value("image", 0)
+        assert (smaller.width, smaller.height) == (40, 30)  # type: ignore[attr-defined]
+        assert reader.extension is not None
+        assert reader.extension.provenance["images"]["quality"] == 60
+    assert write([(jpeg, 0)], tmp_path / "p.beton", keep="bytes", class_names=[]).kinds == {"kept": 1}
+    assert write([(jpeg, 0)], tmp_path / "q.beton", mode="raw", class_names=[]).kinds == {"raw": 1}
+    transparent = Image.new("RGBA", (8, 8), (0, 0, 0, 0))
+    write([(transparent, 0)], tmp_path / "r.beton", mode="raw", background="1,2,3", page_size="2MiB", class_names=[])
+    with Reader(tmp_path / "r.beton") as reader:
+        assert bytes(reader.value("image", 0).data[:3]) == b"\1\2\3"  # type: ignore[attr-defined]
+        assert reader.page_size == 2 << 20
+    assert len(write([(jpeg, 0)] * 3, tmp_path / "s.beton", shard_size="2MiB", class_names=[]).shards) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"quality": "90"}, "quality must be a whole number from 1 to 100, got '90'"),
+        ({"quality": True}, "quality must be a whole number"),
+        ({"max_resolution": 99.5}, r"max_resolution must be a whole number .*got 99\.5"),
+        ({"keep": ["bytes"]}, "keep must be one of"),
+        ({"orientation": "none"}, "orientation must be apply or ignore, got 'none'"),
+        ({"to_srgb": 1}, "to_srgb must be True or False, got 1"),
+        ({"background": "pinkish"}, "'pinkish' is not a colour"),
+        ({"background": [1, 2, 3]}, r"background must be three levels from 0 to 255, got \[1, 2, 3\]"),
+        ({"page_size": "8 apples"}, "page_size: '8 apples' is not a size"),
+        ({"max_resoluton": 8}, "write has no option 'max_resoluton'. Did you mean 'max_resolution'"),
+        ({"images": converters.ImagePolicy(), "quality": 80}, "images= and quality= both say how images are stored"),
+    ],
+)
+def test_wrong_options_for_images_are_refused_too(tmp_path: Path, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        write([(1,)], tmp_path / "o.beton", {"label": IntField()}, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import signal
@@ -11,11 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from converters import ImagePolicy, Options, convert
 from converters.sources.torchvision import TorchvisionDataset
-from dataloading import ConvertError, ImageField, IntField, NDArrayField, UsageError
+from dataloading import ConvertError, ImageField, IntField, MaskField, NDArrayField, Reader, UsageError, decode_image
 
+from ..making import encoded
 from ..test_resume import die_at_write, in_a_child, save_in_turn
 from .making import jpeg, samples
 
@@ -215,3 +218,128 @@ def test_a_file_that_changed_since_the_conversion_was_interrupted_is_refused(tmp
         write(resume=True)
     os.utime(batch, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert write(resume=True).num_resumed > 0
+
+
+def put(root: Path, files: dict[str, bytes | str]) -> None:
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def mat(**values: Any) -> bytes:
+    from scipy.io import savemat
+
+    buffer = io.BytesIO()
+    savemat(buffer, values)
+    return buffer.getvalue()
+
+
+A, B = jpeg(1), jpeg(2)
+# Name, split, the files of two samples as the dataset expects them, labels, class names.
+LAYOUTS: list[tuple[str, str | None, Any, list[int], list[str] | None]] = [
+    ("ImageFolder", None, lambda: {"cat/a.jpg": A, "dog/b.jpg": B}, [0, 1], ["cat", "dog"]),
+    ("Imagenette", "train", lambda: {"imagenette2/train/n01440764/a.JPEG": A, "imagenette2/train/n02102040/b.JPEG": B},
+     [0, 1], ["tench, Tinca tinca", "English springer, English springer spaniel"]),
+    ("Caltech101", None, lambda: {
+        "caltech101/101_ObjectCategories/ant/image_0001.jpg": A,
+        "caltech101/101_ObjectCategories/bass/image_0001.jpg": B,
+        "caltech101/101_ObjectCategories/BACKGROUND_Google/tmp": b"", "caltech101/Annotations/ant/x.mat": b""},
+     [0, 1], ["ant", "bass"]),
+    ("Caltech256", None, lambda: {
+        "caltech256/256_ObjectCategories/001.ak47/001_0001.jpg": A,
+        "caltech256/256_ObjectCategories/002.flag/002_0001.jpg": B}, [0, 1], ["001.ak47", "002.flag"]),
+    ("Country211", "train", lambda: {"country211/train/AD/a.jpg": A, "country211/train/AE/b.jpg": B},
+     [0, 1], ["AD", "AE"]),
+    ("DTD", "train", lambda: {
+        "dtd/dtd/images/banded/a.jpg": A, "dtd/dtd/images/woven/b.jpg": B,
+        "dtd/dtd/labels/train1.txt": "banded/a.jpg\nwoven/b.jpg\n"}, [0, 1], ["banded", "woven"]),
+    ("EuroSAT", None, lambda: {"eurosat/2750/Forest/a.jpg": A, "eurosat/2750/River/b.jpg": B},
+     [0, 1], ["Forest", "River"]),
+    ("FGVCAircraft", "train", lambda: {
+        "fgvc-aircraft-2013b/data/variants.txt": "707-320\nA300B4\n",
+        "fgvc-aircraft-2013b/data/images_variant_train.txt": "1 A300B4\n2 707-320\n",
+        "fgvc-aircraft-2013b/data/images/1.jpg": A, "fgvc-aircraft-2013b/data/images/2.jpg": B},
+     [1, 0], ["707-320", "A300B4"]),
+    ("Food101", "test", lambda: {
+        "food-101/images/pie/a.jpg": A, "food-101/images/soup/b.jpg": B,
+        "food-101/meta/test.json": '{"pie": ["pie/a"], "soup": ["soup/b"]}'}, [0, 1], ["pie", "soup"]),
+    ("GTSRB", "test", lambda: {
+        "gtsrb/GTSRB/Final_Test/Images/a.ppm": A, "gtsrb/GTSRB/Final_Test/Images/b.ppm": B,
+        "gtsrb/GT-final_test.csv": "Filename;ClassId\na.ppm;16\nb.ppm;1\n"}, [16, 1], None),
+    ("OxfordIIITPet", "trainval", lambda: {
+        "oxford-iiit-pet/images/pug_1.jpg": A, "oxford-iiit-pet/images/Bombay_2.jpg": B,
+        "oxford-iiit-pet/annotations/trainval.txt": "pug_1 2 2 1\nBombay_2 1 1 1\n"}, [1, 0], ["Bombay", "Pug"]),
+    ("RenderedSST2", "val", lambda: {
+        "rendered-sst2/valid/negative/a.png": A, "rendered-sst2/valid/positive/b.png": B},
+     [0, 1], ["negative", "positive"]),
+    ("StanfordCars", "train", lambda: {
+        "stanford_cars/cars_train/1.jpg": A, "stanford_cars/cars_train/2.jpg": B,
+        "stanford_cars/devkit/cars_meta.mat": mat(class_names=np.array(["Audi", "Fiat"], object)),
+        "stanford_cars/devkit/cars_train_annos.mat": mat(annotations=np.array(
+            [("1.jpg", 2), ("2.jpg", 1)], [("fname", object), ("class", object)]))}, [1, 0], ["Audi", "Fiat"]),
+    ("INaturalist", None, lambda: {
+        "2021_train/00000_Animalia_a_b_c_d_e_f/1.jpg": A, "2021_train/00001_Plantae_a_b_c_d_e_f/2.jpg": B},
+     [0, 1], ["00000_Animalia_a_b_c_d_e_f", "00001_Plantae_a_b_c_d_e_f"]),
+    ("LFWPeople", "train", lambda: {
+        "lfw-py/lfw_funneled/Ann/Ann_0001.jpg": A, "lfw-py/lfw_funneled/Bob/Bob_0001.jpg": B,
+        "lfw-py/lfw-names.txt": "Ann 1\nBob 1\n", "lfw-py/peopleDevTrain.txt": "2\nAnn\t1\nBob\t1\n"},
+     [0, 1], ["Ann", "Bob"]),
+    ("CelebA", "all", lambda: {
+        "celeba/img_align_celeba/1.jpg": A, "celeba/img_align_celeba/2.jpg": B,
+        "celeba/list_eval_partition.txt": "1.jpg 0\n2.jpg 0\n", "celeba/identity_CelebA.txt": "1.jpg 9\n2.jpg 3\n",
+        **{f"celeba/{name}": "2\na b\n1.jpg 1 1\n2.jpg 1 1\n" for name in
+           ("list_bbox_celeba.txt", "list_landmarks_align_celeba.txt", "list_attr_celeba.txt")}}, [9, 3], None),
+    ("CLEVRClassification", "train", lambda: {
+        "clevr/CLEVR_v1.0/images/train/a.png": A, "clevr/CLEVR_v1.0/images/train/b.png": B,
+        "clevr/CLEVR_v1.0/scenes/CLEVR_train_scenes.json":
+            '{"scenes": [{"image_filename": "a.png", "objects": [1]}, {"image_filename": "b.png", "objects": []}]}'},
+     [1, 0], None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "split", "files", "labels", "names"), LAYOUTS, ids=[each[0] for each in LAYOUTS])
+def test_every_dataset_of_files_keeps_their_pixels_and_its_class_names(
+    name: str, split: str | None, files: Any, labels: list[int], names: list[str] | None, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    from torchvision.datasets import celeba, lfw
+
+    for module in (celeba, lfw):
+        monkeypatch.setattr(module, "check_integrity", lambda *_: True)
+    put(tmp_path / "in", files())
+    options = {"target_type": "identity"} if name == "CelebA" else {}
+    source = TorchvisionDataset(name, str(tmp_path / "in"), split=split, options=options)
+    report = convert(source, tmp_path / "o.beton", policy=ImagePolicy(), options=Options())
+    assert report.kinds == {"transcoded": 2}
+    with Reader(tmp_path / "o.beton") as reader:
+        assert reader.class_names == (None if names is None else tuple(names))
+        assert [reader.value("label", index) for index in range(2)] == labels
+        for index, file in enumerate((A, B)):
+            pixels = decode_image(reader.value("image", index))  # type: ignore[arg-type]
+            np.testing.assert_array_equal(pixels, np.asarray(Image.open(io.BytesIO(file))))
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_imagenet_names_its_classes_by_all_their_words_and_equal_ones_by_their_ids(tmp_path: Path, split: str) -> None:
+    import torch
+
+    ids = ["n01440764", "n02012849", "n03126707"]
+    words = dict(zip(ids, [("tench", "Tinca tinca"), ("crane",), ("crane",)], strict=True))
+    put(tmp_path, {f"{split}/{wnid}/{wnid}.JPEG": jpeg(number) for number, wnid in enumerate(ids)})
+    torch.save((words, ids), tmp_path / "meta.bin")
+    source = TorchvisionDataset("ImageNet", str(tmp_path), split=split)
+    assert source.class_names == ["tench, Tinca tinca", "crane (n02012849)", "crane (n03126707)"]
+    assert samples(source) == [{"image": jpeg(number), "label": number} for number in range(3)]
+
+
+def test_masks_of_files_come_with_their_images(tmp_path: Path) -> None:
+    mask = Image.fromarray(np.arange(12, dtype=np.uint8).reshape(3, 4)).convert("P")
+    root = tmp_path / "VOCdevkit/VOC2012"
+    put(root, {"ImageSets/Segmentation/train.txt": "a\n", "JPEGImages/a.jpg": jpeg(1, 4, 3),
+               "SegmentationClass/a.png": encoded(mask, "PNG")})  # fmt: skip
+    source = TorchvisionDataset("VOCSegmentation", str(tmp_path), split="train")
+    assert source.fields == {"image": ImageField(), "mask": MaskField()}
+    report = convert(source, tmp_path / "o.beton", policy=ImagePolicy(mode="jpg"), options=Options())
+    assert report.kinds["transcoded"] == 1
+    with Reader(tmp_path / "o.beton") as reader:
+        assert decode_image(reader.value("mask", 0)).reshape(3, 4).tolist() == np.asarray(mask).tolist()  # type: ignore[arg-type]
