@@ -16,7 +16,9 @@ import dataclasses
 import difflib
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+import unicodedata
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,11 +37,16 @@ from dataloading import (
     TextField,
     UsageError,
     VarArrayField,
+    check_name,
 )
 
 from .sources.base import SampleFault
 
-__all__ = ["KINDS", "FieldSpec", "Kind", "fields_of", "parse_field", "parse_fields"]
+__all__ = [
+    "KINDS", "FieldSpec", "Kind", "fields_of", "name_fault", "parse_field", "parse_fields", "plain_spec", "short_name",
+]  # fmt: skip
+
+_NAME_CHARACTERS = 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -145,8 +152,8 @@ def parse_field(text: str) -> FieldSpec:
     name, equals, right = text.partition("=")
     kind_text, at, column = right.partition("@")
     kind, *words = kind_text.split(":")
-    name, kind = name.strip(), kind.strip()
-    if not equals or not name or not kind or (at and not column):
+    name, kind, column = name.strip(), kind.strip(), column if at else name.strip()
+    if not equals or not name or not kind or not column:
         examples = ", ".join(each.example for each in KINDS.values())
         raise UsageError(f"{text!r} declares no field; write NAME=KIND or NAME=KIND@COLUMN, such as {examples}")
     if kind not in KINDS:
@@ -157,7 +164,41 @@ def parse_field(text: str) -> FieldSpec:
         field = KINDS[kind].make(words)
     except UsageError as error:
         raise UsageError(f"{text!r}: {error}; write it as {KINDS[kind].example}") from error
-    return FieldSpec(name=name, kind=kind, field=field, column=column if at else name)
+    if fault := name_fault(name):
+        typed = shlex.quote(f"{short_name(name)}={kind_text}@{column}")
+        raise UsageError(f"{fault}; --field {typed} calls the field otherwise")
+    return FieldSpec(name=name, kind=kind, field=field, column=column)
+
+
+def plain_spec(name: str, kind: str) -> FieldSpec:
+    """Return the field of a kind without further words whose column has its name."""
+    return FieldSpec(name=name, kind=kind, field=KINDS[kind].make(()), column=name)
+
+
+def name_fault(name: str) -> str:
+    """Return why the format cannot hold a field of that name, or nothing if it can."""
+    try:
+        check_name(name)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+def short_name(name: str, taken: Collection[str] = ()) -> str:
+    """Return a name near ``name`` that the format can hold and that is not taken.
+
+    Examples
+    --------
+    >>> short_name("photographer_name"), short_name("größe"), short_name("photographer_name", {"photographer_nam"})
+    ('photographer_nam', 'groe', 'photographer_na2')
+    """
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    plain = "".join(sign if sign.isalnum() else "_" for sign in plain).strip("_")[:_NAME_CHARACTERS] or "field"
+    found, number = plain, 1
+    while found in taken:
+        number += 1
+        found = f"{plain[: _NAME_CHARACTERS - len(str(number))]}{number}"
+    return found
 
 
 def parse_fields(texts: Sequence[str]) -> dict[str, FieldSpec]:

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         sync_folder,
         verify_file,
     )
+    from .format.layout import check_name
     from .loader import Loader
     from .machine import num_cores
     from .mixture import Mixture
@@ -118,6 +119,7 @@ _HOME = {
     "Writer": "format",
     "is_manifest": "format",
     "check_all_named": "files",
+    "check_name": "format.layout",
     "counted": "words",
     "decode_image": "stored",
     "describe": "words",
@@ -183,6 +185,7 @@ __all__ = [
     "__version__",
     "check_all_named",
     "check_jpeg",
+    "check_name",
     "compare_windows",
     "counted",
     "decode_image",

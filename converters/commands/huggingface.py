@@ -44,6 +44,8 @@ def huggingface(
     source = HuggingFace(
         src, split=split, columns=columns, specs=fields, random_access=bool(options.get("shuffle"))
     )  # fmt: skip
+    for hint in source.hints:
+        note(f"warning: {hint}")
     if source.passed_over:
         note(f"columns not taken: {', '.join(source.passed_over)}; --field NAME=KIND takes them")
     extra = {"num_classes": len(source.class_names or ()), "columns_not_taken": source.passed_over}

@@ -1,29 +1,40 @@
 """Hugging Face datasets on disk or in a store: parquet files, Arrow files, and folders by ``save_to_disk``.
 
 Types come from the features that the ``datasets`` library leaves in the files: images, class labels with their names;
-without them from the columns' own types. Encoded images are taken as they are and decoded in the workers alone. Files
+without them from the columns' own types, and bytes whose first value is an image's are images. Names in a column of
+labels become classes. Encoded images are taken as they are and decoded in the workers alone. Files
 are read with pyarrow, so that no copy is made in the library's cache.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from dataloading import ConvertError, Field, UsageError
 
-from ..field_grammar import FieldSpec, fields_of, parse_field
+from ..field_grammar import FieldSpec, fields_of, name_fault, plain_spec, short_name
 from .base import SampleFault, printable
+from .imagefolder import IMAGE_EXTENSIONS
 from .listing import expand, list_folder
+from .manifest import LABEL_COLUMNS, Labels, table_labels, usual_column
 from .opening import child, exists, folder_of, is_folder, name_of, normalised, open_stream
 from .tables import ARROW_ENDINGS, Rows, Tables, import_pyarrow
-from .values import gathered, typed_value
+from .values import class_label, gathered, typed_value
 
 __all__ = ["HuggingFace"]
 
 _ENDINGS = (".parquet", *ARROW_ENDINGS)
+_INDEX = re.compile(r"__index_level_\d+__")  # which pandas adds
+_HEAD_BYTES = 16
+_MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"II*\0", b"MM\0*", b"P5\n", b"P6\n", b"BM", b"\0\0\0\x0cjP  ")
+_BATCHES_TRIED = 16
+_FEW_CLASSES = 1000
 
 
 class HuggingFace:
@@ -53,6 +64,8 @@ class HuggingFace:
     ----------
     passed_over : list of str
         Columns that are not taken, with their types.
+    hints : list of str
+        What to type where a column was taken for something else than it may be.
     """
 
     def __init__(
@@ -81,8 +94,10 @@ class HuggingFace:
                 )
         features = _features(self._table.schema)
         self.passed_over: list[str] = []
+        self.hints: list[str] = []
         self._specs = self._choose(columns, dict(specs or {}), features)
-        self.class_names = self._class_names(features)
+        self._label: str | None = None
+        self.class_names = self._class_names(features) or self._classes_of_words(specs or {})
         if random_access:
             self._table.make_random(self._columns)
 
@@ -99,7 +114,10 @@ class HuggingFace:
     @property
     def load(self) -> Callable[[Any], Mapping[str, Any]]:
         """See `converters.sources.base.Source`."""
-        return _Load(self._table.rows(self._columns), tuple(self._specs.values()), self._root)
+        files = [spec.column for spec in self._specs.values() if spec.is_file]
+        labels = None if self._label is None else {name: label for label, name in enumerate(self.class_names or ())}
+        rows = self._table.rows(self._columns, files=files)
+        return _Load(rows, tuple(self._specs.values()), self._root, self._label, labels or None)
 
     def __len__(self) -> int:
         return len(self._table)
@@ -119,23 +137,35 @@ class HuggingFace:
     def _choose(
         self, columns: Sequence[str] | None, given: dict[str, FieldSpec], features: Mapping[str, Any]
     ) -> dict[str, FieldSpec]:
-        by_column = {spec.column: spec for spec in given.values()}
+        by_column = {spec.column for spec in given.values()}
         specs: dict[str, FieldSpec] = {}
         for column in self._table.schema:
-            kind = _kind(column.type, features.get(column.name, {}))
-            if column.name in by_column:
-                continue  # added below, under the name it was given
-            if columns is not None and column.name not in columns:
-                continue
-            if kind is None:
-                self.passed_over.append(f"{column.name} ({column.type})")
+            name = column.name
+            if name in by_column or (columns is not None and name not in columns):
+                continue  # the former are added below, under the names they were given
+            kind = _kind(column.type, features.get(name, {}))
+            if kind in {None, "bytes"} and _is_image(self._first(name)):
+                kind = "image"
+            if columns is None and _INDEX.fullmatch(name):
+                self.passed_over.append(f"{name} (the index of pandas)")
+            elif kind is None:
+                self.passed_over.append(f"{name} ({column.type})")
                 if columns is not None:
                     raise UsageError(
-                        f"column '{column.name}' is {column.type}, which no kind of field is plain for; declare it "
-                        f"with --field {column.name}=json, array:DTYPE:SHAPE, bytes or image"
+                        f"column '{name}' is {column.type}, which no kind of field is plain for; declare it "
+                        f"with --field {name}=json, array:DTYPE:SHAPE, bytes or image"
                     )
+            elif fault := name_fault(name):
+                words = shlex.quote(f"{short_name(name, self._table.schema.names)}={kind}@{name}")
+                if columns is not None or kind == "image" or _is_label(name, features):
+                    others = ",".join(other for other in self._table.schema.names if not name_fault(other))
+                    raise UsageError(
+                        f"{fault}; --field {words} takes the column under another name, --columns "
+                        f"{shlex.quote(others)} leaves it out"
+                    )
+                self.passed_over.append(f"{name} ({fault}; --field {words} takes it)")
             else:
-                specs[column.name] = parse_field(f"{column.name}={kind}")
+                specs[name] = plain_spec(name, kind)
         clash = next((name for name in given if name in specs), None)
         if clash is not None:
             raise UsageError(f"--field {clash}: a column of that name is taken as well; --columns leaves it out")
@@ -144,12 +174,48 @@ class HuggingFace:
             raise UsageError(
                 f"no column can be taken by its type: {', '.join(self.passed_over)}; declare some by --field"
             )
+        if not any(spec.is_file for spec in specs.values()):
+            self.hints += [hint for name in specs if name not in given and (hint := self._hint(name, specs[name].kind))]
         return specs
+
+    def _hint(self, column: str, kind: str) -> str:
+        """Return how to make images of a column, where there are none and it may be meant."""
+        first = self._first(column) if kind == "text" else ""
+        if kind == "bytes" or (isinstance(first, str) and first.lower().endswith(IMAGE_EXTENSIONS)):
+            typed = shlex.quote(f"image=image@{column}")
+            return f"no images: '{column}' is taken as {kind}; --field {typed} makes images of it"
+        return ""
+
+    def _first(self, column: str) -> object:
+        """Return a column's first value that is one."""
+        for values in itertools.islice(self._table.values(column), _BATCHES_TRIED):
+            for value in values:
+                if value.is_valid:
+                    return value.as_py()
+        return None
+
+    def _classes_of_words(self, given: Mapping[str, FieldSpec]) -> list[str] | None:
+        """Return the sorted names in a column of labels that are texts, whose field then becomes their number."""
+        column = usual_column(LABEL_COLUMNS, list(self._specs))
+        if column is None or column in given or self._specs[column].kind != "text":
+            return None
+        labels = Labels()
+        for label in table_labels(self._table, column):
+            labels.add(label)
+        if labels.num_names > max(_FEW_CLASSES, len(self._table) // 2):
+            self.hints.append(
+                f"{column}: text, since nearly every row has another one ({labels.num_names:,}); --field "
+                f"{column}=text says so"
+            )
+            return None
+        self._specs[column] = plain_spec(column, "int")
+        self._label = column
+        return labels.names()
 
     def _class_names(self, features: Mapping[str, Any]) -> list[str] | None:
         labels = [
             spec for spec in self._specs.values()
-            if spec.kind == "int" and features.get(spec.column, {}).get("_type") == "ClassLabel"
+            if spec.kind == "int" and _is_label(spec.column, features)
         ]  # fmt: skip
         chosen = next((spec for spec in labels if spec.name == "label"), labels[0] if len(labels) == 1 else None)
         names = features[chosen.column].get("names") if chosen is not None else None
@@ -167,22 +233,41 @@ def _features(schema: Any) -> Mapping[str, Any]:
 
 def _kind(kind: Any, feature: Mapping[str, Any]) -> str | None:
     """Return the grammar's word for a column, or None where none is plain."""
-    types = import_pyarrow().types
+    pa = import_pyarrow()
+    types = pa.types
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    while types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        kind = kind.value_type
     if feature.get("_type") == "Image":
         return "image"
     if types.is_struct(kind) and {kind.field(place).name for place in range(kind.num_fields)} == {"bytes", "path"}:
         return "image" if feature.get("_type") is None else None
-    if types.is_dictionary(kind):
-        kind = kind.value_type
-    if types.is_integer(kind) or types.is_boolean(kind):
-        return "int"
-    if types.is_floating(kind):
-        return "float"
-    if types.is_string(kind) or types.is_large_string(kind):
-        return "text"
-    if types.is_binary(kind) or types.is_large_binary(kind):
-        return "bytes"
-    return None
+    plain = {
+        "int": (types.is_integer, types.is_boolean),
+        "float": (types.is_floating,),
+        "text": (types.is_string, types.is_large_string, types.is_string_view),
+        "bytes": (types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_binary_view),
+    }
+    return next((name for name, tests in plain.items() if any(test(kind) for test in tests)), None)
+
+
+def _is_image(value: object) -> bool:
+    """Tell whether a value is an image file's bytes, by itself, as numbers or in Hugging Face's pair."""
+    if isinstance(value, Mapping):
+        value = value.get("bytes")
+    if isinstance(value, list) and len(value) > _HEAD_BYTES:
+        try:
+            value = bytes(value[:_HEAD_BYTES])
+        except (ValueError, TypeError):
+            return False
+    if not isinstance(value, bytes):
+        return False
+    return value.startswith(_MAGIC) or (value[:4] == b"RIFF" and value[8:12] == b"WEBP")
+
+
+def _is_label(name: str, features: Mapping[str, Any]) -> bool:
+    return bool(features.get(name, {}).get("_type") == "ClassLabel")
 
 
 def _files(patterns: Sequence[str], split: str | None) -> list[str]:
@@ -238,16 +323,22 @@ def _json(path: str) -> dict[str, Any]:
 class _Load:
     """Reads a row and the files it names; what travels to the workers."""
 
-    def __init__(self, rows: Rows, specs: tuple[FieldSpec, ...], root: str) -> None:
+    def __init__(
+        self, rows: Rows, specs: tuple[FieldSpec, ...], root: str, label: str | None, labels: Mapping[str, int] | None
+    ) -> None:
         self._rows = rows
         self._specs = specs
         self._root = root
+        self._label = label
+        self._labels = labels
 
     def __call__(self, task: tuple[int, int, str]) -> dict[str, object]:
         row = self._rows.row(*task[:2])
 
         def read(spec: FieldSpec) -> object:
             try:
+                if spec.name == self._label:
+                    return class_label(row[spec.column], self._labels, f"column '{spec.column}'")
                 return typed_value(spec, row[spec.column], self._root)
             except SampleFault as error:
                 text = str(error)

@@ -285,6 +285,8 @@ class Labels:
     def add(self, label: Any) -> None:
         """Take one more; nothing (None, an empty text) is none: the sample is refused by its name."""
         if isinstance(label, str):
+            if label in self._names:
+                return
             label = label.strip()
         if label is None or label == "" or self._problem:
             return
@@ -308,6 +310,11 @@ class Labels:
             self._word = label
         if isinstance(label, str) and len(self._names) <= _MOST_CLASSES:
             self._names.add(label)
+
+    @property
+    def num_names(self) -> int:
+        """How many different texts there are."""
+        return len(self._names)
 
     def names(self) -> list[str] | None:
         """Return the sorted names; None if all are whole numbers. Errors as `label_names`."""

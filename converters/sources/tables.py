@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from dataloading import ConvertError, UsageError
@@ -126,17 +126,18 @@ class Tables:
         self.paths = [spool.path]
         self._ends = self._ends[-1:]
 
-    def rows(self, columns: Sequence[str]) -> Rows:
-        """Return what reads rows of these columns in a worker."""
-        return Rows(tuple(self.paths), tuple(dict.fromkeys(columns)))
+    def rows(self, columns: Sequence[str], *, files: Collection[str] = ()) -> Rows:
+        """Return what reads rows of these columns in a worker; lists of uint8 in ``files`` come as bytes."""
+        return Rows(tuple(self.paths), tuple(dict.fromkeys(columns)), frozenset(files))
 
 
 class Rows:
     """Reads single rows; travels between processes without its open files."""
 
-    def __init__(self, paths: tuple[str, ...], columns: tuple[str, ...]) -> None:
+    def __init__(self, paths: tuple[str, ...], columns: tuple[str, ...], files: frozenset[str]) -> None:
         self._paths = paths
         self._columns = columns
+        self._files = files
         self._open: dict[int, Any] = {}
 
     def row(self, file: int, row: int) -> dict[str, Any]:
@@ -154,7 +155,8 @@ class Rows:
                     self._open.pop(next(iter(self._open))).close()
                 table = self._open[file] = _open(self._paths[file])
             batch, place = table.find(row, self._columns)
-            return {name: batch.column(name)[place].as_py() for name in self._columns}
+            values = {name: batch.column(name)[place] for name in self._columns}
+            return {name: _bytes(value) if name in self._files else value.as_py() for name, value in values.items()}
         except (OSError, ConvertError) as error:
             raise SampleFault(f"{printable(self._paths[file])}, row {row} cannot be read: {error}") from error
         except import_pyarrow().ArrowException as error:
@@ -279,6 +281,16 @@ def _open(path: str) -> Any:
         if file is not None:
             file.close()
         raise SampleFault(f"{printable(path)} cannot be read as a parquet or Arrow file: {error}") from error
+
+
+def _bytes(value: Any) -> Any:
+    """Return a value as a Python object; a list of uint8 as bytes and not number by number."""
+    types = import_pyarrow().types
+    if not (types.is_list(value.type) or types.is_large_list(value.type) or types.is_fixed_size_list(value.type)):
+        return value.as_py()
+    if value.values is None or value.values.null_count or not types.is_uint8(value.type.value_type):
+        return value.as_py()
+    return value.values.to_numpy().tobytes()
 
 
 def _without_dictionary(pa: Any, field: Any) -> Any:

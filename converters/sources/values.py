@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -81,6 +82,9 @@ def typed_value(spec: FieldSpec, value: Any, root: str) -> object:
         if isinstance(value, Mapping):
             data, path = value.get("bytes"), value.get("path")
             value = data if data is not None else path
+        if isinstance(value, list):  # a file's bytes as numbers, as some tables have them
+            with contextlib.suppress(ValueError, TypeError):
+                value = bytes(value)
         if isinstance(value, str):
             return spec.from_bytes(file_bytes(value, root))
         if isinstance(value, bytes):

@@ -195,3 +195,152 @@ def test_images_are_not_decoded_in_the_parent(parquet: str, monkeypatch: pytest.
     source = HuggingFace([parquet])
     assert [source.task(index) for index in range(NUM)] == [(0, index, parquet) for index in range(NUM)]
     assert samples(source) == expected()
+
+
+def image_columns() -> dict[str, Any]:
+    """Images in every type of column that can hold their bytes."""
+    import pyarrow as pa
+
+    files = [jpeg(1), None, jpeg(2)]
+    numbers = [None if data is None else list(data) for data in files]
+    width = max(len(data) for data in files if data)
+    padded = [None if data is None else data.ljust(width, b"\0") for data in files]
+    pairs = [{"bytes": data, "path": None} for data in files]
+    return {
+        "binary": pa.array(files, pa.binary()),
+        "large": pa.array(files, pa.large_binary()),
+        "view": pa.array(files, pa.binary_view()),
+        "fixed": pa.array(padded, pa.binary(width)),
+        "list": pa.array(numbers, pa.list_(pa.uint8())),
+        "large list": pa.array(numbers, pa.large_list(pa.uint8())),
+        "fixed list": pa.array([None if d is None else list(d) for d in padded], pa.list_(pa.uint8(), width)),
+        "int64 list": pa.array(numbers, pa.list_(pa.int64())),
+        "dictionary": pa.array(files, pa.binary()).dictionary_encode(),
+        "pair": pa.array(pairs, pa.struct([("bytes", pa.binary()), ("path", pa.string())])),
+        "large pair": pa.array(pairs, pa.struct([("bytes", pa.large_binary()), ("path", pa.string())])),
+    }
+
+
+@pytest.mark.parametrize("name", image_columns())
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "random"])
+def test_images_are_images_in_whatever_type_of_column_their_bytes_are(tmp_path: Path, name: str, kind: str) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    table = pa.table({"image": image_columns()[name], "n": [4, 5, 6]})
+    path = tmp_path / f"t.{kind.replace('random', 'parquet')}"
+    if kind == "arrow":
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table)
+    else:
+        pa.parquet.write_table(table, path)
+    source = HuggingFace([str(path)], random_access=kind == "random")
+    assert isinstance(source.fields["image"], ImageField)
+    assert not source.hints
+    load = source.load
+    for row, number in ((0, 1), (2, 2)):
+        assert load(source.task(row))["image"].rstrip(b"\0") == jpeg(number)
+    with pytest.raises(SampleFault, match=r"field 'image': expected image, got nothing"):
+        load(source.task(1))
+
+
+def test_images_of_a_saved_dataset_without_the_feature_are_images(tmp_path: Path) -> None:
+    import datasets
+
+    features = datasets.Features({"photo": datasets.Value("binary"), "n": datasets.Value("int64")})
+    rows = {"photo": [jpeg(0), jpeg(1)], "n": [0, 1]}
+    datasets.Dataset.from_dict(rows, features=features).save_to_disk(str(tmp_path / "d"))
+    assert samples(HuggingFace([str(tmp_path / "d")])) == [{"photo": jpeg(n), "n": n} for n in range(2)]
+
+
+def test_bytes_that_are_no_known_image_and_paths_are_taken_as_they_are_with_a_hint(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    (tmp_path / "a.jpg").write_bytes(jpeg(0))
+    pa.parquet.write_table(pa.table({"blob": [b"what"], "file": ["a.jpg"], "n": [1]}), tmp_path / "t.parquet")
+    source = HuggingFace([str(tmp_path / "t.parquet")])
+    assert samples(source) == [{"blob": b"what", "file": "a.jpg", "n": 1}]
+    assert source.hints == [
+        "no images: 'blob' is taken as bytes; --field image=image@blob makes images of it",
+        "no images: 'file' is taken as text; --field image=image@file makes images of it",
+    ]
+    source = HuggingFace([str(tmp_path / "t.parquet")], columns=["n"], specs=parse_fields(["image=image@file"]))
+    assert (samples(source), source.hints) == ([{"n": 1, "image": jpeg(0)}], [])
+
+
+def test_the_index_of_pandas_is_left_out_and_named(tmp_path: Path) -> None:
+    import pandas as pd
+
+    table = pd.DataFrame({"image": [jpeg(0), jpeg(1)], "label": [0, 1]}, index=[7, 3])
+    table.to_parquet(tmp_path / "t.parquet")
+    source = HuggingFace([str(tmp_path / "t.parquet")])
+    assert list(source.fields) == ["image", "label"]
+    assert source.passed_over == ["__index_level_0__ (the index of pandas)"]
+    asked = HuggingFace([str(tmp_path / "t.parquet")], specs=parse_fields(["row=int@__index_level_0__"]))
+    assert [sample["row"] for sample in samples(asked)] == [7, 3]
+
+
+def test_a_column_whose_name_no_field_can_have_is_left_out_with_the_option_to_type(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    columns = {
+        "image": [jpeg(0)],
+        "photographer_name": ["x"],
+        "größe": [1.5],
+        "a=b": [1],
+        "the photographer name": ["y"],
+    }
+    pa.parquet.write_table(pa.table(columns), tmp_path / "t.parquet")
+    path = [str(tmp_path / "t.parquet")]
+    source = HuggingFace(path)
+    assert list(source.fields) == ["image", "a=b"]
+    assert [words.partition("; --field ")[2] for words in source.passed_over] == [
+        "photographer_nam=text@photographer_name takes it)",
+        "'groe=float@größe' takes it)",
+        "'the_photographer=text@the photographer name' takes it)",
+    ]
+    typed = parse_fields(["photographer_nam=text@photographer_name", "groe=float@größe"])
+    assert samples(HuggingFace(path, columns=["image"], specs=typed)) == [
+        {"image": jpeg(0), "photographer_nam": "x", "groe": 1.5}
+    ]
+    with pytest.raises(UsageError, match=r"17 characters.*--field photographer_nam=text@photographer_name takes the"):
+        HuggingFace(path, columns=["image", "photographer_name"])
+    with pytest.raises(UsageError, match=r"17 characters.*--field photographer_nam=text@photographer_name calls"):
+        parse_fields(["photographer_name=text"])
+    pa.parquet.write_table(pa.table({"a_very_long_image": [jpeg(0)], "n": [1]}), tmp_path / "t.parquet")
+    with pytest.raises(
+        UsageError, match=r"--field a_very_long_imag=image@a_very_long_image .*--columns n leaves it out"
+    ):
+        HuggingFace(path)
+
+
+@pytest.mark.parametrize("dictionary", [False, True])
+def test_labels_that_are_words_become_classes(tmp_path: Path, dictionary: bool) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    words = pa.array(["dog", " cat", None, "emu", "cat "])
+    words = words.dictionary_encode() if dictionary else words
+    pa.parquet.write_table(pa.table({"Label": words, "note": ["a", "b", "c", "d", "e"]}), tmp_path / "t.parquet")
+    path = [str(tmp_path / "t.parquet")]
+    for source in (HuggingFace(path), HuggingFace(path, random_access=True)):
+        assert source.class_names == ["cat", "dog", "emu"]
+        assert isinstance(source.fields["Label"], IntField)
+        load = source.load
+        assert [load(source.task(row))["Label"] for row in (0, 1, 3, 4)] == [1, 0, 2, 0]
+        with pytest.raises(SampleFault, match="field 'Label': its label is None"):
+            load(source.task(2))
+    assert isinstance(HuggingFace(path, specs=parse_fields(["Label=text"])).fields["Label"], TextField)
+
+
+def test_a_text_for_nearly_every_row_is_no_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    monkeypatch.setattr("converters.sources.huggingface._FEW_CLASSES", 3)
+    pa.parquet.write_table(pa.table({"target": ["a b", "c d", "e f", "g h"]}), tmp_path / "t.parquet")
+    source = HuggingFace([str(tmp_path / "t.parquet")])
+    assert (source.class_names, source.fields) == (None, {"target": TextField()})
+    assert source.hints == ["target: text, since nearly every row has another one (4); --field target=text says so"]
