@@ -87,11 +87,14 @@ def conversion_options(command: _Command) -> _Command:
         click.option("--shuffle", is_flag=True, help="Store the samples in a random order (see --seed)."),
         option_limit,
         option_seed,
-        click.option("--on-error", type=Choice(["raise", "skip", "placeholder"]), default="raise",
-                     show_default=True, help="Stop at an image that cannot be converted, leave the sample out, or put "
-                                             "a gray image in its place; all are listed."),
+        click.option("--max-pixels", type=click.IntRange(min=1), default=1 << 28, show_default=True, metavar="N",
+                     help="Refuse images of more pixels before they are unpacked."),
+        click.option("--on-error", type=Choice(["raise", "skip", "placeholder", "keep"]), default="raise",
+                     show_default=True, help="Stop at an image that cannot be converted, leave the sample out, put "
+                                             "a gray image in its place, or keep what Pillow shows of a damaged one "
+                                             "(LOAD_TRUNCATED_IMAGES); all are listed."),
         click.option("--error-log", type=click.Path(dir_okay=False, writable=True), metavar="FILE",
-                     help="Write what was left out or replaced, and why, to FILE as JSON."),
+                     help="Write what was left out, replaced, damaged or tidied, and why, to FILE as JSON."),
         click.option("--resume", is_flag=True, help="Go on with an interrupted conversion, if there is one."),
         click.option("--num-shards", type=click.IntRange(min=1), metavar="K",
                      help="Write K files OUT-00000-of-K.beton and the manifest OUT.beton.json."),
@@ -163,7 +166,7 @@ def run_conversion(
         _print_estimate(estimate(source, out, policy=policy, options=options) | extra, as_json)
         return
     report = convert(source, out, policy=policy, options=options)
-    for what, listed in (("skipped", report.skipped), ("replaced", report.replaced)):
+    for what, listed in report.lists().items():
         for item in listed[:_SHOWN_AT_MOST]:
             note(f"{what} {item.name}: {item.reason}")
         if len(listed) > _SHOWN_AT_MOST:

@@ -19,15 +19,14 @@ CMYK, YCbCr, LAB      converted to RGB: their numbers mean nothing without the m
 
 from __future__ import annotations
 
-import io
-import warnings
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from .pixels import as_rgb, open_pillow
+from .pillow_files import MAX_PIXELS, open_pillow
+from .pixels import as_rgb
 from .quirks import SCALED_FROM
 from .sources.base import SampleFault
 
@@ -51,7 +50,7 @@ def form_of(pixels: Array) -> str:
     return f"{channels} channel{'' if channels == 1 else 's'} of {pixels.dtype}"
 
 
-def open_whole(data: bytes) -> Image.Image:
+def open_whole(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """Open an image file as `open_pillow` does, but refuse 16-bit colour, of which Pillow would keep half.
 
     Raises
@@ -59,26 +58,19 @@ def open_whole(data: bytes) -> Image.Image:
     SampleFault
         If no image comes out, or not all of it.
     """
-    if _is_deep_colour(data):
+    return open_pillow(data, max_pixels=max_pixels, examine=_refuse_deep_colour)
+
+
+def _refuse_deep_colour(image: Image.Image) -> None:
+    if image.mode not in {"RGB", "RGBA", "LA", "RGBX", "CMYK"}:
+        return
+    described = repr([tile[3] for tile in getattr(image, "tile", [])])
+    maxval = [item for tile in getattr(image, "tile", []) for item in _flat(tile[3]) if isinstance(item, int)]
+    if ";16" in described or (image.format == "PPM" and any(item > 255 for item in maxval)):
         raise SampleFault(
             "it has colours of 16 bits, of which only the high bytes can be read; --channels rgb takes those, and "
             "converters.write stores uint16 arrays whole"
         )
-    return open_pillow(data)
-
-
-def _is_deep_colour(data: bytes) -> bool:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            image = Image.open(io.BytesIO(data))  # the header only
-    except Exception:  # opening it in earnest says what is wrong
-        return False
-    if image.mode not in {"RGB", "RGBA", "LA", "RGBX", "CMYK"}:
-        return False
-    described = repr([tile[3] for tile in getattr(image, "tile", [])])
-    maxval = [item for tile in getattr(image, "tile", []) for item in _flat(tile[3]) if isinstance(item, int)]
-    return ";16" in described or (image.format == "PPM" and any(item > 255 for item in maxval))
 
 
 def _flat(args: object) -> list[object]:

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from .pixels import as_rgb, open_pillow
+from .pillow_files import open_pillow
+from .pixels import as_rgb
 from .sources.base import SampleFault
 
 __all__ = ["FileImage", "Opened", "file_of", "watched"]

@@ -11,7 +11,7 @@ from dataloading import UsageError
 
 __all__ = ["Engine", "OnError", "Options"]
 
-OnError = Literal["raise", "skip", "placeholder"]
+OnError = Literal["raise", "skip", "placeholder", "keep"]
 Engine = Literal["local", "ray"]
 
 
@@ -35,10 +35,12 @@ class Options:
         Replace an existing file when the new one is complete, and start anew where one was interrupted.
     resume : bool
         Go on with an interrupted conversion, if there is one; what is finished already is left alone.
-    on_error : {"raise", "skip", "placeholder"}
-        A sample that cannot be converted stops the run, is left out, or gets a gray image in the place of its own.
+    on_error : {"raise", "skip", "placeholder", "keep"}
+        A sample that cannot be converted stops the run, is left out, or gets a gray image in the place of its own; or a
+        damaged image is stored as Pillow shows it with ``LOAD_TRUNCATED_IMAGES``, and the sample left out where it
+        shows none.
     error_log : str, optional
-        File for the list of what was left out or replaced, as JSON.
+        File for the list of what was left out, replaced, damaged or tidied, as JSON.
     num_shards : int, optional
         Write so many files and a manifest instead of one file.
     shard_bytes : int, optional

@@ -19,24 +19,20 @@ colour profile        ignored, as every common training pipeline does, or conver
 
 from __future__ import annotations
 
-import io
-import warnings
-
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
-from dataloading import decode_jpeg, transcode_jpeg
+from dataloading import check_jpeg, decode_jpeg
 
+from .pillow_files import MAX_PIXELS, open_header, open_pillow
 from .profiles import has_profile, in_srgb
-from .quirks import as_meant, stored_form
 from .sources.base import SampleFault
 
 __all__ = [
     "as_rgb",
     "is_jpeg",
     "jpeg_orientation",
-    "open_pillow",
     "other_orientation",
     "read_jpeg",
     "read_other",
@@ -62,47 +58,7 @@ _ALPHA_MODES = frozenset({"LA", "PA", "La", "RGBA", "RGBa"})
 
 def is_jpeg(data: bytes) -> bool:
     """Tell by content, not by name, whether ``data`` is a JPEG file."""
-    return data[:3] == b"\xff\xd8\xff"
-
-
-def sniff(data: bytes) -> str:
-    """Return words for what unreadable ``data`` looks like, for an error message."""
-    if not data:
-        return "the file is empty (0 bytes)"
-    head = data[:16]
-    shown = head.decode("ascii", "replace") if all(32 <= byte < 127 for byte in head) else head.hex(" ")
-    return f"not an image that can be read ({len(data):,} bytes, starting with {shown!r})"
-
-
-def open_pillow(data: bytes) -> Image.Image:
-    """Open and fully load an image file from memory, first frame.
-
-    Parameters
-    ----------
-    data : bytes
-        A whole image file of any format Pillow reads.
-
-    Raises
-    ------
-    SampleFault
-        If no image comes out, with the reason.
-    """
-    try:
-        with warnings.catch_warnings():
-            # Pillow warns of odd metadata and of large images; neither keeps the pixels from being right.
-            warnings.simplefilter("ignore")
-            image = Image.open(io.BytesIO(data))
-            stored = stored_form(image)
-            image.load()
-    except Image.DecompressionBombError as error:
-        raise SampleFault(f"too large to decode safely: {error}") from error
-    except MemoryError as error:
-        raise SampleFault("not enough memory to decode it") from error
-    except UnidentifiedImageError as error:
-        raise SampleFault(sniff(data)) from error
-    except Exception as error:  # decoders raise whatever they like on damaged data
-        raise SampleFault(f"cannot be decoded: {error or type(error).__name__}") from error
-    return as_meant(image, stored)
+    return data[:2] == b"\xff\xd8"
 
 
 def jpeg_orientation(data: bytes) -> int:
@@ -111,29 +67,15 @@ def jpeg_orientation(data: bytes) -> int:
     Parameters
     ----------
     data : bytes
-        A JPEG file; only the segments before the picture are looked at.
+        A JPEG file.
     """
-    if not _has_app1(data):
+    # Asking Pillow costs 0.1 ms; to find that there is nothing to ask costs a few microseconds.
+    if b"\xff\xe1" not in data:
         return 1
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return other_orientation(Image.open(io.BytesIO(data)))
+        return other_orientation(open_header(data))
     except Exception:  # a header Pillow cannot read declares nothing; decoding will say what is wrong
         return 1
-
-
-def _has_app1(data: bytes) -> bool:
-    # Asking Pillow costs 0.1 ms; walking the segments to find that there is nothing to ask costs a few microseconds.
-    at = 2
-    while at + 4 <= len(data) and data[at] == 0xFF:
-        marker = data[at + 1]
-        if marker == 0xE1:
-            return True
-        if marker in (0xDA, 0xD9):
-            return False
-        at += 1 if marker == 0xFF else 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    return False
 
 
 def other_orientation(image: Image.Image) -> int:
@@ -151,7 +93,7 @@ def upright(image: Image.Image, orientation: int) -> Image.Image:
     return image if turn is None else image.transpose(turn)
 
 
-def read_jpeg(data: bytes, *, cmyk: bool, to_srgb: bool) -> Image.Image:
+def read_jpeg(data: bytes, *, cmyk: bool, to_srgb: bool, notes: list[str] | None = None) -> Image.Image:
     """Decode a JPEG file to RGB, strictly: damage that libjpeg merely warns of is an error.
 
     Parameters
@@ -162,6 +104,8 @@ def read_jpeg(data: bytes, *, cmyk: bool, to_srgb: bool) -> Image.Image:
         Whether its colours are CMYK or YCCK (`JpegInfo.colour_space`).
     to_srgb : bool
         Convert an embedded colour profile to sRGB.
+    notes : list of str, optional
+        See `dataloading.decode_jpeg`.
 
     Raises
     ------
@@ -171,13 +115,20 @@ def read_jpeg(data: bytes, *, cmyk: bool, to_srgb: bool) -> Image.Image:
         If Pillow cannot decode it.
     """
     if cmyk or to_srgb:
-        # Pillow keeps quiet about damaged entropy-coded data; recoding the coefficients does not.
-        transcode_jpeg(data)
+        # Pillow keeps quiet about damaged entropy-coded data.
+        check_jpeg(data, notes=notes)
         return as_rgb(open_pillow(data), background=(0, 0, 0), to_srgb=to_srgb)
-    return Image.fromarray(decode_jpeg(data))
+    return Image.fromarray(decode_jpeg(data, notes=notes))
 
 
-def read_other(data: bytes, *, background: tuple[int, int, int], orient: bool, to_srgb: bool) -> Image.Image:
+def read_other(
+    data: bytes,
+    *,
+    background: tuple[int, int, int],
+    orient: bool,
+    to_srgb: bool,
+    max_pixels: int = MAX_PIXELS,
+) -> Image.Image:
     """Decode any file that is not a JPEG to upright RGB.
 
     Parameters
@@ -190,13 +141,15 @@ def read_other(data: bytes, *, background: tuple[int, int, int], orient: bool, t
         Apply a declared orientation.
     to_srgb : bool
         Convert an embedded colour profile to sRGB.
+    max_pixels : int
+        See `open_pillow`.
 
     Raises
     ------
     SampleFault
         If it cannot be decoded or its colours cannot be represented.
     """
-    image = open_pillow(data)
+    image = open_pillow(data, max_pixels=max_pixels)
     orientation = other_orientation(image) if orient else 1
     return upright(as_rgb(image, background=background, to_srgb=to_srgb), orientation)
 
@@ -227,6 +180,8 @@ def as_rgb(image: Image.Image, *, background: tuple[int, int, int], to_srgb: boo
         raise SampleFault("floating-point pixels have no agreed range; convert the file to 8 or 16 bits first")
     if image.mode.startswith("I;16") or image.mode == "I":
         image = _gray16(image)
+    if image.mode == "La":  # Pillow takes premultiplied gray no further than this
+        image = image.convert("LA")
     try:
         if to_srgb and has_profile(image):
             image = in_srgb(image)

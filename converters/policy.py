@@ -32,7 +32,17 @@ from dataloading import (
 from .chance import chance
 from .faults import plain_array, unfit
 from .opened import FileImage
-from .pixels import as_rgb, is_jpeg, jpeg_orientation, read_jpeg, read_other, target_size, upright
+from .pillow_files import MAX_PIXELS, DamagedImage, check_pixels, open_pillow
+from .pixels import (
+    as_rgb,
+    is_jpeg,
+    jpeg_orientation,
+    other_orientation,
+    read_jpeg,
+    read_other,
+    target_size,
+    upright,
+)
 from .rasters import LARGEST_SIDE, check_size, encode_gray, store_mask, store_raster
 from .sources.base import SampleFault
 
@@ -129,6 +139,9 @@ class ImagePolicy:
         all images of a field must be alike and the first one decides (`converters.kinds.settled`).
     seed : int
         Seed of mode "mix".
+    max_pixels : int
+        An image with more pixels is refused before they are read: a small PNG or TIFF may unpack to gigabytes. A JPEG
+        has at most 2**28 in any case.
 
     Raises
     ------
@@ -149,6 +162,7 @@ class ImagePolicy:
     to_srgb: bool = False
     channels: Channels = "rgb"
     seed: int = 0
+    max_pixels: int = MAX_PIXELS
 
     def __post_init__(self) -> None:
         choices = {
@@ -172,15 +186,21 @@ class ImagePolicy:
         for name in ("orient", "to_srgb"):
             if not isinstance(getattr(self, name), bool):
                 raise UsageError(f"{name} must be True or False, got {getattr(self, name)!r}")
+        if not _is_whole(self.max_pixels) or self.max_pixels < 1:
+            raise UsageError(f"max_pixels must be a whole number, 1 or more, got {self.max_pixels!r}")
 
     def provenance(self) -> dict[str, object]:
         """Return the options as JSON-able values, for the file's record of its origin."""
         options = {**dataclasses.asdict(self), "background": list(self.background)}
-        if self.channels == "rgb":  # what went without saying before there were others
-            del options["channels"]
+        # What went without saying before there were others.
+        for name in ("channels", "max_pixels"):
+            if options[name] == getattr(ImagePolicy, name):
+                del options[name]
         return options
 
-    def store(self, image: object, index: int, field: ImageField | None = None) -> tuple[EncodedImage, str]:
+    def store(
+        self, image: object, index: int, field: ImageField | None = None, *, notes: list[str] | None = None
+    ) -> tuple[EncodedImage, str]:
         """Return the image as it is stored, and what became of it (``TRANSCODED``, ``KEPT``, ...).
 
         Parameters
@@ -193,6 +213,8 @@ class ImagePolicy:
         field : ImageField, optional
             Where it goes; by default a field of FFCV's kind. A raster field takes what has its channels and depth,
             arrays of uint16 included; a mask field label maps.
+        notes : list of str, optional
+            Is told of bytes in a JPEG that belong to nothing: no pixel suffers from them.
 
         Raises
         ------
@@ -203,21 +225,23 @@ class ImagePolicy:
             return image, KEPT
         if isinstance(image, FileImage):
             # Not turned: an image that a program hands over has the pixels the program means.
-            return dataclasses.replace(self, orient=False).store(self._file_or_image(image, field), index, field)
+            return dataclasses.replace(self, orient=False).store(
+                self._file_or_image(image, field), index, field, notes=notes
+            )
         image = plain_array(image)
         try:
             if isinstance(field, MaskField):
                 return store_mask(image, field, self)
             if field is not None and (type(field) is not ImageField or self.channels == "keep"):
-                return self._store_as_it_is(image, index, field)
+                return self._store_as_it_is(image, index, field, notes)
             if self.mode == "png":
                 raise SampleFault("FFCV's image field holds no PNG; mode 'png' needs --channels keep or gray")
             if isinstance(image, (bytes, bytearray, memoryview)):
                 data = bytes(image)
-                return self._store_jpeg(data, index) if is_jpeg(data) else self._store_other(data, index)
+                return self._store_jpeg(data, index, notes) if is_jpeg(data) else self._store_other(data, index)
             return self._store_pixels(self._shrink(_from_object(image, self)), index)
         except DecodeError as error:
-            raise SampleFault(error.reason) from error
+            raise DamagedImage(error.reason) from error
 
     def _file_or_image(self, image: FileImage, field: ImageField | None) -> object:
         """Return a file that can be kept, or the image that it was opened as, whose pixels are the same."""
@@ -225,14 +249,27 @@ class ImagePolicy:
         has_form = is_rgb or (image.is_of_its_form and not isinstance(field, MaskField))
         return image.data if has_form and is_jpeg(image.data) else image.image
 
-    def _store_as_it_is(self, image: object, index: int, field: ImageField) -> tuple[EncodedImage, str]:
+    def as_shown(self, data: bytes) -> Image.Image:
+        """Return of a damaged file what Pillow shows of it with ``LOAD_TRUNCATED_IMAGES``, upright.
+
+        Raises
+        ------
+        SampleFault
+            If it shows nothing.
+        """
+        image = open_pillow(data, max_pixels=self.max_pixels, as_shown=True)
+        return upright(image, other_orientation(image) if self.orient else 1)
+
+    def _store_as_it_is(
+        self, image: object, index: int, field: ImageField, notes: list[str] | None
+    ) -> tuple[EncodedImage, str]:
         """Store an image that has its field's channels and depth, or is made gray."""
         may_keep = JPEG_MODE in field.modes and field.channels == 3 and self.mode != "png" and self.channels != "gray"
         if may_keep and isinstance(image, (bytes, bytearray, memoryview)):
             data = bytes(image)
             if is_jpeg(data) and probe_jpeg(data).num_components != 1:
-                return self._store_jpeg(data, index)
-        return store_raster(image, index, field, self)
+                return self._store_jpeg(data, index, notes)
+        return store_raster(image, index, field, self, notes)
 
     def encode(self, pixels: Pixels) -> bytes:
         """Return a JPEG of RGB pixels or gray ones (no third axis) at the policy's quality, with restart markers."""
@@ -245,14 +282,15 @@ class ImagePolicy:
             return encode_gray(pixels, self.quality)
         return encode_jpeg(pixels, quality=self.quality, subsampling=self.subsampling)
 
-    def _store_jpeg(self, data: bytes, index: int) -> tuple[EncodedImage, str]:
+    def _store_jpeg(self, data: bytes, index: int, notes: list[str] | None) -> tuple[EncodedImage, str]:
         info = probe_jpeg(data)
         size = (info.width, info.height)
+        check_pixels(size, self.max_pixels)
         orientation = jpeg_orientation(data) if self.orient else 1
         cmyk = info.colour_space in {"cmyk", "ycck"}
         profiled = self.to_srgb and b"ICC_PROFILE\0" in data
         if orientation != 1 or cmyk or profiled:
-            image = upright(read_jpeg(data, cmyk=cmyk, to_srgb=profiled), orientation)
+            image = upright(read_jpeg(data, cmyk=cmyk, to_srgb=profiled, notes=notes), orientation)
             return self._store_pixels(self._shrink(image), index)
         if (
             target_size(size, self.max_resolution) != size
@@ -260,23 +298,28 @@ class ImagePolicy:
             or self.wants_raw(index)
             or info.subsampling not in _READABLE_SUBSAMPLING
         ):
-            return self._store_pixels(self._shrink(decode_jpeg(data)), index)
+            return self._store_pixels(self._shrink(decode_jpeg(data, notes=notes)), index)
         check_size(size)
-        kept, label = self.kept(data)
+        kept, label = self.kept(data, notes)
         if self.mode == "smart" and not self._prefers_jpeg(size, len(kept)):
             return self._raw(decode_jpeg(data))
         return EncodedImage(JPEG_MODE, *size, kept), label
 
-    def kept(self, data: bytes) -> tuple[bytes, str]:
+    def kept(self, data: bytes, notes: list[str] | None = None) -> tuple[bytes, str]:
         """Return a JPEG that needs no change as it is stored, and what became of it."""
         # Either way all of the data is read, so damage is found here and not in training.
         if self.keep == "bytes":
-            check_jpeg(data)
+            found: list[str] = []
+            check_jpeg(data, notes=found)
+            if notes is not None:
+                notes += [f"{note}, kept with the file's other bytes" for note in found]
             return data, KEPT
-        return transcode_jpeg(data), TRANSCODED
+        return transcode_jpeg(data, notes=notes), TRANSCODED
 
     def _store_other(self, data: bytes, index: int) -> tuple[EncodedImage, str]:
-        image = read_other(data, background=self.background, orient=self.orient, to_srgb=self.to_srgb)
+        image = read_other(
+            data, background=self.background, orient=self.orient, to_srgb=self.to_srgb, max_pixels=self.max_pixels
+        )
         return self._store_pixels(self._shrink(image), index)
 
     def _store_pixels(self, pixels: Pixels, index: int) -> tuple[EncodedImage, str]:
@@ -310,6 +353,7 @@ class ImagePolicy:
 def _from_object(image: object, policy: ImagePolicy) -> Image.Image:
     """Return RGB for what a Python dataset delivers, or say clearly what it delivered."""
     if isinstance(image, Image.Image):
+        check_pixels(image.size, policy.max_pixels)
         try:
             image.load()
         except Exception as error:

@@ -41,6 +41,8 @@ def in_srgb(image: Image.Image) -> Image.Image:
     SampleFault
         If the profile cannot be read or is not made for such an image.
     """
+    if image.mode == "La":  # Pillow takes premultiplied gray no further than LA
+        image = image.convert("LA")
     transparent = image.mode in _ALPHA_MODES or "transparency" in image.info
     # Before the colours change: a transparent colour is found by its stored value.
     alpha = image.convert("RGBA").getchannel("A") if transparent else None

@@ -27,7 +27,8 @@ from dataloading import (
 from .faults import plain_array, unfit
 from .forms import form_of, gray, labels, natural, open_whole, resized, resized_labels
 from .opened import FileImage
-from .pixels import is_jpeg, jpeg_orientation, open_pillow, other_orientation, read_jpeg, target_size, upright
+from .pillow_files import check_pixels, open_pillow
+from .pixels import is_jpeg, jpeg_orientation, other_orientation, read_jpeg, target_size, upright
 from .profiles import has_profile, in_srgb
 from .sources.base import SampleFault
 
@@ -67,7 +68,7 @@ def field_for(pixels: Array, *, lossless: bool) -> ImageField:
         raise SampleFault(str(error)) from error
 
 
-def pixels_of(image: object, policy: ImagePolicy) -> Array:
+def pixels_of(image: object, policy: ImagePolicy, notes: list[str] | None = None) -> Array:
     """Return an image's pixels, upright, in the form the policy's ``channels`` asks for.
 
     Parameters
@@ -76,6 +77,8 @@ def pixels_of(image: object, policy: ImagePolicy) -> Array:
         As `ImagePolicy.store` takes it.
     policy : ImagePolicy
         ``channels`` "gray" converts, everything else keeps what the image has.
+    notes : list of str, optional
+        As `ImagePolicy.store`.
 
     Returns
     -------
@@ -90,8 +93,9 @@ def pixels_of(image: object, policy: ImagePolicy) -> Array:
         image = image.image
     if isinstance(image, (bytes, bytearray, memoryview)):
         data = bytes(image)
-        return _from_jpeg(data, policy) if is_jpeg(data) else _from_file(data, policy)
+        return _from_jpeg(data, policy, notes) if is_jpeg(data) else _from_file(data, policy)
     if isinstance(image, Image.Image):
+        check_pixels(image.size, policy.max_pixels)
         try:
             image.load()
         except Exception as error:
@@ -103,20 +107,22 @@ def pixels_of(image: object, policy: ImagePolicy) -> Array:
     raise unfit(image, "an image as a file's bytes, a Pillow image or an array")
 
 
-def _from_jpeg(data: bytes, policy: ImagePolicy) -> Array:
+def _from_jpeg(data: bytes, policy: ImagePolicy, notes: list[str] | None) -> Array:
     info = probe_jpeg(data)
+    check_pixels((info.width, info.height), policy.max_pixels)
     cmyk = info.colour_space in {"cmyk", "ycck"}
     orientation = jpeg_orientation(data) if policy.orient else 1
     profiled = policy.to_srgb and b"ICC_PROFILE\0" in data
     if info.num_components == 1 and not profiled:
-        return np.asarray(upright(Image.fromarray(decode_jpeg(data)[:, :, 0]), orientation))
+        return np.asarray(upright(Image.fromarray(decode_jpeg(data, notes=notes)[:, :, 0]), orientation))
     # RGB, its profile applied already where that is wished.
-    image = upright(read_jpeg(data, cmyk=cmyk, to_srgb=profiled), orientation)
+    image = upright(read_jpeg(data, cmyk=cmyk, to_srgb=profiled, notes=notes), orientation)
     return np.asarray(image.convert("L") if policy.channels == "gray" or info.num_components == 1 else image)
 
 
 def _from_file(data: bytes, policy: ImagePolicy) -> Array:
-    image = open_pillow(data) if policy.channels == "gray" else open_whole(data)
+    read = open_pillow if policy.channels == "gray" else open_whole
+    image = read(data, max_pixels=policy.max_pixels)
     orientation = other_orientation(image) if policy.orient else 1
     pixels = _formed(image, policy)
     return _turned(pixels, orientation)
@@ -155,12 +161,14 @@ def _turned(pixels: Array, orientation: int) -> Array:
     return result
 
 
-def store_raster(image: object, index: int, field: ImageField, policy: ImagePolicy) -> tuple[EncodedImage, str]:
+def store_raster(
+    image: object, index: int, field: ImageField, policy: ImagePolicy, notes: list[str] | None = None
+) -> tuple[EncodedImage, str]:
     """Return an image as a raster field stores it, and what became of it.
 
     Parameters
     ----------
-    image, index
+    image, index, notes
         As `ImagePolicy.store`.
     field : RasterField or ImageField
         What the image must be.
@@ -172,10 +180,10 @@ def store_raster(image: object, index: int, field: ImageField, policy: ImagePoli
         If the image cannot be read, or is not of the field's form.
     """
     if isinstance(image, (bytes, bytearray, memoryview)) and is_jpeg(bytes(image[:3])):
-        kept = _kept_gray(bytes(image), index, field, policy)
+        kept = _kept_gray(bytes(image), index, field, policy, notes)
         if kept is not None:
             return kept
-    pixels = pixels_of(image, policy)
+    pixels = pixels_of(image, policy, notes)
     _check_form(pixels, field, policy)
     height, width = pixels.shape[:2]
     size = target_size((width, height), policy.max_resolution)
@@ -192,10 +200,13 @@ def store_raster(image: object, index: int, field: ImageField, policy: ImagePoli
     return EncodedImage(JPEG_MODE, *size, data, field.channels), RECODED
 
 
-def _kept_gray(data: bytes, index: int, field: ImageField, policy: ImagePolicy) -> tuple[EncodedImage, str] | None:
+def _kept_gray(
+    data: bytes, index: int, field: ImageField, policy: ImagePolicy, notes: list[str] | None
+) -> tuple[EncodedImage, str] | None:
     """Keep a gray JPEG as the policy keeps colour ones; None where it must become pixels."""
     info = probe_jpeg(data)
     size = (info.width, info.height)
+    check_pixels(size, policy.max_pixels)
     if (info.num_components, field.channels, field.dtype.itemsize) != (1, 1, 1) or policy.mode == "png":
         return None
     if policy.keep == "never" or policy.wants_raw(index) or target_size(size, policy.max_resolution) != size:
@@ -203,9 +214,12 @@ def _kept_gray(data: bytes, index: int, field: ImageField, policy: ImagePolicy) 
     if (policy.orient and jpeg_orientation(data) != 1) or (policy.to_srgb and b"ICC_PROFILE\0" in data):
         return None
     check_size(size)
-    kept, label = policy.kept(data)
+    found: list[str] = []
+    kept, label = policy.kept(data, found)
     if policy.mode == "smart" and not size[0] * size[1] > policy.smart_threshold * len(kept):
         return None
+    if notes is not None:
+        notes.extend(found)
     return EncodedImage(JPEG_MODE, *size, kept, 1), label
 
 
@@ -239,7 +253,7 @@ def _labels_of(image: object, field: MaskField, policy: ImagePolicy) -> Array:
         data = bytes(image)
         if is_jpeg(data):
             raise SampleFault("a JPEG cannot be a label map: its numbers are not those that were encoded; use PNG")
-        opened = open_whole(data)
+        opened = open_whole(data, max_pixels=policy.max_pixels)
         return _turned(labels(opened, field.dtype), other_orientation(opened) if policy.orient else 1)
     if isinstance(image, Image.Image):
         return labels(image, field.dtype)

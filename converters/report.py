@@ -13,7 +13,15 @@ from typing import Any, TextIO
 
 from dataloading import ConvertError, counted
 
-__all__ = ["Progress", "Report", "Skipped", "human_bytes"]
+__all__ = ["LISTS", "Progress", "Report", "Skipped", "human_bytes"]
+
+LISTS = {
+    "skipped": "skipped",
+    "replaced": "replaced by gray images",
+    "damaged": "damaged, stored as Pillow shows them",
+    "tidied": "tidied (JPEGs with stray bytes; no pixel suffers)",
+}
+"""The lists of a `Report`, and words for what is in them."""
 
 
 def human_bytes(count: float) -> str:
@@ -33,7 +41,7 @@ def human_bytes(count: float) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Skipped:
-    """A sample that was left out, or whose image was replaced.
+    """A sample that was left out, or about whose image there is something to tell.
 
     Parameters
     ----------
@@ -74,6 +82,11 @@ class Report:
         What was left out, in the order of conversion.
     replaced : list of Skipped
         What got a gray image in the place of its own.
+    damaged : list of Skipped
+        Damaged images that were stored as Pillow shows them (``on_error="keep"``).
+    tidied : list of Skipped
+        JPEGs with bytes that belong to nothing. libjpeg skips them and no pixel suffers; they are not copied, unless
+        the file's very bytes are kept.
     shards : list of str
         The files, if there are several or one of several.
     is_whole : bool
@@ -89,6 +102,8 @@ class Report:
     kinds: Counter[str] = dataclasses.field(default_factory=Counter)
     skipped: list[Skipped] = dataclasses.field(default_factory=list)
     replaced: list[Skipped] = dataclasses.field(default_factory=list)
+    damaged: list[Skipped] = dataclasses.field(default_factory=list)
+    tidied: list[Skipped] = dataclasses.field(default_factory=list)
     shards: list[str] = dataclasses.field(default_factory=list)
     is_whole: bool = True
 
@@ -97,6 +112,10 @@ class Report:
         """Samples this run has written per second of wall-clock time, start-up of workers included."""
         return (self.num_samples - self.num_resumed) / self.seconds if self.seconds else 0.0
 
+    def lists(self) -> dict[str, list[Skipped]]:
+        """Return what there is to tell of single samples, by the names in `LISTS`."""
+        return {name: getattr(self, name) for name in LISTS}
+
     def add(self, other: Report) -> None:
         """Count in what another report, of one of the files, says."""
         self.num_samples += other.num_samples
@@ -104,8 +123,8 @@ class Report:
         self.num_bytes += other.num_bytes
         self.source_bytes += other.source_bytes
         self.kinds.update(other.kinds)
-        self.skipped.extend(other.skipped)
-        self.replaced.extend(other.replaced)
+        for name, listed in self.lists().items():
+            listed.extend(getattr(other, name))
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able values."""
@@ -118,28 +137,30 @@ class Report:
             "seconds": round(self.seconds, 3),
             "samples_per_second": round(self.samples_per_second, 1),
             "images": dict(sorted(self.kinds.items())),
-            "num_skipped": len(self.skipped),
-            "skipped": [dataclasses.asdict(item) for item in self.skipped],
-            "num_replaced": len(self.replaced),
-            "replaced": [dataclasses.asdict(item) for item in self.replaced],
+            **self._listed(),
             "shards": self.shards,
             "is_whole": self.is_whole,
         }
 
+    def _listed(self) -> dict[str, Any]:
+        facts: dict[str, Any] = {}
+        for name, listed in self.lists().items():
+            facts |= {f"num_{name}": len(listed), name: [dataclasses.asdict(item) for item in listed]}
+        return facts
+
     def save_faults(self, path: str) -> None:
-        """Write what was left out or replaced to ``path``, as JSON.
+        """Write what was left out, replaced, damaged or tidied to ``path``, as JSON.
 
         Raises
         ------
         ConvertError
             If it cannot be written.
         """
-        names = ("path", "num_samples", "num_skipped", "skipped", "num_replaced", "replaced")
-        facts = self.as_dict()
+        facts = {"path": self.path, "num_samples": self.num_samples, **self._listed()}
         part = f"{path}.part"
         try:
             with open(part, "w", encoding="utf-8") as file:
-                json.dump({name: facts[name] for name in names}, file, indent=1)
+                json.dump(facts, file, indent=1)
                 file.write("\n")
             os.replace(part, path)
         except OSError as error:
@@ -151,8 +172,7 @@ class Report:
             f"{self.path}: {counted(self.num_samples, 'sample')}, {human_bytes(self.num_bytes)}"
             f" from {human_bytes(self.source_bytes)} of source files",
             f"images: {kinds}" if kinds else "",
-            f"skipped: {len(self.skipped):,}" if self.skipped else "",
-            f"replaced by gray images: {len(self.replaced):,}" if self.replaced else "",
+            *(f"{LISTS[name]}: {len(listed):,}" for name, listed in self.lists().items() if listed),
             f"already there: {counted(self.num_resumed, 'sample')}" if self.num_resumed else "",
             f"shards: {len(self.shards):,}" if self.shards else "",
             "" if self.is_whole else "the other shards are not complete yet; the last to finish writes the manifest",

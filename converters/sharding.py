@@ -89,7 +89,8 @@ class ShardPlan:
 
     def work(self) -> Work:
         """Return what the workers run."""
-        return Work(self.source, self.policy, placeholder=self.options.on_error == "placeholder")
+        on_error = self.options.on_error
+        return Work(self.source, self.policy, placeholder=on_error == "placeholder", as_shown=on_error == "keep")
 
     def shard(self, number: int) -> str:
         """Return the path or URL of a shard."""

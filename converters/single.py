@@ -26,7 +26,7 @@ from .identity import SampleChain, changed_files, describe_fields, differences
 from .journal import Journal, journal_path
 from .options import Options
 from .processes import DeadWorkerError, Pool
-from .report import Progress, Report, Skipped
+from .report import LISTS, Progress, Report, Skipped
 from .sources.base import Source
 from .work import Outcome, Work
 
@@ -159,7 +159,7 @@ class _Run:
         self._writer: Writer | None = None
         self._done = self._first = 0
         self._chain = SampleChain(job.source)
-        self._num_listed = (0, 0)
+        self._num_listed = dict.fromkeys(LISTS, 0)
         self._is_sound = True
         self._report = report
 
@@ -236,10 +236,10 @@ class _Run:
             report.num_samples, report.source_bytes = facts["num_samples"], facts["source_bytes"]
             report.kinds.clear()
             report.kinds.update(facts["kinds"])
-            report.skipped.extend(Skipped(index=at, name=name, reason=why) for at, name, why in facts["skipped"])
-            report.replaced.extend(Skipped(index=at, name=name, reason=why) for at, name, why in facts["replaced"])
+            for what, listed in report.lists().items():
+                listed.extend(Skipped(index=at, name=name, reason=why) for at, name, why in facts.get(what, ()))
             yield record.blob
-        self._num_listed = (len(report.skipped), len(report.replaced))
+        self._num_listed = {what: len(listed) for what, listed in report.lists().items()}
 
     def _open_writer(self, checkpoints: Iterator[bytes] | None) -> Writer:
         job = self._job
@@ -317,18 +317,23 @@ class _Run:
             self._is_sound = True
             raise ConvertError(
                 f"{self._describe(index)}: {fault}. {self._job.path} was not written; --on-error skip "
-                '(on_error="skip") leaves such samples out, placeholder puts gray images in their place'
+                '(on_error="skip") leaves such samples out, placeholder puts gray images in their place, keep stores '
+                "what Pillow shows of damaged ones"
             )
         if fault:
-            listed = report.skipped if values is None else report.replaced
-            listed.append(Skipped(index=index, name=self._job.source.name(index), reason=fault))
+            self._list("skipped" if values is None else outcome.listed, index, fault)
         if values is not None:
+            if outcome.notes:
+                self._list("tidied", index, outcome.notes)
             report.num_samples += 1
             report.source_bytes += outcome.source_bytes
             report.kinds.update(outcome.kinds)
         self._chain.add(index, known)
         self._done += 1
         self._is_sound = True
+
+    def _list(self, what: str, index: int, reason: str) -> None:
+        self._report.lists()[what].append(Skipped(index=index, name=self._job.source.name(index), reason=reason))
 
     def _save(self, *, wait: bool = False) -> None:
         """Put a checkpoint into the journal."""
@@ -342,13 +347,15 @@ class _Run:
             "num_samples": report.num_samples,
             "source_bytes": report.source_bytes,
             "kinds": dict(report.kinds),
-            "skipped": [[item.index, item.name, item.reason] for item in report.skipped[listed[0] :]],
-            "replaced": [[item.index, item.name, item.reason] for item in report.replaced[listed[1] :]],
-            "num_faults": len(report.skipped) + len(report.replaced),
+            **{
+                what: [[item.index, item.name, item.reason] for item in items[listed[what] :]]
+                for what, items in report.lists().items()
+            },
+            "num_faults": len(report.skipped) + len(report.replaced) + len(report.damaged),
             "on_error": self._job.options.on_error,
         }
         self._journal.save(facts, self._writer.checkpoint(), self._writer.sync, wait=wait)
-        self._num_listed = (len(report.skipped), len(report.replaced))
+        self._num_listed = {what: len(items) for what, items in report.lists().items()}
         self._is_sound = True
 
     def _end_with(self, error: BaseException) -> None:

@@ -18,6 +18,7 @@ from dataloading import EncodedImage, Field, ImageField, MaskField, UsageError
 from .faults import raised
 from .identity import stamps
 from .opened import FileImage
+from .pillow_files import DamagedImage
 from .policy import ImagePolicy
 from .sources.base import SampleFault, Source
 
@@ -42,7 +43,11 @@ class Outcome:
     stored_bytes : int
         Bytes its values take in the file's pages.
     fault : str
-        Why there are no values, or why a placeholder is among them.
+        Why there are no values, or why a placeholder is among them, or a damaged image as Pillow shows it.
+    listed : str
+        Where a report lists it (`converters.report.LISTS`): with a ``fault`` and values "replaced" or "damaged".
+    notes : str
+        What was odd about its images although no pixel suffers.
     stamps : tuple of str or None
         What `converters.identity.stamps` said of the sample's task before it was read; None if it was not asked.
     """
@@ -52,6 +57,8 @@ class Outcome:
     source_bytes: int = 0
     stored_bytes: int = 0
     fault: str = ""
+    listed: str = "replaced"
+    notes: str = ""
     stamps: tuple[str, ...] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -64,7 +71,9 @@ class Outcome:
             if type(value) is EncodedImage
         ]
         others = {name: value for name, value in values.items() if type(value) is not EncodedImage}
-        state = (self.kinds, self.source_bytes, self.stored_bytes, self.fault, self.stamps)
+        state = (
+            self.kinds, self.source_bytes, self.stored_bytes, self.fault, self.listed, self.notes, self.stamps
+        )  # fmt: skip
         return _unpacked, (self.values is None, images, others, *state)
 
 
@@ -80,13 +89,15 @@ def _unpacked(
     source_bytes: int,
     stored_bytes: int,
     fault: str,
+    listed: str,
+    notes: str,
     stamps: tuple[str, ...] | None,
 ) -> Outcome:
     for name, *parts in images:
         values[name] = EncodedImage(*parts)
     return Outcome(
         values=None if failed else values, kinds=kinds, source_bytes=source_bytes, stored_bytes=stored_bytes,
-        fault=fault, stamps=stamps,
+        fault=fault, listed=listed, notes=notes, stamps=stamps,
     )  # fmt: skip
 
 
@@ -102,14 +113,19 @@ class Work:
     placeholder : bool
         Whether a sample whose image fails keeps its other values and gets a gray image, a square of the policy's
         ``max_resolution`` or 256 pixels.
+    as_shown : bool
+        Whether a damaged image is stored as Pillow shows it with ``LOAD_TRUNCATED_IMAGES``, if it shows any.
     """
 
-    def __init__(self, source: Source, policy: ImagePolicy, *, placeholder: bool = False) -> None:
+    def __init__(
+        self, source: Source, policy: ImagePolicy, *, placeholder: bool = False, as_shown: bool = False
+    ) -> None:
         self._load = source.load
         self._fields = dict(source.fields)
         self._num_images = sum(isinstance(field, ImageField) for field in self._fields.values())
         self._policy = policy
         self._placeholder = placeholder
+        self._as_shown = as_shown
 
     def __call__(self, job: tuple[int, Any]) -> Outcome:
         """Convert one sample."""
@@ -155,13 +171,13 @@ class Work:
             outcome = self._convert(index, {**known, **gray})
         except (SampleFault, UsageError):
             return None
-        return dataclasses.replace(outcome, kinds=(), fault=fault)
+        return dataclasses.replace(outcome, kinds=(), fault=fault, listed="replaced")
 
     def _convert(self, index: int, values: Mapping[str, Any]) -> Outcome:
         if values.keys() != self._fields.keys():
             raise SampleFault(f"expected values for the fields {list(self._fields)}, got {list(values)}")
         stored: dict[str, Any] = {}
-        kinds = []
+        kinds, notes, faults = [], [], []
         source_bytes = stored_bytes = 0
         for name, field in self._fields.items():
             value = values[name]
@@ -170,12 +186,16 @@ class Work:
                 source_bytes += len(data) if isinstance(data, bytes) else 0
                 if isinstance(value, EncodedImage):
                     _check(name, field, value)
+                found: list[str] = []
+                prefix = "" if self._num_images == 1 else f"field '{name}': "
                 try:
-                    value, kind = self._policy.store(value, index, field)
+                    value, kind, fault = self._stored(value, index, field, found)
                 except SampleFault as error:
-                    if self._num_images == 1:
+                    if not prefix:
                         raise
-                    raise SampleFault(f"field '{name}': {error}") from error
+                    raise SampleFault(f"{prefix}{error}") from error
+                notes += [prefix + note for note in found]
+                faults += [prefix + fault] if fault else []
                 if not isinstance(value.data, bytes):
                     value = dataclasses.replace(value, data=np.frombuffer(value.data, np.uint8))
                 stored_bytes += len(value.data)
@@ -183,7 +203,24 @@ class Work:
             else:
                 stored_bytes += _check(name, field, value)
             stored[name] = value
-        return Outcome(values=stored, kinds=tuple(kinds), source_bytes=source_bytes, stored_bytes=stored_bytes)
+        return Outcome(
+            values=stored, kinds=tuple(kinds), source_bytes=source_bytes, stored_bytes=stored_bytes,
+            notes="; ".join(notes), fault="; ".join(faults), listed="damaged",
+        )  # fmt: skip
+
+    def _stored(self, value: Any, index: int, field: ImageField, notes: list[str]) -> tuple[EncodedImage, str, str]:
+        """Return an image as it is stored, what became of it, and what was wrong with it if that is tolerated."""
+        try:
+            return *self._policy.store(value, index, field, notes=notes), ""
+        except DamagedImage as error:
+            if not self._as_shown:
+                raise
+            fault = error
+        try:
+            shown = value.image if isinstance(value, FileImage) else self._policy.as_shown(bytes(value))
+            return *self._policy.store(shown, index, field), str(fault)
+        except SampleFault:
+            raise fault from None
 
 
 def _placeholder(field: Field, side: int) -> npt.NDArray[Any]:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from dataloading._native import decode_jpeg, probe_jpeg
 from dataloading.errors import DecodeError
-from dataloading.format import MODE_JPEG, MODE_RAW, EncodedImage
+from dataloading.format import MODE_JPEG, MODE_RAW, EncodedImage, check_png_chunks
 
 __all__ = ["decode_image", "decode_png"]
 
@@ -107,6 +107,7 @@ def decode_png(
                     f"{width}x{height} of {channels} {dtype.name} channels"
                 )
             pixels = np.asarray(image)
+        check_png_chunks(np.frombuffer(data, np.uint8))  # Pillow leaves the pixels' chunks unchecked
     except DecodeError:
         raise
     except Exception as error:  # Pillow raises whatever it likes on damaged data

@@ -98,6 +98,13 @@ def _fail(status: int, reason: bytes = b"") -> DecodeError:
     return DecodeError(f"{text} ({detail})" if detail and detail != text else text)
 
 
+def _judge(status: int, reason: bytes, notes: list[str] | None) -> None:
+    if status != 0:
+        raise _fail(status, reason)
+    if notes is not None and reason:
+        notes.append(reason.decode())
+
+
 def probe_jpeg(data: BytesLike) -> JpegInfo:
     """Read a JPEG's headers without decoding; a few microseconds.
 
@@ -155,13 +162,15 @@ def _subsampling(info: Info) -> str:
     return ",".join(f"{h}x{v}" for h, v in factors)
 
 
-def decode_jpeg(data: BytesLike) -> npt.NDArray[np.uint8]:
+def decode_jpeg(data: BytesLike, *, notes: list[str] | None = None) -> npt.NDArray[np.uint8]:
     """Decode a whole JPEG to RGB, strictly: damage anywhere in it is an error.
 
     Parameters
     ----------
     data : bytes-like
         Gray, YCbCr of any subsampling or RGB; baseline, progressive or arithmetic.
+    notes : list of str, optional
+        Is told of bytes that belong to nothing and were skipped, as libjpeg skips them: no pixel suffers.
 
     Returns
     -------
@@ -171,8 +180,8 @@ def decode_jpeg(data: BytesLike) -> npt.NDArray[np.uint8]:
     Raises
     ------
     DecodeError
-        If the data are damaged or end early (libjpeg's warnings count), if the image is CMYK or YCCK, or if it has
-        more than 2**28 pixels.
+        If the data are damaged or end early (libjpeg's warnings count where they concern pixels), if the image is
+        CMYK or YCCK, or if it has more than 2**28 pixels.
 
     Examples
     --------
@@ -187,23 +196,24 @@ def decode_jpeg(data: BytesLike) -> npt.NDArray[np.uint8]:
     pixels = np.empty((info.height, info.width, 3), np.uint8)
     reason = ctypes.create_string_buffer(_REASON_BYTES)
     status: int = LIBRARY.beton_jpeg_decode(array.ctypes.data, array.size, pixels.ctypes.data, pixels.nbytes, reason)
-    if status != 0:
-        raise _fail(status, reason.value)
+    _judge(status, reason.value, notes)
     return pixels
 
 
-def check_jpeg(data: BytesLike) -> None:
+def check_jpeg(data: BytesLike, *, notes: list[str] | None = None) -> None:
     """Read a whole JPEG strictly and keep nothing of it: a third of the cost of decoding.
 
     Parameters
     ----------
     data : bytes-like
         Any JPEG that `transcode_jpeg` takes.
+    notes : list of str, optional
+        As in `decode_jpeg`.
 
     Raises
     ------
     DecodeError
-        If the data are damaged or end early (libjpeg's warnings count), or the image has more than 2**28 pixels.
+        As `decode_jpeg`, which judges alike, but of CMYK and YCCK too.
 
     Examples
     --------
@@ -212,8 +222,7 @@ def check_jpeg(data: BytesLike) -> None:
     array = _bytes(data)
     reason = ctypes.create_string_buffer(_REASON_BYTES)
     status: int = LIBRARY.beton_jpeg_check(array.ctypes.data, array.size, reason)
-    if status != 0:
-        raise _fail(status, reason.value)
+    _judge(status, reason.value, notes)
 
 
 def encode_jpeg(
@@ -280,7 +289,9 @@ def encode_jpeg(
     )
 
 
-def transcode_jpeg(data: BytesLike, *, restart: Restart = "auto", keep_icc: bool = False) -> bytes:
+def transcode_jpeg(
+    data: BytesLike, *, restart: Restart = "auto", keep_icc: bool = False, notes: list[str] | None = None
+) -> bytes:
     """Re-code a JPEG losslessly: the same pixels, baseline, optimised Huffman tables, restart markers.
 
     Parameters
@@ -292,6 +303,8 @@ def transcode_jpeg(data: BytesLike, *, restart: Restart = "auto", keep_icc: bool
     keep_icc : bool
         Keep the colour profile. All other APPn and COM markers go, except those that change the pixels (JFIF, Adobe);
         so does EXIF with its orientation.
+    notes : list of str, optional
+        As in `decode_jpeg`; bytes that belong to nothing are not copied.
 
     Returns
     -------
@@ -312,7 +325,8 @@ def transcode_jpeg(data: BytesLike, *, restart: Restart = "auto", keep_icc: bool
     True
     """
     array = _bytes(data)
-    return _produce(LIBRARY.beton_jpeg_transcode, array.ctypes.data, array.size, _restart(restart), int(keep_icc))
+    arguments = (array.ctypes.data, array.size, _restart(restart), int(keep_icc))
+    return _produce(LIBRARY.beton_jpeg_transcode, *arguments, notes=notes)
 
 
 def _restart(value: str) -> int:
@@ -321,12 +335,11 @@ def _restart(value: str) -> int:
     return _RESTARTS[value]
 
 
-def _produce(function: ctypes._FuncPointer, *arguments: int) -> bytes:
+def _produce(function: ctypes._FuncPointer, *arguments: int, notes: list[str] | None = None) -> bytes:
     out, size = ctypes.c_void_p(), ctypes.c_int64()
     reason = ctypes.create_string_buffer(_REASON_BYTES)
     status: int = function(*arguments, ctypes.byref(out), ctypes.byref(size), reason)
-    if status != 0:
-        raise _fail(status, reason.value)
+    _judge(status, reason.value, notes)
     try:
         return ctypes.string_at(out, size.value)
     finally:

@@ -9,6 +9,7 @@ from .fields import BytesField, CustomField, FloatField, IntField, JSONField, Te
 from .images import MODE_JPEG, MODE_PNG, MODE_RAW, EncodedImage, ImageField, MaskField, RasterField
 from .manifest import Manifest, Shard, is_manifest, manifest_path, set_of_shard, shard_path
 from .output import PartFolder, remove_orphans, sync_folder
+from .png import check_png_chunks
 from .ragged import VarArrayField
 from .reader import Reader
 from .tables import TableSet, pointers_of
@@ -42,6 +43,7 @@ __all__ = [
     "VarArrayField",
     "VerifyReport",
     "Writer",
+    "check_png_chunks",
     "is_manifest",
     "manifest_path",
     "pointers_of",

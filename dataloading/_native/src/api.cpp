@@ -11,6 +11,7 @@
 #include "planar.h"
 #include "region.h"
 #include "resize.h"
+#include "scan.h"
 #include "scratch.h"
 #include "status.h"
 
@@ -40,12 +41,25 @@ Status guarded(const Way& way) {
   return status;
 }
 
-// Whatever our own ways do not find plainly sound is libjpeg's to judge, and to give a reason for. But libjpeg lets runs
-// of zeros leave their block, which no encoder makes: a bad code stays one.
-Status verdict(Status own, Status libjpeg) { return libjpeg == kOk && own == kBadCode ? kBadCode : libjpeg; }
-
 void clear(char* reason) {
   if (reason != nullptr) reason[0] = 0;
+}
+
+// Whatever our own ways do not find plainly sound is libjpeg's to judge, and to give a reason for. But libjpeg lets runs
+// of zeros leave their block, and values leave their range, which no encoder makes: a bad code stays one. So where our own
+// way did not look at the codes, they are looked at here.
+Status verdict(const JpegHeader& h, const uint8_t* data, size_t size, Status own, Status libjpeg, char* reason) {
+  if (libjpeg != kOk) return libjpeg;
+  if (own == kUnsupported) own = guarded([&](Scratch* scratch) { return check_scan(h, data, size, scratch); });
+  if (own != kBadCode) return kOk;
+  clear(reason);
+  return kBadCode;
+}
+
+// After one of our own ways succeeded.
+Status done(const JpegHeader& h, char* reason) {
+  remark(h.stray_bytes + thread_scratch().stray_bytes, reason);
+  return kOk;
 }
 
 }  // namespace
@@ -108,10 +122,13 @@ int32_t beton_jpeg_decode(const uint8_t* data, int64_t size, uint8_t* rgb, int64
   if (rgb_bytes != stride * h.height) return kBadRequest;
   const Status own =
       guarded([&](Scratch* scratch) { return decode_whole(h, data, size_t(size), rgb, scratch); });
-  if (own == kOk) return kOk;
-  const Status theirs =
-      libjpeg_decode_rgb(data, size_t(size), 0, 0, h.width, h.height, rgb, size_t(stride), true, reason);
-  return verdict(own, theirs);
+  if (own == kOk) return done(h, reason);
+  // Of what is not ours libjpeg tells the coefficients, and whether they are in range, on a way of its own only.
+  Status theirs = scan_supports(h) ? kOk : libjpeg_check(data, size_t(size), reason);
+  if (theirs == kOk) {
+    theirs = libjpeg_decode_rgb(data, size_t(size), 0, 0, h.width, h.height, rgb, size_t(stride), true, reason);
+  }
+  return verdict(h, data, size_t(size), own, theirs, reason);
 }
 
 int32_t beton_jpeg_encode(const uint8_t* rgb, int32_t width, int32_t height, int64_t row_stride, int32_t quality,
@@ -142,13 +159,16 @@ int32_t beton_jpeg_transcode(const uint8_t* data, int64_t size, int32_t restart,
   const Status own = guarded([&](Scratch* scratch) {
     return recode(h, data, size_t(size), restart, keep_icc != 0, scratch, out, &bytes);
   });
-  status = own;
-  if (own != kOk) {
-    status = verdict(own, libjpeg_transcode(data, size_t(size), restart, keep_icc != 0, out, &bytes, reason));
-    if (status == kBadCode && own == kBadCode && *out != nullptr) {
-      std::free(*out);
-      *out = nullptr;
-    }
+  if (own == kOk) {
+    *out_bytes = int64_t(bytes);
+    return done(h, reason);
+  }
+  status = libjpeg_transcode(data, size_t(size), restart, keep_icc != 0, out, &bytes, reason);
+  status = verdict(h, data, size_t(size), own, status, reason);
+  if (status != kOk) {
+    std::free(*out);
+    *out = nullptr;
+    bytes = 0;
   }
   *out_bytes = int64_t(bytes);
   return status;
@@ -160,12 +180,8 @@ int32_t beton_jpeg_check(const uint8_t* data, int64_t size, char* reason) {
   const Status status = check_whole(data, size, &h);
   if (status != kOk) return status;
   const Status own = guarded([&](Scratch* scratch) { return check_scan(h, data, size_t(size), scratch); });
-  if (own == kOk) return kOk;
-  uint8_t* copy = nullptr;
-  size_t bytes = 0;
-  const Status theirs = libjpeg_transcode(data, size_t(size), BETON_RESTART_NONE, false, &copy, &bytes, reason);
-  std::free(copy);
-  return verdict(own, theirs);
+  if (own == kOk) return done(h, reason);
+  return verdict(h, data, size_t(size), own, libjpeg_check(data, size_t(size), reason), reason);
 }
 
 int32_t beton_resize_rgb(const uint8_t* rgb, int32_t width, int32_t height, int64_t row_stride, int32_t filter,

@@ -73,6 +73,10 @@ inline bool special_symbol(BitReader& r, const HuffmanTable& t, uint32_t entry, 
     k += 16;
     return true;
   }
+  if (size > kMaxAcBits) {
+    k = -1;
+    return false;
+  }
   k += run + 1;
   const int value = take(r, size);
   if (kStore) block[kNaturalOrder[k - 1]] = int16_t(value);
@@ -131,6 +135,7 @@ inline bool dc_difference(BitReader& r, const HuffmanTable& t, int* difference) 
     symbol = long_symbol(r, t);
     if (symbol < 0) return false;
   }
+  if (symbol > kMaxDcBits) return false;
   *difference = symbol == 0 ? 0 : take(r, symbol);
   return true;
 }
@@ -170,8 +175,7 @@ Status decode_mcus(ScanState* state, const McuLayout& layout, int mcu, int mcus,
         goto done;
       }
       dc[c] += difference;
-      // Legal differences keep DC within 12 bits; a sum that leaves 16 is damage (and would overflow in the end).
-      if (dc[c] != int16_t(dc[c])) {
+      if (dc[c] < kMinDc || dc[c] > kMaxDc) {
         status = kBadCode;
         goto done;
       }

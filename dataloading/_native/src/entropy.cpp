@@ -21,7 +21,7 @@ Status make_huffman_table(const uint8_t* dht, size_t bytes, bool dc, HuffmanTabl
       if (length > kLookBits) continue;
       const int size = symbol & 15, run = dc ? 0 : symbol >> 4, free_bits = kLookBits - length;
       uint32_t* entry = table->look + (code << free_bits);
-      if ((size == 0 && !dc) || size > free_bits) {
+      if ((size == 0 && !dc) || size > free_bits || size > (dc ? kMaxDcBits : kMaxAcBits)) {
         for (int j = 0; j < 1 << free_bits; j++) {
           entry[j] = uint32_t(symbol) << 8 | HuffmanTable::kSpecial | uint32_t(length);
         }

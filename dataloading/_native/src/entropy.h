@@ -12,6 +12,10 @@
 namespace beton {
 
 constexpr int kLookBits = 10;
+// What the values of 8-bit images take, and quantised DC values lie between: beyond is damage, whoever wrote it.
+constexpr int kMaxDcBits = 11, kMaxAcBits = 10;
+constexpr int kMaxDc = 1023, kMinDc = -1024;
+
 constexpr int kSegmentPadding = 320;  // zero bytes behind a segment: more than one block of the longest codes takes
 
 // One decoding table. An entry of `look`, indexed by the next kLookBits bits:

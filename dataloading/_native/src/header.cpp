@@ -20,6 +20,7 @@ Status read_frame(const uint8_t* p, size_t n, JpegHeader* h) {
   h->width = u16(p + 3);
   h->num_components = p[5];
   if (h->width == 0 || h->height == 0) return kBadHeader;
+  if (h->width > kLargestSide || h->height > kLargestSide) return kTooLarge;
   if (h->num_components != 1 && h->num_components != 3 && h->num_components != 4) {
     return h->num_components == 0 ? kBadHeader : kUnsupported;
   }
@@ -33,14 +34,12 @@ Status read_frame(const uint8_t* p, size_t n, JpegHeader* h) {
     c.v = q[1] & 15;
     c.quant = q[2];
     if (c.h < 1 || c.h > 4 || c.v < 1 || c.v > 4 || c.quant > 3) return kBadHeader;
-    for (int j = 0; j < i; j++) {
-      if (h->component[j].id == c.id) return kBadHeader;
-    }
     if (c.h > h->h_max) h->h_max = c.h;
     if (c.v > h->v_max) h->v_max = c.v;
   }
   for (int i = 0; i < h->num_components; i++) {
     Component& c = h->component[i];
+    if (h->h_max % c.h != 0 || h->v_max % c.v != 0) return kUnsupported;  // libjpeg upsamples by whole factors alone
     c.width = ceil_div(h->width * c.h, h->h_max);
     c.height = ceil_div(h->height * c.v, h->v_max);
   }
@@ -60,7 +59,7 @@ Status read_quant(const uint8_t* p, size_t n, JpegHeader* h) {
   while (n > 0) {
     const int precision = p[0] >> 4, slot = p[0] & 15;
     const size_t need = 1 + (precision ? 128 : 64);
-    if (precision > 1 || slot > 3 || n < need) return kBadHeader;
+    if (slot > 3 || n < need) return kBadHeader;
     for (int i = 0; i < 64; i++) {
       h->quant[slot][kNaturalOrder[i]] = uint16_t(precision ? u16(p + 1 + 2 * i) : p[1 + i]);
     }
@@ -92,22 +91,39 @@ Status read_scan(const uint8_t* p, size_t n, JpegHeader* h) {
   if (count < 1 || count > 4 || count > h->num_components || n != size_t(4 + 2 * count)) return kBadHeader;
   h->num_scan_components = count;
   h->scan_in_order = count == h->num_components;
+  int chosen[4] = {-1, -1, -1, -1};
   for (int i = 0; i < count; i++) {
-    int found = -1;
-    for (int j = 0; j < h->num_components; j++) {
-      if (h->component[j].id == p[1 + 2 * i]) found = j;
+    // As libjpeg: among equal ids the first whose place in the scan is not taken yet.
+    int found = 0;
+    while (found < h->num_components && (h->component[found].id != p[1 + 2 * i] || chosen[found] >= 0)) found++;
+    if (found == h->num_components) return kBadHeader;
+    for (int j = 0; j < i; j++) {
+      if (chosen[j] == found) return kBadHeader;
     }
-    if (found < 0) return kBadHeader;
+    chosen[i] = found;
     if (found != i) h->scan_in_order = false;
     h->component[found].dc_table = p[2 + 2 * i] >> 4;
     h->component[found].ac_table = p[2 + 2 * i] & 15;
-    if (h->component[found].dc_table > 3 || h->component[found].ac_table > 3) return kBadHeader;
   }
-  const uint8_t* q = p + 1 + 2 * count;
-  h->scan_start = q[0];
-  h->scan_end = q[1];
-  h->scan_approximation = q[2];
+  return kOk;  // the spectral selection behind them matters to progressive scans alone
+}
+
+// Arithmetic conditioning: checked as libjpeg does, and not kept.
+Status read_conditioning(const uint8_t* p, size_t n) {
+  if (n % 2 != 0) return kBadHeader;
+  for (size_t i = 0; i < n; i += 2) {
+    if (p[i] >= 32 || (p[i] < 16 && (p[i + 1] & 15) > p[i + 1] >> 4)) return kBadHeader;
+  }
   return kOk;
+}
+
+// Equal ids say nothing, and a copy should not have them.
+void settle_ids(JpegHeader* h) {
+  bool equal = false;
+  for (int i = 0; i < h->num_components; i++) {
+    for (int j = 0; j < i; j++) equal = equal || h->component[i].id == h->component[j].id;
+  }
+  for (int i = 0; i < h->num_components && equal; i++) h->component[i].id = i + 1;
 }
 
 // The colour space libjpeg would assume (jdapimin.c, default_decompress_parms).
@@ -131,30 +147,51 @@ bool is(const uint8_t* p, const char* text, int n) {
 
 }  // namespace
 
+Status MarkerWalk::next() {
+  for (;;) {
+    while (at < size && data[at] != 0xFF) {
+      at++;
+      stray_bytes++;
+    }
+    while (at < size && data[at] == 0xFF) at++;  // fill bytes may precede a marker
+    if (at >= size) return kTruncated;
+    marker = data[at++];
+    if (marker != 0) break;
+    stray_bytes += 2;  // FF 00 is entropy-coded data
+  }
+  begin = at - 2;
+  body = nullptr;
+  body_bytes = 0;
+  if (marker == 0x01 || (marker >= 0xD0 && marker <= 0xD9)) return kOk;
+  if (at + 2 > size) return kTruncated;
+  const size_t length = size_t(u16(data + at));
+  body = data + at + 2;
+  const bool is_skipped = (marker >= 0xE0 && marker <= 0xEF) || marker == 0xFE || marker == 0xDC;
+  if (length < 2) {
+    at += 2;
+    return is_skipped ? kOk : kBadHeader;
+  }
+  if (at + length > size) return kTruncated;
+  body_bytes = length - 2;
+  at += length;
+  return kOk;
+}
+
 Status parse_header(const uint8_t* data, size_t size, JpegHeader* h) {
   *h = JpegHeader();
   if (size < 3) return size < 2 || (data[0] == 0xFF && data[1] == 0xD8) ? kTruncated : kNotJpeg;
   if (data[0] != 0xFF || data[1] != 0xD8) return kNotJpeg;
-  size_t at = 2;
+  MarkerWalk walk = {data, size, 2};
   bool seen_frame = false;
   for (;;) {
-    if (at + 1 >= size) return kTruncated;
-    if (data[at] != 0xFF) return kExtraneous;
-    while (at < size && data[at] == 0xFF) at++;  // fill bytes may precede a marker
-    if (at >= size) return kTruncated;
-    const int marker = data[at++];
-    if (marker == 0x01) continue;                                                // TEM has no length
-    if (marker == 0 || (marker >= 0xD0 && marker <= 0xD8)) return kBadMarker;    // stuffing, RSTn, SOI
-    if (marker == 0xD9) return kTruncated;                                       // EOI before any scan
-    if (at + 2 > size) return kTruncated;
-    const size_t length = size_t(u16(data + at));
-    if (length < 2) return kBadHeader;
-    if (at + length > size) return kTruncated;
-    const uint8_t* p = data + at + 2;
-    const size_t n = length - 2;
-    at += length;
-    Status status = kOk;
+    Status status = walk.next();
+    if (status != kOk) return status;
+    const int marker = walk.marker;
+    const uint8_t* p = walk.body;
+    const size_t n = walk.body_bytes;
     switch (marker) {
+      case 0xD8: return kBadMarker;  // a second start of image
+      case 0xD9: return kTruncated;  // the end of the image before any scan
       case 0xC0: case 0xC1: case 0xC2: case 0xC9: case 0xCA:
         if (seen_frame) return kBadMarker;
         seen_frame = true;
@@ -165,8 +202,8 @@ Status parse_header(const uint8_t* data, size_t size, JpegHeader* h) {
       case 0xC3: case 0xC5: case 0xC6: case 0xC7: case 0xC8: case 0xCB: case 0xCD: case 0xCE: case 0xCF:
         return kUnsupported;
       case 0xC4: status = read_huffman(p, n, h); break;
+      case 0xCC: status = read_conditioning(p, n); break;
       case 0xDB: status = read_quant(p, n, h); break;
-      case 0xDC: return kUnsupported;  // DNL: the height comes later
       case 0xDD:
         if (n != 2) return kBadHeader;
         h->restart_interval = u16(p);
@@ -188,11 +225,16 @@ Status parse_header(const uint8_t* data, size_t size, JpegHeader* h) {
         status = read_scan(p, n, h);
         if (status != kOk) return status;
         h->space = colour_space(*h);
-        h->entropy_offset = at;
+        settle_ids(h);
+        h->entropy_offset = walk.at;
+        h->stray_bytes = walk.stray_bytes;
         return kOk;
       default:
-        // APPn, COM and arithmetic conditioning do not matter here; libjpeg refuses reserved markers, so do we.
-        if ((marker < 0xE0 || marker > 0xEF) && marker != 0xFE && marker != 0xCC) return kBadMarker;
+        // Other APPn, COM, and (as in libjpeg) DNL, RSTn and TEM do not matter; reserved markers are refused.
+        if (marker != 0x01 && (marker < 0xD0 || marker > 0xD7) && marker != 0xDC && marker != 0xFE &&
+            (marker < 0xE0 || marker > 0xEF)) {
+          return kBadMarker;
+        }
     }
     if (status != kOk) return status;
   }

@@ -29,13 +29,30 @@ struct JpegHeader {
   int restart_interval = 0;  // MCUs
   int space = BETON_SPACE_YCBCR;
   int num_scan_components = 0;
-  int scan_start = 0, scan_end = 63, scan_approximation = 0;  // Ss, Se, Ah * 16 + Al
   bool scan_in_order = false;  // the scan holds all components, in the frame's order
   uint16_t quant[4][64] = {};  // natural (row-major) order
   bool has_quant[4] = {};
   const uint8_t* huffman[2][4] = {};  // [0 DC, 1 AC][slot]: 16 counts, then the symbols; null when absent
   size_t huffman_bytes[2][4] = {};
   size_t entropy_offset = 0;  // first byte of entropy-coded data
+  int64_t stray_bytes = 0;    // between the segments before it
+};
+
+constexpr int kLargestSide = 65500;  // libjpeg's limit
+
+// Walks markers exactly as libjpeg does: bytes that belong to no segment are skipped (and counted), fill bytes too, and
+// where a length is only skipped by, one below 2 skips nothing.
+struct MarkerWalk {
+  const uint8_t* data;
+  size_t size;
+  size_t at;                      // where to go on
+  int marker = 0;
+  size_t begin = 0;               // of the marker's FF
+  const uint8_t* body = nullptr;  // behind the length; null for a marker without one
+  size_t body_bytes = 0;
+  int64_t stray_bytes = 0;
+
+  Status next();
 };
 
 // Zig-zag index to row-major index, with 16 more entries so that a run past the end stays in bounds.

@@ -11,8 +11,6 @@ namespace beton {
 
 namespace {
 
-constexpr int kLargestSide = 65500;  // libjpeg's limit when writing
-
 struct Pen {
   std::vector<uint8_t>& bytes;
 
@@ -37,21 +35,11 @@ int set_of(const JpegHeader& frame, int component) {
 
 // The colour profile's markers, as they are.
 void copy_profile(const uint8_t* data, size_t end, Pen* pen) {
-  size_t at = 2;
-  while (at + 4 <= end) {  // parse_header has been here: it is a chain of well-formed markers
-    if (data[at + 1] == 0xFF) {
-      at++;
-      continue;
+  MarkerWalk walk = {data, end, 2};
+  while (walk.next() == kOk) {
+    if (walk.marker == 0xE2 && walk.body_bytes >= 12 && std::memcmp(walk.body, "ICC_PROFILE", 12) == 0) {
+      pen->copy(data + walk.begin, walk.at - walk.begin);
     }
-    if (data[at + 1] == 0x01) {
-      at += 2;
-      continue;
-    }
-    const size_t length = size_t(data[at + 2]) << 8 | data[at + 3];
-    if (data[at + 1] == 0xE2 && length >= 14 && std::memcmp(data + at + 4, "ICC_PROFILE", 12) == 0) {
-      pen->copy(data + at, length + 2);
-    }
-    at += length + 2;
   }
 }
 
@@ -181,24 +169,20 @@ Status write_jpeg_file(const JpegHeader& frame, int restart_interval, const uint
 Status check_scan(const JpegHeader& header, const uint8_t* data, size_t size, Scratch* s) {
   if (!scan_supports(header)) return kUnsupported;
   Scan scan;
-  const Status status = scan.open(header, data, size, int64_t(header.mcus_per_row) * header.mcu_rows - 1, s);
-  if (status != kOk) return status;
-  if (!scan.ends_with_image()) return kUnsupported;
-  return scan.check();
+  Status status = scan.open(header, data, size, int64_t(header.mcus_per_row) * header.mcu_rows - 1, s);
+  if (status == kOk) status = scan.check();
+  return status == kOk ? scan.finish_image() : status;
 }
 
 Status recode(const JpegHeader& header, const uint8_t* data, size_t size, int restart, bool keep_icc, Scratch* s,
               uint8_t** out, size_t* out_bytes) {
   // What a list of symbols takes is bounded by the data's bits; beyond this libjpeg's limits hold.
   constexpr size_t kLargestSource = size_t(1) << 26;
-  if (!scan_supports(header) || size > kLargestSource || header.width > kLargestSide ||
-      header.height > kLargestSide) {
-    return kUnsupported;
-  }
+  if (!scan_supports(header) || size > kLargestSource) return kUnsupported;
   Scan scan;
   Status status = scan.open(header, data, size, int64_t(header.mcus_per_row) * header.mcu_rows - 1, s);
+  if (status == kOk) status = scan.finish_image();
   if (status != kOk) return status;
-  if (!scan.ends_with_image()) return kUnsupported;
   int interval = 0;
   if (restart == BETON_RESTART_AUTO) {
     interval = choose_restart_interval(header.width, header.mcus_per_row, header.mcu_rows, size);

@@ -20,12 +20,12 @@ namespace beton {
 Status write_jpeg_file(const JpegHeader& frame, int restart_interval, const uint8_t* source, size_t source_bytes,
                        Scratch* scratch, uint8_t** out, size_t* out_bytes);
 
-// Transcodes a JPEG that a Scan supports and whose end marker follows its only scan; kUnsupported is the answer to
-// every other. The coefficients are those of libjpeg_transcode, and so are the bytes.
+// Transcodes a JPEG that a Scan supports and whose image ends behind its only scan; kUnsupported is the answer to every
+// other. The coefficients are those of libjpeg_transcode, and so are the bytes.
 Status recode(const JpegHeader& header, const uint8_t* data, size_t size, int restart, bool keep_icc, Scratch* scratch,
               uint8_t** out, size_t* out_bytes);
 
-// Reads all entropy-coded data of such a JPEG and keeps nothing.
+// Reads all entropy-coded data of such a JPEG, then what follows it, and keeps nothing: kBadCode whatever follows.
 Status check_scan(const JpegHeader& header, const uint8_t* data, size_t size, Scratch* scratch);
 
 }  // namespace beton

@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "entropy.h"
+
 #include <jpeglib.h>
 // After jpeglib.h: the message codes.
 #include <jerror.h>
@@ -19,6 +21,7 @@ struct ErrorTrap {
   jmp_buf jump;
   Status status;
   char* reason;
+  int64_t stray_bytes;
 };
 
 Status status_of(int code) {
@@ -30,7 +33,6 @@ Status status_of(int code) {
     case JWRN_MUST_RESYNC: case JERR_SOF_DUPLICATE: case JERR_SOI_DUPLICATE: case JERR_SOS_NO_SOF:
     case JERR_SOF_NO_SOS:
       return kBadMarker;
-    case JWRN_EXTRANEOUS_DATA: return kExtraneous;
     case JERR_NO_SOI: return kNotJpeg;
     case JERR_SOF_UNSUPPORTED: case JERR_BAD_PRECISION: case JERR_COMPONENT_COUNT: case JERR_FRACT_SAMPLE_NOTIMPL:
     case JERR_CONVERSION_NOTIMPL: case JERR_ARITH_NOTIMPL:
@@ -59,12 +61,15 @@ Status status_of(int code) {
 
 void on_error(j_common_ptr cinfo) { leave(cinfo, status_of(cinfo->err->msg_code)); }
 
-// libjpeg reports damaged data as a warning and goes on with made-up pixels; here a warning ends the decode.
+// libjpeg reports damaged data as a warning and goes on with made-up pixels; here such a warning ends the decode.
 void on_message(j_common_ptr cinfo, int level) {
   if (level >= 0) return;  // trace messages
   switch (cinfo->err->msg_code) {
     case JWRN_ADOBE_XFORM: case JWRN_JFIF_MAJOR: case JWRN_NOT_SEQUENTIAL:
       return;  // odd headers whose pixels are well defined
+    case JWRN_EXTRANEOUS_DATA:  // bytes between what it reads, which it skips: no pixel suffers
+      reinterpret_cast<ErrorTrap*>(cinfo->err)->stray_bytes += cinfo->err->msg_parm.i[0];
+      return;
     default: leave(cinfo, status_of(cinfo->err->msg_code));
   }
 }
@@ -78,6 +83,7 @@ void set_trap(ErrorTrap* trap, char* reason) {
   trap->base.output_message = on_output;
   trap->status = kLibjpeg;
   trap->reason = reason;
+  trap->stray_bytes = 0;
   if (reason != nullptr) reason[0] = 0;
 }
 
@@ -145,8 +151,12 @@ struct Decoder {
   ErrorTrap trap;
 };
 
-// Whether a progressive file sent every bit of every coefficient; libjpeg would smooth over what is missing.
+// Whether every component came, and of a progressive file every bit of every coefficient; libjpeg would smooth over what
+// is missing.
 bool complete(j_decompress_ptr cinfo) {
+  for (int c = 0; c < cinfo->num_components; c++) {
+    if (cinfo->comp_info[c].quant_table == nullptr) return false;  // kept when a component's first scan begins
+  }
   if (cinfo->coef_bits == nullptr) return true;
   for (int c = 0; c < cinfo->num_components; c++) {
     for (int k = 0; k < DCTSIZE2; k++) {
@@ -156,7 +166,88 @@ bool complete(j_decompress_ptr cinfo) {
   return true;
 }
 
+// Whether no coefficient is beyond what 8-bit images have: libjpeg decodes such, but writes none.
+bool in_range(j_decompress_ptr cinfo, jvirt_barray_ptr* coefficients) {
+  for (int c = 0; c < cinfo->num_components; c++) {
+    const jpeg_component_info& component = cinfo->comp_info[c];
+    for (JDIMENSION y = 0; y < component.height_in_blocks; y++) {
+      JBLOCKARRAY row = (*cinfo->mem->access_virt_barray)(reinterpret_cast<j_common_ptr>(cinfo), coefficients[c], y, 1,
+                                                          FALSE);
+      for (JDIMENSION x = 0; x < component.width_in_blocks; x++) {
+        const JCOEF* block = row[0][x];
+        int most = 0;
+        for (int k = 1; k < DCTSIZE2; k++) most |= block[k] < 0 ? -block[k] : block[k];
+        if (most >= 1 << kMaxAcBits || block[0] < kMinDc || block[0] > kMaxDc) return false;
+      }
+    }
+  }
+  return true;
+}
+
+// All coefficients, found complete and in range; does not return on any other.
+jvirt_barray_ptr* read_coefficients(Decoder* d) {
+  jvirt_barray_ptr* coefficients = jpeg_read_coefficients(&d->cinfo);
+  const j_common_ptr cinfo = reinterpret_cast<j_common_ptr>(&d->cinfo);
+  if (!complete(&d->cinfo)) {
+    d->cinfo.err->msg_code = JWRN_JPEG_EOF;
+    leave(cinfo, kTruncated);
+  }
+  if (!in_range(&d->cinfo, coefficients)) {
+    d->cinfo.err->msg_code = JERR_BAD_DCT_COEF;
+    leave(cinfo, kBadCode);
+  }
+  return coefficients;
+}
+
+// Makes of what was read something that can be written: a quantisation table may have been defined anew behind a
+// component that used it, and ids may be equal.
+void settle(j_decompress_ptr cinfo) {
+  bool tables_differ = false, ids_equal = false;
+  for (int c = 0; c < cinfo->num_components; c++) {
+    const jpeg_component_info& component = cinfo->comp_info[c];
+    const JQUANT_TBL* now = cinfo->quant_tbl_ptrs[component.quant_tbl_no];
+    if (memcmp(now->quantval, component.quant_table->quantval, sizeof now->quantval) != 0) tables_differ = true;
+    for (int b = 0; b < c; b++) {
+      if (cinfo->comp_info[b].component_id == component.component_id) ids_equal = true;
+    }
+  }
+  for (int c = 0; c < cinfo->num_components; c++) {
+    jpeg_component_info& component = cinfo->comp_info[c];
+    if (ids_equal) component.component_id = c + 1;
+    if (!tables_differ) continue;
+    component.quant_tbl_no = c;
+    cinfo->quant_tbl_ptrs[c] = component.quant_table;
+  }
+}
+
+// One scan a component, for images that have more blocks in an MCU than a scan of all components may have.
+bool needs_scans(j_decompress_ptr cinfo, jpeg_scan_info* scans) {
+  int blocks = 0;
+  for (int c = 0; c < cinfo->num_components; c++) {
+    blocks += cinfo->comp_info[c].h_samp_factor * cinfo->comp_info[c].v_samp_factor;
+    scans[c] = {1, {c, 0, 0, 0}, 0, DCTSIZE2 - 1, 0, 0};
+  }
+  return cinfo->num_components > 1 && blocks > C_MAX_BLOCKS_IN_MCU;
+}
+
+void open_decoder(Decoder* d, const uint8_t* data, size_t size) {
+  memset(&d->progress, 0, sizeof d->progress);
+  jpeg_create_decompress(&d->cinfo);
+  limit_memory(&d->cinfo);
+  d->progress.progress_monitor = on_progress;
+  d->cinfo.progress = &d->progress;
+  jpeg_mem_src(&d->cinfo, const_cast<uint8_t*>(data), size);
+}
+
 }  // namespace
+
+void remark(int64_t stray_bytes, char* reason) {
+  if (reason == nullptr) return;
+  reason[0] = 0;
+  if (stray_bytes == 0) return;
+  snprintf(reason, kReasonBytes, "%lld stray byte%s between the segments", static_cast<long long>(stray_bytes),
+           stray_bytes == 1 ? "" : "s");
+}
 
 Status check_plausible(const JpegHeader& header, size_t size) {
   if (int64_t(header.width) * header.height > kMaxPixels) return kTooLarge;
@@ -177,14 +268,9 @@ Status libjpeg_decode_rgb(const uint8_t* data, size_t size, int x, int y, int wi
     jpeg_destroy_decompress(&d.cinfo);
     return d.trap.status;
   }
-  memset(&d.progress, 0, sizeof d.progress);
   d.cinfo.mem = nullptr;
   d.cinfo.global_state = 0;
-  jpeg_create_decompress(&d.cinfo);
-  limit_memory(&d.cinfo);
-  d.progress.progress_monitor = on_progress;
-  d.cinfo.progress = &d.progress;
-  jpeg_mem_src(&d.cinfo, const_cast<uint8_t*>(data), size);
+  open_decoder(&d, data, size);
   jpeg_read_header(&d.cinfo, TRUE);
   d.cinfo.out_color_space = JCS_RGB;
   d.cinfo.dct_method = JDCT_ISLOW;
@@ -211,6 +297,26 @@ Status libjpeg_decode_rgb(const uint8_t* data, size_t size, int x, int y, int wi
   }
   if (strict) jpeg_finish_decompress(&d.cinfo);
   jpeg_destroy_decompress(&d.cinfo);
+  remark(d.trap.stray_bytes, reason);
+  return kOk;
+}
+
+Status libjpeg_check(const uint8_t* data, size_t size, char* reason) {
+  Decoder d;
+  set_trap(&d.trap, reason);
+  d.cinfo.err = &d.trap.base;
+  if (setjmp(d.trap.jump) != 0) {
+    jpeg_destroy_decompress(&d.cinfo);
+    return d.trap.status;
+  }
+  d.cinfo.mem = nullptr;
+  d.cinfo.global_state = 0;
+  open_decoder(&d, data, size);
+  jpeg_read_header(&d.cinfo, TRUE);
+  read_coefficients(&d);
+  jpeg_finish_decompress(&d.cinfo);
+  jpeg_destroy_decompress(&d.cinfo);
+  remark(d.trap.stray_bytes, reason);
   return kOk;
 }
 
@@ -265,26 +371,21 @@ Status libjpeg_transcode(const uint8_t* data, size_t size, int restart, bool kee
     free(e.destination.data);
     return e.trap.status;
   }
-  memset(&d.progress, 0, sizeof d.progress);
-  jpeg_create_decompress(&d.cinfo);
-  limit_memory(&d.cinfo);
-  d.progress.progress_monitor = on_progress;
-  d.cinfo.progress = &d.progress;
-  jpeg_mem_src(&d.cinfo, const_cast<uint8_t*>(data), size);
+  open_decoder(&d, data, size);
   if (keep_icc) jpeg_save_markers(&d.cinfo, JPEG_APP0 + 2, 0xFFFF);
   jpeg_read_header(&d.cinfo, TRUE);
-  jvirt_barray_ptr* coefficients = jpeg_read_coefficients(&d.cinfo);
-  if (!complete(&d.cinfo)) {
-    jpeg_destroy_decompress(&d.cinfo);
-    return kTruncated;
-  }
-
+  jvirt_barray_ptr* coefficients = read_coefficients(&d);
   jpeg_create_compress(&dst);
   if (!set_destination(&dst, &e.destination, size + 4096)) ERREXIT1(&dst, JERR_OUT_OF_MEMORY, 10);
+  settle(&d.cinfo);
   jpeg_copy_critical_parameters(&d.cinfo, &dst);
   dst.optimize_coding = TRUE;
   dst.arith_code = FALSE;
-  if (restart == BETON_RESTART_AUTO) {
+  jpeg_scan_info scans[MAX_COMPS_IN_SCAN];
+  if (needs_scans(&d.cinfo, scans)) {
+    dst.scan_info = scans;
+    dst.num_scans = d.cinfo.num_components;
+  } else if (restart == BETON_RESTART_AUTO) {
     const bool single = d.cinfo.num_components == 1;
     const int mcu_width = 8 * (single ? 1 : d.cinfo.max_h_samp_factor);
     const int mcu_height = 8 * (single ? 1 : d.cinfo.max_v_samp_factor);
@@ -304,6 +405,7 @@ Status libjpeg_transcode(const uint8_t* data, size_t size, int restart, bool kee
   jpeg_destroy_decompress(&d.cinfo);
   *out = e.destination.data;
   *out_bytes = e.destination.used;
+  remark(d.trap.stray_bytes, reason);
   return kOk;
 }
 

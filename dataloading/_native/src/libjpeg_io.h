@@ -1,7 +1,8 @@
 // Thread-safety: every call owns its libjpeg object; no shared state.
 //
 // Everything that goes through libjpeg-turbo: whole or partial decoding of any kind of JPEG, lossless transcoding. No
-// libjpeg error or warning gets past this file: errors and warnings become a Status.
+// libjpeg error or warning gets past this file: errors, and warnings that concern pixels, become a Status. After success
+// `reason` (may be null) says what was skipped, see remark().
 #ifndef BETON_LIBJPEG_IO_H
 #define BETON_LIBJPEG_IO_H
 
@@ -28,9 +29,15 @@ Status check_plausible(const JpegHeader& header, size_t size);
 Status libjpeg_decode_rgb(const uint8_t* data, size_t size, int x, int y, int width, int height, uint8_t* rgb,
                           size_t row_stride, bool strict, char* reason);
 
+// Reads all coefficients and keeps none; fails on what libjpeg_transcode fails on.
+Status libjpeg_check(const uint8_t* data, size_t size, char* reason);
+
 // Lossless: the coefficients, in a baseline file with optimised tables.
 Status libjpeg_transcode(const uint8_t* data, size_t size, int restart, bool keep_icc, uint8_t** out, size_t* out_bytes,
                          char* reason);
+
+// Writes into `reason` (may be null) how many bytes that belong to nothing were skipped; empty for none.
+void remark(int64_t stray_bytes, char* reason);
 
 // MCUs between two restart markers for an image whose entropy-coded data takes about `bytes` bytes; 0 = no markers.
 int choose_restart_interval(int width, int mcus_per_row, int mcu_rows, size_t bytes);

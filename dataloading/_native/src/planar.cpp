@@ -68,7 +68,10 @@ void make_strips(const JpegHeader& header, int mcu_rows, Cover* cover, Scratch* 
 
 Status open_scan(const beton_request& q, const JpegHeader& header, const Cover& cover, Scratch* s, Scan* scan) {
   const int64_t last = int64_t(cover.row_last - 1) * header.mcus_per_row + cover.mcu_last - 1;
-  return scan->open(header, reinterpret_cast<const uint8_t*>(uintptr_t(q.src)), size_t(q.src_bytes), last, s);
+  const Status status =
+      scan->open(header, reinterpret_cast<const uint8_t*>(uintptr_t(q.src)), size_t(q.src_bytes), last, s);
+  if (status != kOk || last != int64_t(header.mcus_per_row) * header.mcu_rows - 1) return status;
+  return scan->finish_image();  // who reads to the last MCU must also find the image's end
 }
 
 }  // namespace
@@ -157,7 +160,6 @@ Status copy_planar(const beton_request& q, const Geometry& g, const JpegHeader& 
   Status status = open_scan(q, header, cover, s, &scan);
   if (status != kOk) return status;
   const bool interleaved = target.interleaved != nullptr;
-  if (interleaved && !scan.ends_with_image()) return kUnsupported;
   make_strips(header, cover.row_last - cover.row_first, &cover, s);
   uint8_t* const base[3] = {cover.strips.data[0], cover.strips.data[1], cover.strips.data[2]};
   for (int row = cover.row_first; row < cover.row_last; row++) {

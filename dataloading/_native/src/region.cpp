@@ -104,7 +104,8 @@ Status render_with_libjpeg(const beton_request& q, const Geometry& g, const Jpeg
   }
   const size_t stride = size_t(width) * 3;
   uint8_t* rgb = s->rgb.get<uint8_t>(stride * size_t(height));
-  status = libjpeg_decode_rgb(data, size_t(q.src_bytes), x, y, width, height, rgb, stride, false, nullptr);
+  const bool strict = y + height == header.height;  // as our own way, to the image's end if it is that near
+  status = libjpeg_decode_rgb(data, size_t(q.src_bytes), x, y, width, height, rgb, stride, strict, nullptr);
   if (status != kOk) return status;
   if (target.channels == 1) {
     // A gray JPEG: the three values of a pixel are equal.
@@ -142,8 +143,13 @@ Status render(const beton_request& q, const Geometry& g, const Target& target, S
   if (header.num_components == 4) return kFourColours;
   if (q.channels == 1 && header.num_components != 1) return kNotGray;
   if (header.width != q.src_width || header.height != q.src_height) return kSizeMismatch;
-  if (!scan_supports(header)) return render_with_libjpeg(q, g, header, target, s);
-  return g.exact ? copy_planar(q, g, header, target, s) : resize_planar(q, g, header, target, s);
+  status = kUnsupported;
+  if (scan_supports(header)) {
+    status = g.exact ? copy_planar(q, g, header, target, s) : resize_planar(q, g, header, target, s);
+  }
+  // Whatever our own way does not find plainly sound is libjpeg's to judge, but codes that it lets pass are refused.
+  if (status == kOk || status == kBadCode) return status;
+  return render_with_libjpeg(q, g, header, target, s);
 }
 
 }  // namespace

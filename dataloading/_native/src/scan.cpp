@@ -8,11 +8,10 @@ namespace beton {
 bool scan_supports(const JpegHeader& h) {
   if (h.progressive || h.arithmetic || !h.scan_in_order) return false;
   if (h.num_components != 1 && h.num_components != 3) return false;
-  if (h.scan_start != 0 || h.scan_end != 63 || h.scan_approximation != 0) return false;
   int blocks = 0;
   for (int i = 0; i < h.num_components; i++) {
     const Component& c = h.component[i];
-    if (h.h_max % c.h != 0 || h.v_max % c.v != 0) return false;
+    if (c.dc_table > 3 || c.ac_table > 3) return false;
     if (!h.has_quant[c.quant] || h.huffman[0][c.dc_table] == nullptr || h.huffman[1][c.ac_table] == nullptr) {
       return false;
     }
@@ -24,6 +23,7 @@ bool scan_supports(const JpegHeader& h) {
 Status Scan::open(const JpegHeader& header, const uint8_t* data, size_t size, int64_t last_mcu, Scratch* scratch) {
   header_ = &header;
   data_ = data;
+  size_ = size;
   kernels_ = &kernels();
   scratch_ = scratch;
   num_mcus_ = int64_t(header.mcus_per_row) * header.mcu_rows;
@@ -50,9 +50,11 @@ Status Scan::open(const JpegHeader& header, const uint8_t* data, size_t size, in
   std::vector<size_t>& segments = scratch->segments;
   segments.clear();
   segments.push_back(header.entropy_offset);
-  const int64_t needed = std::min(last_mcu / interval_ + 1, (num_mcus_ + interval_ - 1) / interval_);
+  const int64_t all = (num_mcus_ + interval_ - 1) / interval_;
+  const int64_t needed = std::min(last_mcu / interval_ + 1, all);
   size_t at = header.entropy_offset;
-  end_marker_ = 0;
+  end_ = size;
+  scratch->stray_bytes = 0;
   while (int64_t(segments.size()) <= needed) {
     at += kernels_->find_marker(data + at, size - at);
     while (at + 1 < size && data[at + 1] == 0xFF) at++;  // fill bytes
@@ -61,14 +63,14 @@ Status Scan::open(const JpegHeader& header, const uint8_t* data, size_t size, in
       break;
     }
     const int marker = data[at + 1];
+    if (marker == 0) return kUnsupported;  // fill bytes inside the data: libjpeg takes them for one FF
     at += 2;
-    const bool restart = marker >= 0xD0 && marker <= 0xD7;
-    if (restart && (header.restart_interval == 0 || marker - 0xD0 != int((segments.size() - 1) & 7))) return kBadMarker;
-    segments.push_back(at);
-    if (!restart) {
-      end_marker_ = marker;
-      break;
+    if (int64_t(segments.size()) == all) {  // behind the last segment any marker may stand
+      end_ = at - 2;
+    } else if (marker != 0xD0 + int((segments.size() - 1) & 7)) {
+      return marker >= 0xD0 && marker <= 0xD7 ? kBadMarker : kTruncated;
     }
+    segments.push_back(at);
   }
   if (int64_t(segments.size()) <= needed) return kTruncated;
   segment_ = -1;
@@ -91,10 +93,25 @@ Status Scan::load(int64_t segment) {
   return kOk;
 }
 
-// Behind a segment's last MCU only the bits up to the byte's end may follow.
-Status Scan::finish() {
-  if (at_ != std::min((segment_ + 1) * interval_, num_mcus_)) return kOk;
-  return state_.reader.left() >= 8 ? kExtraneous : kOk;
+// Behind a segment's last MCU only the bits up to the byte's end should follow; libjpeg skips what else does.
+void Scan::finish() {
+  if (at_ == std::min((segment_ + 1) * interval_, num_mcus_)) scratch_->stray_bytes += state_.reader.left() / 8;
+}
+
+Status Scan::finish_image() {
+  MarkerWalk walk = {data_, size_, end_};
+  for (;;) {
+    const Status status = walk.next();
+    if (status != kOk) return status;
+    const int m = walk.marker;
+    if (m == 0xD9) break;
+    // Of APPn libjpeg looks at the JFIF and Adobe ones and may keep profiles, wherever they stand.
+    const bool matters = m < 0xE0 ? m != 0x01 && m != 0xDC && (m < 0xD0 || m > 0xD7)
+                                  : m == 0xE0 || m == 0xE2 || m == 0xEE || (m > 0xEF && m != 0xFE);
+    if (matters) return kUnsupported;
+  }
+  scratch_->stray_bytes += walk.stray_bytes;
+  return kOk;
 }
 
 // Decodes MCUs from at_ on, over the borders of segments. Only called inside one row when strips are given.
@@ -106,12 +123,11 @@ Status Scan::advance(int64_t count, const StripSet* strips) {
       if (status != kOk) return status;
     }
     const int64_t n = std::min(count, std::min((segment_ + 1) * interval_, num_mcus_) - at_);
-    Status status = kernels_->decode_mcus(&state_, layout_, int(at_ % header_->mcus_per_row), int(n), strips);
+    const Status status = kernels_->decode_mcus(&state_, layout_, int(at_ % header_->mcus_per_row), int(n), strips);
     if (status != kOk) return status;
     at_ += n;
     count -= n;
-    status = finish();
-    if (status != kOk) return status;
+    finish();
   }
   return kOk;
 }
@@ -189,11 +205,10 @@ Status Scan::read_symbols(int64_t interval, SymbolSink* sink) {
                              row * v + place.y < blocks_high[place.component];
     }
     sink->reserve(size_t(n) * size_t(layout.blocks));
-    Status status = kernels_->read_symbols(&state_, layout, int(n), sink);
+    const Status status = kernels_->read_symbols(&state_, layout, int(n), sink);
     if (status != kOk) return status;
     at_ += n;
-    status = finish();
-    if (status != kOk) return status;
+    finish();
   }
   return kOk;
 }

@@ -30,17 +30,18 @@ class Scan {
   // Instead: reads all MCUs and keeps nothing, to find out whether it can be done.
   Status check();
 
-  // After open() with the last MCU of all: whether the end marker follows the scan at once. Anything else that may
-  // stand there (more scans, tables, comments) is libjpeg's business.
-  bool ends_with_image() const { return end_marker_ == 0xD9; }
+  // After open() with the last MCU of all: kOk if the image ends behind the scan, with nothing between that matters.
+  // Anything else that may stand there (more scans, tables) is libjpeg's business: kUnsupported.
+  Status finish_image();
 
  private:
   Status load(int64_t segment);
-  Status finish();
+  void finish();
   Status advance(int64_t count, const StripSet* strips);
 
   const JpegHeader* header_ = nullptr;
   const uint8_t* data_ = nullptr;
+  size_t size_ = 0;
   const Kernels* kernels_ = nullptr;
   Scratch* scratch_ = nullptr;
   McuLayout layout_;
@@ -49,7 +50,7 @@ class Scan {
   int64_t num_mcus_ = 0;
   int64_t segment_ = -1;      // loaded
   int64_t at_ = 0;            // next MCU
-  int end_marker_ = 0;        // the one that ends the scan, as far as it was looked for
+  size_t end_ = 0;            // where the marker that ends the scan begins, as far as it was looked for
 };
 
 }  // namespace beton

@@ -57,6 +57,7 @@ struct Scratch {
   HuffmanTable tables[2][4];        // [DC, AC][slot]
   std::vector<size_t> segments;     // offsets into the JPEG
   Buffer segment;                   // the unstuffed one
+  int64_t stray_bytes = 0;          // behind the scan's segments, as far as they were read
   Axis x[3], y[3];       // per component
   RowPlan plan[3];
   Buffer strip[3];       // decoded or split rows of a component

@@ -11,7 +11,6 @@ const char* status_text(int status) {
     case kBadHeader: return "JPEG header is malformed";
     case kBadCode: return "JPEG data holds an invalid entropy code";
     case kBadMarker: return "JPEG markers are missing or out of order";
-    case kExtraneous: return "JPEG holds extraneous bytes between its markers";
     case kUnsupported: return "JPEG kind is not supported (only 8-bit baseline, extended or progressive images are)";
     case kFourColours: return "JPEG has four colour components (CMYK or YCCK) and no RGB pixels";
     case kSizeMismatch: return "JPEG width or height differs from what the file's sample table says";

@@ -14,7 +14,6 @@ enum Status : int {
   kBadHeader = 4,
   kBadCode = 5,
   kBadMarker = 6,
-  kExtraneous = 7,
   kUnsupported = 8,
   kFourColours = 9,
   kSizeMismatch = 10,

@@ -129,6 +129,7 @@ inline bool dc_symbol(BitReader& r, const SymbolTable& t, int* difference) {
     symbol = long_symbol(r, t.full);
     if (symbol < 0) return false;
   }
+  if (symbol > kMaxDcBits) return false;
   *difference = symbol == 0 ? 0 : take(r, symbol);
   return true;
 }
@@ -152,11 +153,11 @@ Status read_symbols(ScanState* state, const SymbolLayout& layout, int mcus, Symb
       dc[c] += difference;
       int step = dc[c] - sink->last_dc[c];
       if (!place.real) step = 0;
-      const int size = magnitude_bits(step);
-      if (dc[c] != int16_t(dc[c]) || size > kMaxDcBits) {
+      if (dc[c] < kMinDc || dc[c] > kMaxDc) {
         status = kBadCode;
         break;
       }
+      const int size = magnitude_bits(step);
       if (place.real) sink->last_dc[c] = dc[c];
       *out++ = value_symbol(step, size, place.set);
       uint32_t* const ac = out;

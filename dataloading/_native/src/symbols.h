@@ -24,7 +24,6 @@ constexpr uint32_t kAcClass = 256;
 constexpr uint32_t kSetSize = 512;
 constexpr uint32_t kZeroRun = 0xF0;   // the AC symbol for sixteen zeros
 constexpr int kMaxBlockSymbols = 66;  // DC, 63 AC, end of block, and one to spare
-constexpr int kMaxDcBits = 11, kMaxAcBits = 10;  // of 8-bit images
 
 // A list that is being made.
 struct SymbolSink {
