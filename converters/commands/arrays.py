@@ -9,7 +9,7 @@ import click
 from dataloading.cli import note
 
 from ..cli import conversion_options, run_conversion
-from .shared import SourcePath, argument_out, comma_list, option_classes
+from .shared import SourcePath, argument_out, comma_list, note_classes, option_classes
 
 __all__ = ["arrays"]
 
@@ -48,4 +48,5 @@ def arrays(
             f"torch has no tensors for {', '.join(source.without_tensors)}: the Loader delivers the other fields, with "
             "fields=[...]; save numbers instead, such as dates.astype('int64')"
         )
-    run_conversion(source, out, extra={"num_classes": len(source.class_names or ())}, **options)
+    extra = note_classes(source.class_names, are_words=source.has_words, quiet=options["quiet"])
+    run_conversion(source, out, extra=extra, **options)

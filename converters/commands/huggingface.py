@@ -9,7 +9,7 @@ import click
 from dataloading.cli import note
 
 from ..cli import conversion_options, run_conversion
-from .shared import SourcePath, WordsCommand, argument_out, option_columns, option_field
+from .shared import SourcePath, WordsCommand, argument_out, note_classes, option_columns, option_field
 
 if TYPE_CHECKING:
     from ..field_grammar import FieldSpec
@@ -48,5 +48,8 @@ def huggingface(
         note(f"warning: {hint}")
     if source.passed_over:
         note(f"columns not taken: {', '.join(source.passed_over)}; --field NAME=KIND takes them")
-    extra = {"num_classes": len(source.class_names or ()), "columns_not_taken": source.passed_over}
+    extra = {
+        **note_classes(source.class_names, are_words=source.has_words, quiet=options["quiet"]),
+        "columns_not_taken": source.passed_over,
+    }
     run_conversion(source, out, extra=extra, **options)

@@ -10,7 +10,7 @@ from dataloading import counted
 from dataloading.cli import note
 
 from ..cli import conversion_options, run_conversion
-from .shared import SourcePath, WordsCommand, argument_out, option_classes, option_field
+from .shared import SourcePath, WordsCommand, argument_out, note_classes, option_classes, option_field
 
 if TYPE_CHECKING:
     from ..field_grammar import FieldSpec
@@ -60,5 +60,8 @@ def manifest(
         labels = "" if source.label_column is not None else "there are no labels, --label-column NAME takes some; "
         names = ", ".join(map(printable, source.passed_over))
         note(f"warning: {labels}columns not taken: {names}; --field NAME=KIND takes them")
-    extra = {"num_classes": len(source.class_names or ()), "columns_not_taken": source.passed_over}
+    extra = {
+        **note_classes(source.class_names, are_words=source.has_words, quiet=options["quiet"]),
+        "columns_not_taken": source.passed_over,
+    }
     run_conversion(source, out, extra=extra, **options)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from dataloading import counted
 from dataloading.cli import note
 
 if TYPE_CHECKING:
@@ -16,11 +17,12 @@ if TYPE_CHECKING:
     from ..sources.tarindex import Unused
 
 __all__ = [
-    "SourcePath", "WordsCommand", "argument_out", "comma_list", "note_unused", "option_classes", "option_columns",
-    "option_field", "read_class_names", "split_words",
+    "SourcePath", "WordsCommand", "argument_out", "comma_list", "note_classes", "note_unused", "option_classes",
+    "option_columns", "option_field", "read_class_names", "split_words",
 ]  # fmt: skip
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+_CLASSES_SHOWN = 10
 _WORD = re.compile(r"[^\s=/-][^\s=/]*=\S+")
 
 
@@ -56,7 +58,7 @@ class SourcePath(click.ParamType):  # type: ignore[type-arg]
 class WordsCommand(click.Command):
     """A command whose options of words (``--map a=b c=d``) take all that follow, not only the first."""
 
-    words_options: tuple[str, ...] = ("--map", "--field")
+    words_options: tuple[str, ...] = ("--map", "--field", "--fill")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Spread ``--map a=b c=d`` to ``--map a=b --map c=d``, then parse."""
@@ -158,3 +160,12 @@ def note_unused(unused: Unused, advice: str = "") -> dict[str, int]:
     if unused:
         note(f"warning: {unused}{advice and f'; {advice}'}")
     return unused.as_dict()
+
+
+def note_classes(names: Sequence[str] | None, *, are_words: bool, quiet: bool) -> dict[str, object]:
+    """Say which classes words have become; return what the JSON result says of classes."""
+    names = names or ()
+    if are_words and not quiet:
+        shown = ", ".join(names[:_CLASSES_SHOWN]) + (", ..." if len(names) > _CLASSES_SHOWN else "")
+        note(f"labels are words: {counted(len(names), 'class')}, numbered in sorted order: {shown}")
+    return {"num_classes": len(names), **({"class_names": list(names)} if are_words else {})}

@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dataloading import counted
+from dataloading.cli import note
+
 from ..cli import conversion_options, run_conversion
 from .shared import (
     SourcePath,
     WordsCommand,
     argument_out,
+    note_classes,
     note_unused,
     option_classes,
     option_field,
@@ -23,12 +27,24 @@ if TYPE_CHECKING:
 __all__ = ["webdataset"]
 
 
+def _filled(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise click.BadParameter(f"{text!r} fills nothing in; write FIELD=VALUE, such as label=-1")
+        found[name.strip()] = value
+    return found
+
+
 @click.command(cls=WordsCommand)
 @click.argument("src", nargs=-1, required=True, type=SourcePath(pattern=True))
 @argument_out
 @click.option("--map", "mapping", multiple=True, metavar="FIELD=ENDING[,...] ...",
               help="Which files of a sample fill which field, first ending present: image=jpg,png label=cls "
                    "meta=json. Default: image from any image's ending, label from cls.")  # fmt: skip
+@click.option("--fill", "fill", multiple=True, metavar="FIELD=VALUE ...", callback=_filled,
+              help="Value of a field in samples that have no file for it, such as label=-1.")  # fmt: skip
 @option_field
 @option_classes
 @conversion_options
@@ -37,6 +53,7 @@ def webdataset(
     out: str,
     *,
     mapping: tuple[str, ...],
+    fill: dict[str, str],
     fields: dict[str, FieldSpec],
     classes: list[str] | None,
     **options: Any,
@@ -49,8 +66,14 @@ def webdataset(
     """
     from ..sources.webdataset import WebDataset, parse_map
 
-    source = WebDataset(src, mapping=parse_map(split_words(mapping)) or None, specs=fields, class_names=classes)
+    source = WebDataset(
+        src, mapping=parse_map(split_words(mapping)) or None, specs=fields, class_names=classes, fill=fill
+    )
+    for name, count in source.num_filled.items():
+        note(f"filled in: {name}={source.fill[name]} in {counted(count, 'sample')}")
     extra = {
+        **note_classes(source.class_names, are_words=source.has_words, quiet=options["quiet"]),
+        "num_filled": source.num_filled,
         "num_shards_read": len(source.paths),
         "members_not_used": note_unused(source.unused, "--map FIELD=ENDING takes files of an ending"),
     }

@@ -7,6 +7,7 @@ archive holds compressed is unpacked into a nameless temporary file first.
 from __future__ import annotations
 
 import math
+import re
 import shutil
 import struct
 import zipfile
@@ -20,15 +21,24 @@ import numpy.typing as npt
 
 from dataloading import ConvertError, Field, FloatField, ImageField, IntField, NDArrayField, TextField, UsageError
 
+from ..field_grammar import name_fault
 from .base import printable
 from .copies import fetched
 from .listing import expand
+from .manifest import Labels, usual_column
 from .opening import absolute, name_of
 from .spool import Spool
+from .values import class_label
 
 __all__ = ["Arrays"]
 
 _IMAGES, _LABELS = ("image", "images", "x", "data"), ("label", "labels", "y", "target", "targets")
+_LABELS_AT_ONCE = 1 << 16
+_WORD = "(?P<set>train|training|test|testing|val|valid|validation|dev|eval)"
+_SETS = [
+    re.compile(form.format(_WORD), re.IGNORECASE)
+    for form in ("(?P<name>.+)[_.-]{}", "{}[_.-](?P<name>.+)", "(?P<name>[xy]){}")
+]
 _LOCAL_HEADER = struct.Struct("<26xHH")  # of a zip member: lengths of its name and extra field end the fixed part
 
 
@@ -62,7 +72,8 @@ class Arrays:
         Name of the array of images, uint8 of shape (N, H, W) or (N, H, W, C). By default one of the usual names, or
         the only array of that dtype and number of axes.
     label : str, optional
-        Name of the array of labels, integers of shape (N,) or (N, 1). By default one of the usual names.
+        Name of the array of labels, integers or texts of shape (N,) or (N, 1); texts become classes. By default one of
+        the usual names, also with the word of a set as in ``y_train``.
     names : sequence of str, optional
         Further arrays to take; by default all.
     class_names : sequence of str, optional
@@ -73,12 +84,14 @@ class Arrays:
     ConvertError
         If an array cannot be read, or their lengths differ.
     UsageError
-        If an array is not there or its dtype has no field.
+        If an array is not there, its dtype or name has no field, or there are arrays of several sets of samples.
 
     Attributes
     ----------
     files : list of (str, str)
         See `converters.sources.base.files_of`.
+    has_words : bool
+        Whether labels are words, and their numbers the positions among the sorted words.
     """
 
     def __init__(
@@ -104,13 +117,16 @@ class Arrays:
                     raise UsageError(f"{printable(path)}: there is an array '{name}' already")
                 stored[name] = array
         self.class_names = None if class_names is None else list(class_names)
-        image = _pick(stored, image, _IMAGES, "--image")
-        if image is None:
-            alike = [name for name, array in stored.items() if array.dtype == np.uint8 and len(array.shape) in {3, 4}]
-            image = alike[0] if len(alike) == 1 else None
-        label = _pick(stored, label, _LABELS, "--label")
         for name in names or ():
-            _pick(stored, name, (), "--arrays")
+            _pick(stored, name, (), (), "--arrays")
+        chosen = [name for name in stored if names is None or name in names]
+        if names is None:
+            self._check_one_set(stored)
+        image = _pick(stored, image, _IMAGES, chosen, "--image")
+        if image is None:
+            alike = [name for name in chosen if stored[name].dtype == np.uint8 and len(stored[name].shape) in {3, 4}]
+            image = alike[0] if len(alike) == 1 else None
+        label = _pick(stored, label, _LABELS, chosen, "--label")
         taken = [name for name in stored if names is None or name in names or name in {image, label}]
         self._arrays: dict[str, _Stored] = {}
         self._fields: dict[str, Field] = {}
@@ -123,8 +139,18 @@ class Arrays:
         lengths = {name: array.shape[0] for name, array in self._arrays.items()}
         if len(set(lengths.values())) > 1:
             shown = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
-            raise ConvertError(f"{printable(self._name)}: the arrays have different numbers of samples: {shown}")
+            alike = [name for name in sorted(taken) if stored[name].shape[0] == stored[image or taken[0]].shape[0]]
+            raise ConvertError(
+                f"{printable(self._name)}: the arrays have different numbers of samples: {shown}; --arrays "
+                f"{','.join(alike)} takes those of one number"
+            )
         self._length = next(iter(lengths.values()))
+        self._label: str | None = None
+        if "label" in self._arrays and self._arrays["label"].dtype.kind in "US":
+            self._label = "label"
+            found = self._classes_of_words()
+            self.class_names = self.class_names or found
+        self.has_words = class_names is None and self.class_names is not None
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -148,7 +174,10 @@ class Arrays:
     @property
     def load(self) -> Callable[[Any], Mapping[str, Any]]:
         """See `converters.sources.base.Source`."""
-        return _Load(self._arrays, self._fields)
+        labels = None
+        if self._label is not None and self.class_names is not None:
+            labels = {name: label for label, name in enumerate(self.class_names)}
+        return _Load(self._arrays, self._fields, self._label, labels)
 
     def __len__(self) -> int:
         return self._length
@@ -160,6 +189,24 @@ class Arrays:
     def name(self, index: int) -> str:
         """Return the file and the index."""
         return f"{printable(self._name)}[{index}]"
+
+    def _check_one_set(self, stored: Mapping[str, _Stored]) -> None:
+        """Refuse arrays such as x_train and x_test, which are not of the same samples."""
+        sets: dict[str, list[str]] = {}
+        for name in stored:
+            if part := _set_of(name)[1]:
+                sets.setdefault(part, []).append(name)
+        if len(sets) > 1:
+            options = " or ".join(f"--arrays {','.join(names)}" for names in sets.values())
+            raise UsageError(f"{printable(self._name)} holds several sets of samples: {options} takes one of them")
+
+    def _classes_of_words(self) -> list[str] | None:
+        labels = Labels()
+        array = self._arrays["label"].open().reshape(-1)
+        for start in range(0, len(array), _LABELS_AT_ONCE):
+            for label in np.unique(array[start : start + _LABELS_AT_ONCE]).tolist():
+                labels.add(_text(label))
+        return labels.names()
 
     def _found(self, path: str, place: str) -> dict[str, _Stored]:
         try:
@@ -212,12 +259,35 @@ def _header(file: BinaryIO, path: str, start: int) -> _Stored:
     return stored
 
 
-def _pick(stored: Mapping[str, _Stored], name: str | None, usual: Sequence[str], option: str) -> str | None:
+def _pick(
+    stored: Mapping[str, _Stored], name: str | None, usual: Sequence[str], chosen: Sequence[str], option: str
+) -> str | None:
     if name is None:
-        return next((each for each in usual if each in stored), None)
+        known = {_set_of(each)[0]: each for each in reversed(chosen)}
+        return usual_column(usual, list(stored)) or known.get(usual_column(usual, list(known)) or "")
     if name not in stored:
         raise UsageError(f"{option} {name}: the arrays are {', '.join(map(printable, stored))}")
     return name
+
+
+def _set_of(name: str) -> tuple[str, str]:
+    """Return an array's name without the word of a set of samples, and that word.
+
+    Examples
+    --------
+    >>> _set_of("x_train"), _set_of("test-images"), _set_of("Xval"), _set_of("interval")
+    (('x', 'train'), ('images', 'test'), ('x', 'val'), ('interval', ''))
+    """
+    for pattern in _SETS:
+        if match := pattern.fullmatch(name):
+            return match["name"].lower(), match["set"].lower()
+    return name, ""
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    return str(value)
 
 
 def _field(name: str, array: _Stored, role: str) -> Field:
@@ -231,9 +301,11 @@ def _field(name: str, array: _Stored, role: str) -> Field:
     inner = tuple(length for length in array.shape[1:])
     single = inner in {(), (1,)}
     if role == "label":
-        if array.dtype.kind not in "iub" or not single:
-            raise UsageError(f"the labels {described}; expected whole numbers, one a sample")
+        if array.dtype.kind not in "iubUS" or not single:
+            raise UsageError(f"the labels {described}; expected whole numbers or names, one a sample")
         return IntField()
+    if fault := name_fault(role):
+        raise UsageError(f"the array {described}: {fault}; leave it out with --arrays NAME,NAME (the others)")
     if array.dtype.kind in "iub" and inner == ():
         return IntField()
     if array.dtype.kind == "f" and array.dtype.itemsize <= 8 and inner == ():
@@ -251,9 +323,17 @@ def _field(name: str, array: _Stored, role: str) -> Field:
 class _Load:
     """Maps the arrays on first use and takes one sample of each; what travels to the workers."""
 
-    def __init__(self, arrays: Mapping[str, _Stored], fields: Mapping[str, Field]) -> None:
+    def __init__(
+        self,
+        arrays: Mapping[str, _Stored],
+        fields: Mapping[str, Field],
+        label: str | None,
+        labels: Mapping[str, int] | None,
+    ) -> None:
         self._arrays = dict(arrays)
         self._fields = dict(fields)
+        self._label = label
+        self._labels = labels
         self._open: dict[str, npt.NDArray[Any]] = {}
 
     def __call__(self, task: tuple[int, str]) -> dict[str, object]:
@@ -264,7 +344,10 @@ class _Load:
         for name, array in self._open.items():
             field = self._fields[name]
             value = array[index]
-            if isinstance(field, (IntField, FloatField)):
+            if name == self._label:
+                text = _text(np.asarray(value).reshape(-1)[0])
+                values[name] = class_label(text, self._labels, "the array of labels")
+            elif isinstance(field, (IntField, FloatField)):
                 values[name] = np.asarray(value).reshape(-1)[0].item()
             elif isinstance(field, TextField):
                 values[name] = str(value)

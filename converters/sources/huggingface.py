@@ -66,6 +66,8 @@ class HuggingFace:
         Columns that are not taken, with their types.
     hints : list of str
         What to type where a column was taken for something else than it may be.
+    has_words : bool
+        Whether labels are words, and their numbers the positions among the sorted words.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class HuggingFace:
         self._specs = self._choose(columns, dict(specs or {}), features)
         self._label: str | None = None
         self.class_names = self._class_names(features) or self._classes_of_words(specs or {})
+        self.has_words = self._label is not None and self.class_names is not None
         if random_access:
             self._table.make_random(self._columns)
 

@@ -68,6 +68,8 @@ class Manifest:
         Columns that are not taken.
     delimiter : str
         What separates cells; nothing where there are none.
+    has_words : bool
+        Whether labels are words, and their numbers the positions among the sorted words.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class Manifest:
         self.class_names = None if class_names is None else list(class_names)
         if self.class_names is None and self.label_column is not None:
             self.class_names = found.get(self.label_column, Labels()).names()
+        self.has_words = class_names is None and self.class_names is not None
         if not len(self._table):
             raise UsageError(f"{printable(self.path)} lists no samples")
         if random_access and isinstance(self._table, Tables):
@@ -301,7 +304,7 @@ class Labels:
             )
         elif not label.isascii() and any("\udc80" <= sign <= "\udcff" for sign in label):
             self._problem = (
-                f"the label {printable(label)} is not UTF-8; save the table as UTF-8: iconv -f WINDOWS-1252 -t UTF-8 "
+                f"the label {printable(label)} is not UTF-8; save it as UTF-8: iconv -f WINDOWS-1252 -t UTF-8 "
                 "FILE > NEW"
             )
         elif label.isdecimal():
@@ -310,6 +313,11 @@ class Labels:
             self._word = label
         if isinstance(label, str) and len(self._names) <= _MOST_CLASSES:
             self._names.add(label)
+
+    @property
+    def has_words(self) -> bool:
+        """Whether there is a text that is no number."""
+        return bool(self._word or self._code)
 
     @property
     def num_names(self) -> int:

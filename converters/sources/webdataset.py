@@ -2,29 +2,32 @@
 
 Grouping is WebDataset's: a member's key is its path up to the first dot of the basename, and neighbours with one key
 are one sample. The shards are indexed once and read by offset, so order and workers are free, and a URL is read by
-ranges. What no field takes is counted (``unused``).
+ranges. What no field takes is counted (``unused``). Labels that are words become classes: they are read once more in
+the parent, from URLs only where the first of them is a word.
 """
 
 from __future__ import annotations
 
 import io
+import itertools
 import re
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dataloading import ConvertError, Field, UsageError
+from dataloading import ConvertError, Field, UsageError, label_field
 
 from ..field_grammar import FieldSpec, fields_of, parse_field
 from .base import SampleFault, printable
 from .blocks import Texts
 from .listing import expand
-from .opening import Identity, Ranges, absolute, identity, name_of
+from .manifest import Labels
+from .opening import Identity, Ranges, absolute, identity, is_url, name_of, open_stream
 from .tarindex import TAR_ENDINGS, Member, Place, Tars, Unused, is_hidden, members
-from .values import gathered
+from .values import class_label, gathered
 
 __all__ = ["IMAGE_ENDINGS", "WebDataset", "parse_map"]
 
@@ -39,6 +42,7 @@ _KINDS = (
     | {"npy": "array"}
 )
 _KEY = re.compile(r"^((?:.*/|)[^./]+)[.]([^/]*)$", re.DOTALL)
+_LABEL_ENDINGS = {"cls", "cls2", "class"}
 _ABSENT = 255
 _SEEN_SHOWN = 1000
 
@@ -82,18 +86,24 @@ class WebDataset:
         Kinds of mapped fields where they should differ from those the endings suggest.
     class_names : sequence of str, optional
         Names of the labels.
+    fill : mapping of str to str, optional
+        Values, as text, of fields of samples that have no file for them; by field, or by ending.
 
     Raises
     ------
     ConvertError
-        If a shard cannot be indexed or holds one file of a sample twice.
+        If a shard cannot be indexed, holds one file of a sample twice, or labels are words and numbers.
     UsageError
-        If the patterns or the map make no sense.
+        If the patterns, the map or what is filled in make no sense.
 
     Attributes
     ----------
     unused : Unused
         Members of the shards that no field takes.
+    fill : dict of str to str
+        What is filled in, by field.
+    has_words : bool
+        Whether labels are words, and their numbers the positions among the sorted words.
     """
 
     def __init__(
@@ -103,6 +113,7 @@ class WebDataset:
         mapping: Mapping[str, Sequence[str]] | None = None,
         specs: Mapping[str, FieldSpec] | None = None,
         class_names: Sequence[str] | None = None,
+        fill: Mapping[str, str] | None = None,
     ) -> None:
         self.paths = expand(patterns, TAR_ENDINGS)
         self.unused = Unused()
@@ -131,6 +142,16 @@ class WebDataset:
         if not len(self):
             raise UsageError(f"{printable(self.paths[0])}: no samples; expected members such as 0001.jpg and 0001.cls")
         self._specs = self._find_specs(specs or {})
+        self.fill = {self._filled_field(key): text for key, text in (fill or {}).items()}
+        self._label = self._label_of_words(specs or {})
+        self.has_words = self._label is not None and class_names is None
+        self._filled = {name: self._filled_value(name, text) for name, text in self.fill.items()}
+
+    @property
+    def num_filled(self) -> dict[str, int]:
+        """How many samples have a field filled in."""
+        names = list(self._mapping)
+        return {name: self._endings[names.index(name) :: self._width].count(_ABSENT) for name in self.fill}
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -145,12 +166,19 @@ class WebDataset:
             "source_name": printable(name_of(self.paths[0])),
             "source_shards": len(self.paths),
             "source_samples": len(self),
+            **({"source_fill": dict(self.fill)} if self.fill else {}),
         }
 
     @property
     def load(self) -> Callable[[Any], Mapping[str, Any]]:
         """See `converters.sources.base.Source`."""
-        return _Load(tuple(self._specs.values()), self._places, self._identities)
+        labels = None if self._label is None else self._numbers
+        specs = tuple(self._specs.values())
+        return _Load(specs, self._places, self._identities, self._filled, self._label, labels)
+
+    @property
+    def _numbers(self) -> dict[str, int]:
+        return {name: label for label, name in enumerate(self.class_names or ())}
 
     def __len__(self) -> int:
         return len(self._shard_of)
@@ -161,10 +189,11 @@ class WebDataset:
         places = []
         missing = {}
         for column, (name, endings) in enumerate(self._mapping.items()):
-            if self._endings[first + column] == _ABSENT:
+            if self._endings[first + column] == _ABSENT and name not in self.fill:
                 wanted = " or ".join(f".{ending}" for ending in endings)
                 seen = f", only {self._seen[index]}" if index in self._seen else ""
-                missing[name] = f"it has no {wanted}{seen}"
+                advice = "" if self._specs[name].is_file else f"; --fill {name}=VALUE gives such samples a value"
+                missing[name] = f"it has no {wanted}{seen}{advice}"
             places.append((self._starts[first + column], self._sizes[first + column]))
         shard = self._shard_of[index]
         return shard, absolute(self.paths[shard]), places, missing
@@ -232,23 +261,85 @@ class WebDataset:
 
     def _first_array(self, column: int, name: str) -> str:
         """Return dtype and shape of the first .npy: those that all must have."""
+        index, data = self._first(column)
+        if index is None:
+            raise UsageError(f"no sample has the .npy that the field '{name}' is mapped to")
+        return _described(data, self.name(index))
+
+    def _first(self, column: int) -> tuple[int | None, bytes]:
+        """Return the first sample that has a file for a field, and that file's bytes."""
         for index in range(len(self)):
             place = index * self._width + column
             if self._endings[place] != _ABSENT:
                 shard = self._shard_of[index]
                 start, size = self._starts[place], self._sizes[place]
                 try:
-                    data = Ranges().read(self._places[shard], start, size, self._identities[shard])
+                    return index, Ranges().read(self._places[shard], start, size, self._identities[shard])
                 except SampleFault as error:
                     raise ConvertError(f"{self.name(index)}: {error}") from error
-                return _described(data, self.name(index))
-        raise UsageError(f"no sample has the .npy that the field '{name}' is mapped to")
+        return None, b""
+
+    def _label_of_words(self, given: Mapping[str, FieldSpec]) -> str | None:
+        """Find the field whose labels are words, and the names of the classes; None where labels are numbers."""
+        name = label_field(self.fields)
+        if name is None or name in given or not set(self._mapping[name]) <= _LABEL_ENDINGS:
+            return None
+        column = list(self._mapping).index(name)
+        texts: Iterable[str] = [_text(self._first(column)[1])]
+        if not any(map(is_url, self._places)) or not _is_number(next(iter(texts))):
+            texts = self._texts(column)
+        labels = Labels()
+        for text in itertools.chain(texts, [self.fill.get(name, "")]):
+            labels.add(text)
+        if self.class_names is not None:
+            return name if labels.has_words else None
+        self.class_names = labels.names()
+        return None if self.class_names is None else name
+
+    def _texts(self, column: int) -> Iterator[str]:
+        """Read the small files of a field one after the other."""
+        for shard, indices in itertools.groupby(range(len(self)), self._shard_of.__getitem__):
+            with open_stream(self._places[shard]) as file:
+                for index in indices:
+                    place = index * self._width + column
+                    if self._endings[place] != _ABSENT:
+                        file.seek(self._starts[place])
+                        yield _text(file.read(self._sizes[place]))
+
+    def _filled_field(self, key: str) -> str:
+        names = [name for name, endings in self._mapping.items() if key.lstrip(".").lower() in endings]
+        if key in self._mapping:
+            names = [key]
+        if len(names) != 1:
+            raise UsageError(f"--fill {key}: the map has no such field; it has {', '.join(self._mapping)}")
+        if self._specs[names[0]].is_file:
+            raise UsageError(
+                f"--fill {key}: an image cannot be typed; --on-error placeholder puts a gray one in its place, skip "
+                "leaves the sample out"
+            )
+        return names[0]
+
+    def _filled_value(self, name: str, text: str) -> object:
+        try:
+            if name == self._label:
+                return class_label(text, self._numbers, "--fill")
+            return self._specs[name].from_text(text)
+        except SampleFault as error:
+            raise UsageError(f"--fill {name}={text}: {error}") from error
 
 
 def _kind_of_keyless(name: str) -> str:
     if name.startswith("__") and name.endswith("__"):
         return "of WebDataset's own"
     return "hidden files" if is_hidden(name) or name.rpartition("/")[2].startswith(".") else "files without an ending"
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape").strip()
+
+
+def _is_number(text: str) -> bool:
+    return not text or text.lstrip("-").isdecimal()
 
 
 def _described(data: bytes, name: str) -> str:
@@ -269,10 +360,21 @@ class _Sample(NamedTuple):
 class _Load:
     """Reads a sample's files by offset; what travels to the workers."""
 
-    def __init__(self, specs: tuple[FieldSpec, ...], places: list[str], identities: list[Identity]) -> None:
+    def __init__(
+        self,
+        specs: tuple[FieldSpec, ...],
+        places: list[str],
+        identities: list[Identity],
+        filled: Mapping[str, object],
+        label: str | None,
+        labels: Mapping[str, int] | None,
+    ) -> None:
         self._specs = specs
         self._places = places
         self._identities = identities
+        self._filled = filled
+        self._label = label
+        self._labels = labels
         self._ranges = Ranges()
 
     def __call__(self, task: tuple[int, str, list[tuple[int, int]], dict[str, str]]) -> dict[str, object]:
@@ -281,7 +383,12 @@ class _Load:
         def read(spec: FieldSpec, start: int, size: int) -> object:
             if spec.name in missing:
                 raise SampleFault(f"field '{spec.name}': {missing[spec.name]}")
-            return spec.from_bytes(self._ranges.read(self._places[shard], start, size, self._identities[shard]))
+            if start == 0:  # where no member's bytes can be
+                return self._filled[spec.name]
+            data = self._ranges.read(self._places[shard], start, size, self._identities[shard])
+            if spec.name == self._label:
+                return class_label(_text(data), self._labels, "its file")
+            return spec.from_bytes(data)
 
         return gathered(
             (spec.name, partial(read, spec, *place)) for spec, place in zip(self._specs, places, strict=True)

@@ -11,6 +11,7 @@ import torch
 
 from converters import ImagePolicy, Options, convert
 from converters.sources.arrays import Arrays
+from converters.sources.base import SampleFault
 from dataloading import ConvertError, FloatField, ImageField, IntField, Loader, NDArrayField, TextField, UsageError
 from dataloading import transforms as T
 
@@ -165,3 +166,72 @@ def test_an_array_that_makes_no_field_is_named_with_the_way_to_leave_it_out(tmp_
 def test_what_torch_has_no_tensors_for_is_said_when_it_is_converted(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", n=[1, 2], when=np.zeros(2, "M8[s]"), code=np.array([b"a", b"b"]))
     assert Arrays([str(tmp_path / "a.npz")]).without_tensors == ["when (datetime64[s])", "code (|S1)"]
+
+
+def sets(**lengths: int) -> dict[str, np.ndarray]:
+    """Images, labels and names of several sets."""
+    found: dict[str, np.ndarray] = {}
+    for part, length in lengths.items():
+        found[f"x_{part}"] = np.full((length, 4, 4, 3), length, np.uint8)
+        found[f"y_{part}"] = np.arange(length)
+    return found
+
+
+@pytest.mark.parametrize("num_test", [2, 3])
+def test_arrays_of_several_sets_are_refused_with_what_to_type_which_then_works(tmp_path: Path, num_test: int) -> None:
+    np.savez(tmp_path / "a.npz", **sets(train=3, test=num_test))
+    words = r"several sets of samples: --arrays x_train,y_train or --arrays x_test,y_test takes one of them"
+    with pytest.raises(UsageError, match=words):
+        Arrays([str(tmp_path / "a.npz")])
+    source = Arrays([str(tmp_path / "a.npz")], names=["x_test", "y_test"])
+    assert list(source.fields) == ["image", "label"]
+    assert [sample["label"] for sample in samples(source)] == list(range(num_test))
+
+
+@pytest.mark.parametrize(
+    ("image", "label"),
+    [("x_train", "y_train"), ("train_images", "train_labels"), ("X", "Y"), ("Xtrain", "Ytrain"), ("Images", "Labels")],
+)
+def test_one_set_is_known_by_its_names(tmp_path: Path, image: str, label: str) -> None:
+    np.savez(tmp_path / "a.npz", **{label: np.array([1, 0]), image: np.zeros((2, 3, 3), np.uint8)})
+    assert list(Arrays([str(tmp_path / "a.npz")]).fields) == ["image", "label"]
+
+
+@pytest.mark.parametrize("dtype", ["U", "S"])
+@pytest.mark.parametrize("shape", [(4,), (4, 1)])
+def test_labels_that_are_words_become_classes(tmp_path: Path, dtype: str, shape: Any) -> None:
+    words = np.array(["dög", "cat", "emu", "cat "])
+    words = np.char.encode(words, "utf-8") if dtype == "S" else words
+    np.savez(tmp_path / "a.npz", images=np.zeros((4, 3, 3), np.uint8), labels=words.reshape(shape))
+    source = Arrays([str(tmp_path / "a.npz")])
+    assert (source.class_names, source.fields["label"]) == (["cat", "dög", "emu"], IntField())
+    assert [sample["label"] for sample in samples(source)] == [1, 0, 2, 0]
+    given = Arrays([str(tmp_path / "a.npz")], class_names=["emu", "cat", "dög"])
+    assert [sample["label"] for sample in samples(given)] == [2, 1, 0, 1]
+
+
+def test_labels_that_are_numbers_as_texts_stay_numbers(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", images=np.zeros((2, 3, 3), np.uint8), labels=np.array(["7", "3"]))
+    source = Arrays([str(tmp_path / "a.npz")])
+    assert source.class_names is None
+    assert [sample["label"] for sample in samples(source)] == [7, 3]
+
+
+def test_a_label_that_is_empty_is_a_fault_of_its_sample(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", images=np.zeros((2, 3, 3), np.uint8), labels=np.array(["cat", ""]))
+    source = Arrays([str(tmp_path / "a.npz")])
+    with pytest.raises(SampleFault, match="its label is ''"):
+        source.load(source.task(1))
+
+
+def test_an_array_whose_name_no_field_can_have_names_the_option(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", images=np.zeros((2, 3, 3), np.uint8), a_name_of_17_char=np.zeros(2))
+    with pytest.raises(UsageError, match=r"has 17 characters.*leave it out with --arrays"):
+        Arrays([str(tmp_path / "a.npz")])
+
+
+def test_arrays_of_other_lengths_can_be_left_out_as_the_error_says(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", images=np.zeros((3, 4, 4), np.uint8), labels=[0, 1, 2], names=["a", "b"])
+    with pytest.raises(ConvertError, match=r"image 3, label 3, names 2; --arrays images,labels takes those of one"):
+        Arrays([str(tmp_path / "a.npz")])
+    assert len(Arrays([str(tmp_path / "a.npz")], names=["images", "labels"])) == 3

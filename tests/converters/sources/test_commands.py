@@ -124,6 +124,19 @@ def test_what_is_not_taken_is_said_even_where_nothing_else_is(tmp_path: Path) ->
     assert "warning: 1 member is not used: .gif files: 1 (b.gif)" in done.stderr
 
 
+def test_classes_of_words_are_stated_and_missing_members_filled_in(tmp_path: Path) -> None:
+    shard = tar_of(tmp_path / "w.tar", [("1.jpg", jpeg(1)), ("1.cls", b"dog"), ("2.jpg", jpeg(2))])
+    out = tmp_path / "w.beton"
+    assert "--fill label=VALUE" in run("webdataset", shard, out, "--num-workers", 0, code=1)
+    done = run("webdataset", shard, out, "--fill", "label=cat", "--json", "--num-workers", 0)
+    assert "filled in: label=cat in 1 sample" in done.stderr
+    assert "labels are words: 2 classes, numbered in sorted order: cat, dog" in done.stderr
+    result = json.loads(done.stdout)
+    assert (result["num_classes"], result["class_names"], result["num_filled"]) == (2, ["cat", "dog"], {"label": 1})
+    with Reader(out) as reader:
+        assert (reader.column("label").tolist(), reader.class_names) == ([1, 0], ("cat", "dog"))
+
+
 def test_a_file_changed_since_an_interruption_is_seen(tmp_path: Path) -> None:
     # The engine compares size and age of the files that a task names.
     for kind, src, *_ in sources(tmp_path).values():

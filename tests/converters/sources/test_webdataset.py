@@ -106,10 +106,77 @@ def test_a_missing_file_is_a_fault_of_its_sample(tmp_path: Path) -> None:
         source.load(source.task(1))
 
 
-def test_a_label_that_is_no_number_is_a_fault(tmp_path: Path) -> None:
-    path = tar_of(tmp_path / "a.tar", [("1.jpg", b"J"), ("1.cls", b"cat")])
+def labelled(path: Path, *labels: bytes | None) -> str:
+    entries = []
+    for number, label in enumerate(labels):
+        entries += [(f"{number}.jpg", b"J")] + ([] if label is None else [(f"{number}.cls", label)])
+    return str(tar_of(path, entries))
+
+
+def test_labels_that_are_words_become_classes(tmp_path: Path) -> None:
+    paths = [labelled(tmp_path / "a.tar", b"dog\n", " ümü".encode()), labelled(tmp_path / "b.tar", b"cat", b"dog", b"")]
+    source = WebDataset(paths)
+    assert (source.class_names, source.has_words) == (["cat", "dog", "ümü"], True)
+    load = source.load
+    assert [load(source.task(index))["label"] for index in range(4)] == [1, 2, 0, 1]
+    with pytest.raises(SampleFault, match="its label is ''"):
+        load(source.task(4))
+    given = WebDataset(paths, class_names=["dog", "cat"])
+    assert given.load(given.task(2))["label"] == 1
+    with pytest.raises(SampleFault, match="its label 'ümü' is none of the 2 classes"):
+        given.load(given.task(1))
+    texts = WebDataset(paths, specs=parse_fields(["label=text"]))
+    assert texts.load(texts.task(2))["label"] == "cat"
+
+
+def test_labels_that_are_words_and_numbers_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConvertError, match="labels are numbers and names: '1' and 'cat'"):
+        WebDataset([labelled(tmp_path / "a.tar", b"1", b"cat")])
+    numbers = WebDataset([labelled(tmp_path / "a.tar", b"1", b"0")], class_names=["a", "b"])
+    assert (samples(numbers)[0]["label"], numbers.class_names, numbers.has_words) == (1, ["a", "b"], False)
+
+
+def test_words_in_shards_behind_urls_become_classes_and_numbers_are_read_once(tmp_path: Path, memory: Any) -> None:
+    words = memory("memory://set/w.tar", Path(labelled(tmp_path / "a.tar", b"dog", b"cat")).read_bytes())
+    assert [sample["label"] for sample in samples(WebDataset([words]))] == [1, 0]
+    mixed = memory("memory://set/n.tar", Path(labelled(tmp_path / "a.tar", b"1", b"cat")).read_bytes())
+    source = WebDataset([mixed])
     with pytest.raises(SampleFault, match="field 'label': expected int, got str 'cat'"):
-        samples(WebDataset([str(path)]))
+        samples(source)
+
+
+@pytest.mark.parametrize(("key", "value", "label"), [("label", "-1", -1), ("cls", "7", 7), (".cls", " 3", 3)])
+def test_a_missing_file_can_be_filled_in(tmp_path: Path, key: str, value: str, label: int) -> None:
+    path = labelled(tmp_path / "a.tar", b"0", None, b"2")
+    with pytest.raises(
+        SampleFault, match=r"it has no \.cls, only \.jpg; --fill label=VALUE gives such samples a value"
+    ):
+        samples(WebDataset([path]))
+    source = WebDataset([path], fill={key: value})
+    assert [sample["label"] for sample in samples(source)] == [0, label, 2]
+    assert source.num_filled == {"label": 1}
+    assert source.provenance["source_fill"] == {"label": value}
+
+
+def test_a_word_that_is_filled_in_is_a_class_too(tmp_path: Path) -> None:
+    path = labelled(tmp_path / "a.tar", b"dog", None)
+    source = WebDataset([path], fill={"label": "a cat"})
+    assert source.class_names == ["a cat", "dog"]
+    assert [sample["label"] for sample in samples(source)] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("fill", "words"),
+    [
+        ({"image": "x"}, "--fill image: an image cannot be typed; --on-error placeholder"),
+        ({"other": "1"}, "--fill other: the map has no such field; it has image, label"),
+        ({"label": "cat"}, "labels are numbers and names"),
+        ({"label": "1.5"}, "a label is '1.5', expected whole numbers or names"),
+    ],
+)
+def test_what_cannot_be_filled_in_is_refused(tmp_path: Path, fill: dict[str, str], words: str) -> None:
+    with pytest.raises((UsageError, ConvertError), match=words):
+        WebDataset([labelled(tmp_path / "a.tar", b"0", None)], fill=fill)
 
 
 def test_directories_count_and_hidden_and_own_members_do_not(tmp_path: Path) -> None:
