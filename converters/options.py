@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from dataloading import UsageError
+from dataloading import UsageError, true_or_false
 
 __all__ = ["Engine", "OnError", "Options"]
 
@@ -87,6 +87,9 @@ class Options:
             value = getattr(self, name)
             if value not in get_args(allowed):
                 raise UsageError(f"{name} must be one of {', '.join(get_args(allowed))}, got {value!r}")
+        for field in dataclasses.fields(self):
+            if field.type == "bool":
+                true_or_false(field.name, getattr(self, field.name))
         for name, least in (
             ("num_workers", 0), ("limit", 0), ("num_shards", 1), ("shard_bytes", 1), ("shard_index", 0),
         ):  # fmt: skip

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ._native import JpegInfo, check_jpeg, decode_jpeg, encode_jpeg, probe_jpeg, resize_rgb, transcode_jpeg
     from .batch import Batch
     from .ceiling import KernelCeiling, KernelTimes
+    from .checks import true_or_false
     from .dataset import label_field
     from .errors import (
         BetonError,
@@ -132,6 +133,7 @@ _HOME = {
     "shard_path": "format",
     "check_png_chunks": "format",
     "sync_folder": "format",
+    "true_or_false": "checks",
     "verify_file": "format",
     "JpegInfo": "_native",
     "check_jpeg": "_native",
@@ -207,6 +209,7 @@ __all__ = [
     "sync_folder",
     "transcode_jpeg",
     "transforms",
+    "true_or_false",
     "verify_file",
 ]
 

@@ -64,7 +64,10 @@ class ImagePlan:
         shape = (height, width, channels) if self.interleaved else (channels, height, width)
         storage = np.dtype(self.pipeline.storage_dtype)
         num_bytes = rows * channels * height * width * storage.itemsize
-        return self.ring.lend()[:num_bytes].view(storage).reshape(rows, *shape)
+        # A loader of indices that repeat may have more rows a batch than the one whose ring it shares.
+        fits = num_bytes <= self.ring.num_bytes
+        memory = self.ring.lend()[:num_bytes] if fits else np.empty(num_bytes, np.uint8)
+        return memory.view(storage).reshape(rows, *shape)
 
 
 class Recipe:

@@ -108,8 +108,8 @@ class KernelCeiling:
         batch_size: int = 128,
         seed: int = 0,
     ) -> None:
-        for option, value in (("num_workers", num_workers), ("group_size", group_size), ("batch_size", batch_size)):
-            at_least(option, value, 1)
+        num_workers, group_size = at_least("num_workers", num_workers, 1), at_least("group_size", group_size, 1)
+        batch_size, seed = at_least("batch_size", batch_size, 1), at_least("seed", seed, 0)
         self._files = open_files(path)
         images = [name for name, kind in self._files.fields.items() if type(kind) is ImageField]
         name = field or (images[0] if images else None)

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import operator
+import re
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
 from dataloading.errors import UsageError
 
-__all__ = ["at_least", "one_of"]
+__all__ = ["LARGEST", "as_integer", "at_least", "one_of", "true_or_false"]
+
+LARGEST = (1 << 63) - 1
+"""Of all integers that are taken: native code holds them in 64 bits, with a sign."""
 
 
-def one_of(name: str, value: object, allowed: Iterable[object]) -> None:
+def one_of(name: str, value: object, allowed: Iterable[object], hint: str = "") -> None:
     """Refuse a value that is not one of those allowed.
 
     Raises
     ------
     UsageError
-        Naming argument, value and what is allowed.
+        Naming argument, value and what is allowed; `hint` is appended.
 
     Examples
     --------
@@ -25,20 +31,62 @@ def one_of(name: str, value: object, allowed: Iterable[object]) -> None:
     """
     allowed = tuple(allowed)
     if value not in allowed:
-        raise UsageError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}")
+        raise UsageError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}{hint}")
 
 
-def at_least(name: str, value: object, low: int, hint: str = "") -> None:
-    """Refuse a value that is not an integer of at least `low`; True and False are none.
+def as_integer(value: Any) -> int | None:
+    """Return an integer of any library as Python's own; None for everything else, True and False included.
+
+    Examples
+    --------
+    >>> as_integer(np.int64(3)), as_integer(3.0), as_integer(True)
+    (3, None, None)
+    """
+    if isinstance(value, (bool, np.bool_)):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def at_least(name: str, value: Any, low: int, hint: str = "", *, high: int = LARGEST) -> int:
+    """Return an integer, NumPy's too, as Python's own, if it is from `low` to `high`; True and False are none.
 
     Raises
     ------
     UsageError
-        Naming argument, value and bound; `hint` is appended.
+        Naming argument, value and bounds; `hint` is appended.
 
     Examples
     --------
-    >>> at_least("batch_size", 1, 1)
+    >>> at_least("batch_size", np.int32(8), 1)
+    8
     """
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < low:
+    number = as_integer(value)
+    if number is None and isinstance(value, (str, float)) and re.fullmatch(r"\d+(\.0)?", str(value)):
+        hint += f": write {name}={int(float(value))}"
+    if number is None or number < low:
         raise UsageError(f"{name}={value!r} must be an integer of at least {low}{hint}")
+    if number > high:
+        shown = "2**63 - 1" if high == LARGEST else str(high)
+        raise UsageError(f"{name}={value!r} must be an integer from {low} to {shown}")
+    return number
+
+
+def true_or_false(name: str, value: Any) -> bool:
+    """Return a boolean, NumPy's too, as Python's own. Nothing else will do: ``"False"`` is true in Python.
+
+    Raises
+    ------
+    UsageError
+        Naming argument and value.
+
+    Examples
+    --------
+    >>> true_or_false("drop_last", np.True_)
+    True
+    """
+    if not isinstance(value, (bool, np.bool_)):
+        raise UsageError(f"{name}={value!r} must be True or False")
+    return bool(value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dataloading.checks import at_least
+from dataloading.checks import at_least, true_or_false
 from dataloading.errors import UsageError
 from dataloading.orders import ListedOrder
 from dataloading.slicing import EpochOrder, Seat, Slicing
@@ -42,9 +42,9 @@ class Cursor:
         Naming the epoch that a resumed state points into keeps the position in it. An iteration that is under way
         goes on as it is.
         """
-        at_least("epoch", epoch, 0)
+        epoch = at_least("epoch", epoch, 0)
         if epoch != self.epoch or self._begun:
-            self.epoch, self.consumed, self._begun = int(epoch), 0, False
+            self.epoch, self.consumed, self._begun = epoch, 0, False
             self._chosen = self.epoch
 
     def resume(self, epoch: int, consumed: int, history: str = "1") -> None:
@@ -89,25 +89,38 @@ class ForeignSampler(Cursor):
     def __init__(
         self, sampler: Iterable[int], num_samples: int, *, batch_size: int, drop_last: bool, seed: int = 0
     ) -> None:
-        for name, value, low in (("batch_size", batch_size, 1), ("seed", seed, 0)):
-            at_least(name, value, low)
-        super().__init__(int(seed))
+        super().__init__(at_least("seed", seed, 0))
         self.sampler = sampler
         self.num_samples = num_samples
-        self.batch_size = batch_size
-        self.drop_last = drop_last
+        self.batch_size = at_least("batch_size", batch_size, 1)
+        self.drop_last = true_or_false("drop_last", drop_last)
+        self._check_sampler()
+
+    def _check_sampler(self) -> None:
+        kind = type(self.sampler).__name__
+        if hasattr(self.sampler, "sampler") and hasattr(self.sampler, "batch_size"):
+            raise UsageError(f"sampler= is a {kind}, which yields lists: pass the sampler itself, not a batch sampler")
+        try:
+            num = len(self.sampler)  # type: ignore[arg-type]  # that is what is asked
+        except (TypeError, NotImplementedError):
+            num = None
+        if num is None or not isinstance(self.sampler, Iterable):
+            raise UsageError(
+                f"sampler= must be iterable, with a length that says how many batches there are, got {kind}. Pass a "
+                f"torch Sampler with __len__, or a list of indices: sampler=list(...)"
+            )
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch, and pass it on to a sampler that wants to know."""
         super().set_epoch(epoch)
         forward = getattr(self.sampler, "set_epoch", None)
         if forward is not None:
-            forward(epoch)
+            forward(int(epoch))
 
     @property
     def size(self) -> int:
         """Indices an epoch has, as the sampler's own length says."""
-        return len(self.sampler)  # type: ignore[arg-type]  # a sampler without a length raises TypeError, as in torch
+        return len(self.sampler)  # type: ignore[arg-type]  # it has been asked for
 
     @property
     def identity(self) -> str:

@@ -16,6 +16,7 @@ all workers (workers.py), 5 when the last group is done. `Loader` owns the optio
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,12 +29,13 @@ import torch
 from dataloading import place, selection
 from dataloading.assembly import BatchJob, OnError, Recipe
 from dataloading.batch import Batch
-from dataloading.checks import at_least, one_of
+from dataloading.checks import at_least, one_of, true_or_false
 from dataloading.dataset import DatasetInfo
 from dataloading.errors import SampleError, UsageError
 from dataloading.iteration import Engines, EpochIterator
+from dataloading.machine import num_cores
 from dataloading.mixture import Mixture
-from dataloading.opening import Paths
+from dataloading.opening import Paths, check_paths
 from dataloading.pagefile import ReadAhead, page_layout
 from dataloading.quality import ShuffleQuality
 from dataloading.ranks import find_ranks
@@ -44,7 +46,7 @@ from dataloading.storage import StorageOptions, make_storage, open_dataset
 from dataloading.transfer import MemoryFormat, Transfer
 from dataloading.transforms.base import BatchOp
 from dataloading.transforms.rng import batch_key, child
-from dataloading.words import counted
+from dataloading.words import counted, did_you_mean
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -75,7 +77,8 @@ class Loader:
         which get the batched tensor on `device`. For another field: callables on the batched tensor or list. A callable
         returns something with one entry a row, and may not be random (docs/transforms.md says what counts as such).
     num_workers : int, optional
-        Threads; by default this rank's share of the cores the process may use.
+        Threads; by default this rank's share of the cores the process may use. Never more than all of these: a larger
+        number is a warning.
     tail : {"pad", "drop", "even"}
         What becomes of the incomplete end of an epoch: see `dataloading.slicing`.
     drop_last : bool
@@ -186,6 +189,11 @@ class Loader:
         persistent_workers: bool = True,
     ) -> None:
         one_of("on_error", on_error, get_args(OnError))
+        one_of("shuffle", shuffle, get_args(Shuffle), _SHUFFLES.get(str(shuffle), ""))
+        batch_size, seed = at_least("batch_size", batch_size, 1), at_least("seed", seed, 0)
+        window_pages = at_least("window_pages", window_pages, 1)
+        drop_last = true_or_false("drop_last", drop_last)
+        self._persistent_workers = true_or_false("persistent_workers", persistent_workers)
         self._ranks = find_ranks(
             rank,
             world_size,
@@ -196,7 +204,7 @@ class Loader:
             local_world_size=local_world_size,
             by_node=shuffle == "pages",
         )
-        self.num_workers = _count("num_workers", num_workers, default=self._ranks.num_local_cores)
+        self._num_workers = _workers(num_workers, default=self._ranks.num_local_cores)
         mixture = path if isinstance(path, Mixture) else None
         picked = any(each is not None for each in (indices, sampler, weights, mixture))
         by_page, node = shuffle == "pages" or (shuffle == "none" and not picked), self._ranks.node
@@ -204,7 +212,7 @@ class Loader:
             os_cache=os_cache, cache_dir=cache_dir, cache_bytes=cache_bytes, by_page=by_page, node=node
         )
         self._files, sizes, cache = open_dataset(path.sources if isinstance(path, Mixture) else [path], options)
-        self.dataset = DatasetInfo(self._files)
+        self._dataset = DatasetInfo(self._files)
         self._cursor: ShardSampler | ForeignSampler
         if sampler is not None:
             others = (indices, weights, num_draws, mixture)
@@ -239,22 +247,22 @@ class Loader:
                 node=self._ranks.node,
                 local_rank=self._ranks.local_rank,
             )
-        self.batch_size = batch_size
-        self.drop_last = drop_last
-        self.seed = seed
+        self._batch_size = batch_size
+        self._drop_last = drop_last
+        self._seed = seed
         self._on_error: OnError = on_error
         self._transfer = Transfer(device, memory_format)
         # Small enough that several workers share a small batch, large enough to spread the cost of a call.
-        self._group_size = max(1, min(32, batch_size // (2 * self.num_workers)))
+        self._group_size = max(1, min(32, batch_size // (2 * self._num_workers)))
         groups = -(-batch_size // self._group_size)
-        self.prefetch_batches = _count("prefetch_batches", prefetch_batches, default=2 + -(-self.num_workers // groups))
-        self._persistent_workers = persistent_workers
+        ahead = 2 + -(-self._num_workers // groups) if prefetch_batches is None else prefetch_batches
+        self._prefetch_batches = at_least("prefetch_batches", ahead, 1)
         self._plan = plan_fields(
             self._files,
             transforms or {},
             fields,
-            batch_size=batch_size,
-            capacity=self.prefetch_batches + 2,
+            batch_size=min(batch_size, max(self._cursor.size, self._files.num_samples)),  # rows that can occur
+            capacity=self._prefetch_batches + 2,
             transfer=self._transfer,
         )
         self._storage = make_storage(
@@ -263,7 +271,7 @@ class Loader:
             options,
             fields=self._plan.names,
             window_pages=window_pages if shuffle == "pages" else 0,
-            rows_in_flight=(self.prefetch_batches + 6) * batch_size,
+            rows_in_flight=(self._prefetch_batches + 6) * batch_size,
             num_local_ranks=self._ranks.local_world_size,
         )
         self._start()
@@ -277,7 +285,7 @@ class Loader:
             names=self._plan.names,
             images=self._plan.images,
             others=self._plan.others,
-            seed=self.seed,
+            seed=self._seed,
             group_size=self._group_size,
             on_error=self._on_error,
             transfer=self._transfer,
@@ -286,8 +294,8 @@ class Loader:
         self._engines = Engines(
             self._cursor,
             self._recipe,
-            num_workers=self.num_workers,
-            max_in_flight=self.prefetch_batches,
+            num_workers=self._num_workers,
+            max_in_flight=self._prefetch_batches,
             go_on=self._persistent_workers,
             read_ahead=ReadAhead(self._files.paths),
             storage=self._storage,
@@ -296,7 +304,54 @@ class Loader:
         if len(self) == 0:
             warnings.warn(self._empty_reason(), stacklevel=3)
 
+    def __new__(cls, *args: Any, **options: Any) -> Loader:
+        """Refuse arguments that are none, before Python does, in words that say what to write instead."""
+        if cls.__init__ is Loader.__init__:
+            _check_arguments(args, options)
+        return super().__new__(cls)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Whatever else somebody notes on the loader (frameworks do) is theirs.
+        if name in _FIXED:
+            raise AttributeError(_fixed(name, "set"))
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if name in _FIXED:
+            raise AttributeError(_fixed(name, "deleted"))
+        super().__delattr__(name)
+
     # ---- what a DataLoader has
+
+    @property
+    def dataset(self) -> DatasetInfo:
+        """Length, classes and files of the whole dataset."""
+        return self._dataset
+
+    @property
+    def batch_size(self) -> int:
+        """Rows a batch and rank."""
+        return self._batch_size
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether a last batch with fewer rows is left out."""
+        return self._drop_last
+
+    @property
+    def seed(self) -> int:
+        """Of the order and of every transform."""
+        return self._seed
+
+    @property
+    def num_workers(self) -> int:
+        """Threads that make batches."""
+        return self._num_workers
+
+    @property
+    def prefetch_batches(self) -> int:
+        """Batches that may be ready or in the making ahead of the caller."""
+        return self._prefetch_batches
 
     def __len__(self) -> int:
         """Count the batches of a whole epoch on this rank."""
@@ -364,7 +419,7 @@ class Loader:
 
     def stats(self) -> LoaderStats:
         """Sum up what happened so far: print it for seconds per hop and a verdict."""
-        return self._clock.snapshot(self.num_workers)
+        return self._clock.snapshot(self._num_workers)
 
     def close(self) -> None:
         """Stop the workers and let go of prefetched batches; the loader can still be iterated again."""
@@ -497,8 +552,86 @@ def _torch_permutation(num: int, seed: int) -> npt.NDArray[np.int64]:
     return order
 
 
-def _count(name: str, value: int | None, *, default: int) -> int:
-    if value is None:
+def _workers(num_workers: int | None, *, default: int) -> int:
+    """Check the number of threads; more than there are cores would only wait for each other."""
+    if num_workers is None:
         return default
-    at_least(name, value, 1, " (workers are threads: 1 is the smallest)" if name == "num_workers" else "")
-    return value
+    hint = " (workers are threads: 1 is the smallest; leave it out for this rank's share of the cores)"
+    wanted, cores = at_least("num_workers", num_workers, 1, hint), num_cores()
+    if wanted > cores:
+        warnings.warn(
+            f"{wanted} workers on {counted(cores, 'core')} wait for each other: using {cores}. Workers are threads "
+            f"that compute all the time; leave num_workers= out for this rank's share of the cores",
+            stacklevel=3,
+        )
+    return min(wanted, cores)
+
+
+_SHUFFLES = {
+    "True": '; as True in torch: shuffle="global"',
+    "False": '; as False in torch: shuffle="none"',
+    "random": '; FFCV\'s RANDOM is shuffle="global"',
+    "sequential": '; FFCV\'s SEQUENTIAL is shuffle="none"',
+    "quasi_random": '; FFCV\'s QUASI_RANDOM is shuffle="pages"',
+}
+_OPTIONS = frozenset(inspect.signature(Loader.__init__).parameters) - {"self"}
+
+# What FFCV's and torch's loaders call it, and what to write here.
+_ELSEWHERE = {
+    "batch_sampler": "write sampler=, which takes a Sampler of single indices; batch_size= makes batches of them",
+    "batches_ahead": "write prefetch_batches=",
+    "collate_fn": "fields come as tensors or lists; write transforms={'label': [function]} to change a batch's",
+    "custom_field_mapper": "leave it out: the file says what its fields are",
+    "custom_fields": "leave it out: the file says what its fields are",
+    "dataset": "the path of a .beton file comes first: Loader('train.beton', ...)",
+    "distributed": "leave it out: rank and world size come from torch.distributed, or pass rank= and world_size=",
+    "fname": "the path comes first, without a name: Loader('train.beton', ...)",
+    "generator": "write seed=: every random number is a function of it, the epoch and the sample",
+    "in_order": "leave it out: batches always come in order",
+    "local_rank": "write rank= and world_size=, or leave them out under torchrun",
+    "multiprocessing_context": "leave it out: workers are threads",
+    "num_replicas": "write world_size=",
+    "order": "write shuffle='global' (OrderOption.RANDOM), 'none' (SEQUENTIAL) or 'pages' (QUASI_RANDOM)",
+    "pin_memory": "write device='cuda': batches are then copied from pinned memory",
+    "pin_memory_device": "write device='cuda': batches are then copied from pinned memory",
+    "pipelines": "write transforms={'image': [...]}, without decoders, ToTensor and ToDevice",
+    "prefetch_factor": "write prefetch_batches=, for all workers together",
+    "recompile": "leave it out: what is compiled is kept on disk, and made anew when it must be",
+    "timeout": "leave it out: whatever stops a worker is raised from the loop",
+    "to_device": "write device=",
+    "transform": "write transforms={'image': [...]}",
+    "worker_init_fn": "leave it out: workers are threads, and random numbers depend on seed=, epoch and sample only",
+}
+_FIXED = _OPTIONS | {*_ELSEWHERE} - {"local_rank"} | {"epoch"}
+
+
+def _fixed(name: str, done: str) -> str:
+    """Say why an attribute cannot be changed, and what to do instead."""
+    advice = {
+        "indices": "loader.with_indices(...) and loader.filter(...) make a Loader of other samples",
+        "epoch": "call loader.set_epoch(epoch)",
+        "batch_sampler": "make a new Loader",
+    }.get(name) or (f"make a new Loader with {name}=" if name in _OPTIONS else f"make a new Loader; {_ELSEWHERE[name]}")
+    return f"{name} of a Loader cannot be {done}, it is decided when the Loader is made: {advice}"
+
+
+def _check_arguments(args: Sequence[Any], options: Mapping[str, Any]) -> None:
+    """Refuse arguments that Loader does not have, and a missing path or batch size."""
+    for name in options:
+        if name not in _OPTIONS:
+            known = _ELSEWHERE.get(name)
+            hint = f"{known[0].upper()}{known[1:]}" if known else did_you_mean(name, _OPTIONS)
+            raise UsageError(f"Loader has no option {name!r}. {hint or 'It has ' + ', '.join(sorted(_OPTIONS))}")
+    if len(args) > 1:
+        raise UsageError(
+            f"Loader takes only the path without a name, got {len(args)} such arguments: write "
+            f"Loader(path, batch_size=..., num_workers=...)"
+        )
+    if not args and "path" not in options:
+        raise UsageError("Loader needs the path of a .beton file: Loader('train.beton', batch_size=64)")
+    if "batch_size" not in options:
+        path = args[0] if args else options["path"]
+        check_paths(path.sources if isinstance(path, Mixture) else [path])  # a folder of photos is the greater mistake
+        raise UsageError(
+            "batch_size= is missing: how many rows a batch and rank has, as in Loader(path, batch_size=64)"
+        )

@@ -6,13 +6,16 @@ what is in them beyond that.
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
@@ -20,8 +23,9 @@ from dataloading.errors import FormatError, UsageError
 from dataloading.files import FileSet
 from dataloading.format import Manifest, Reader, Shard, is_manifest, manifest_path, set_of_shard
 from dataloading.pagecache.addresses import is_url, match_urls, read_url
+from dataloading.words import did_you_mean
 
-__all__ = ["Paths", "listed_files", "open_files", "open_groups"]
+__all__ = ["Paths", "check_paths", "listed_files", "open_files", "open_groups"]
 
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 """A file, a pattern as of `glob`, a set's manifest (``train.beton.json``), each also in a store, or a list of such."""
@@ -56,7 +60,12 @@ def open_groups(
     """
     expanded = [_expanded(paths) for paths in groups]
     _check_distinct(file.path for files in expanded for file in files)
-    files = FileSet(_opened([file for files in expanded for file in files], opener or _open_local))
+    wanted = [file for files in expanded for file in files]
+    try:
+        files = FileSet(_opened(wanted, opener or _open_local))
+    except (OSError, FormatError):
+        _check_local(wanted)
+        raise
     ends = np.cumsum([0, *map(len, expanded)])
     return files, tuple(np.diff(files.starts[ends]).tolist())
 
@@ -85,13 +94,109 @@ class _File:
     manifest: str = ""
 
 
+def check_paths(groups: Sequence[Paths]) -> None:
+    """Refuse what is no dataset, before anything is opened.
+
+    Raises
+    ------
+    UsageError
+        It is something to be converted first, with the command; or no path at all.
+    FileNotFoundError
+        There is no such file, with the nearest name there is.
+    """
+    for paths in groups:
+        _check_local(_expanded(paths))
+
+
+# Endings of what people train from, and the source of `beton convert` that reads it.
+_SOURCES = {
+    ".tar": "webdataset",
+    ".tar.gz": "webdataset",
+    ".tgz": "webdataset",
+    ".parquet": "huggingface",
+    ".arrow": "huggingface",
+    ".csv": "manifest",
+    ".tsv": "manifest",
+    ".jsonl": "manifest",
+    ".npz": "arrays",
+    ".npy": "arrays",
+}
+
+
+def _check_local(files: Iterable[_File]) -> None:
+    """Refuse local paths that are no files of samples, with the next command."""
+    for path in (file.path for file in files if file.shard is None and not is_url(file.path)):
+        place = Path(path)
+        if place.is_dir():
+            _refuse_folder(path)
+        if place.exists():
+            _refuse_source(path)
+            continue
+        folder = place.parent
+        hint = did_you_mean(place.name, [each.name for each in folder.iterdir()]) if folder.is_dir() else ""
+        where = "" if folder.is_dir() else f": there is no folder {folder}"
+        raise FileNotFoundError(errno.ENOENT, f"{os.strerror(errno.ENOENT)}{where}{'. ' + hint if hint else ''}", path)
+
+
+def _refuse_folder(path: str) -> None:
+    folder = Path(path)
+    betons = sorted(each.name for each in folder.glob("*.beton"))
+    if betons:
+        names = ", ".join(betons[:3]) + (" ..." if len(betons) > 3 else "")
+        raise UsageError(
+            f"{path} is a folder, with {names} in it: name a file, or all of them with the pattern "
+            f"{os.path.join(path, '*.beton')!r}"
+        )
+    tables = (folder / "dataset_info.json").exists() or any(folder.glob("*.parquet"))
+    source = "webdataset" if any(folder.glob("*.tar")) else "huggingface" if tables else "imagefolder"
+    raise UsageError(f"{path} is a folder, no .beton file. {_convert(source, path)}")
+
+
+def _refuse_source(path: str) -> None:
+    """Refuse a file that another tool wrote, by its ending."""
+    ending = next((each for each in _SOURCES if path.lower().endswith(each)), None)
+    if ending is not None:
+        raise UsageError(f"{path} is a {ending} file, no .beton file. {_convert(_SOURCES[ending], path)}")
+    if path.lower().endswith(".zip"):
+        folder = Path(path).stem
+        command = f"unzip {shlex.quote(path)} -d {shlex.quote(folder)}"
+        raise UsageError(
+            f"{path} is an archive, no .beton file. Unpack it first: {command}. {_convert('imagefolder', folder)}"
+        )
+
+
+def _convert(source: str, path: str) -> str:
+    stem = Path(path).absolute().name.partition(".")[0] or "train"
+    return f"Convert it: beton convert {source} {shlex.quote(path)} {shlex.quote(stem)}.beton"
+
+
+def _local(path: str | os.PathLike[str]) -> str:
+    """Return a path as text; a ``file://`` address is the path that it stands for."""
+    if isinstance(path, bytes) or not isinstance(path, str | os.PathLike):
+        raise UsageError(
+            f"the path of a dataset must be text or a Path, got {type(path).__name__} {path!r}"
+            f"{': write ' + repr(os.fsdecode(path)) if isinstance(path, bytes) else ''}"
+        )
+    text = os.fspath(path)
+    if not text.lower().startswith("file:"):
+        return text
+    address = urlsplit(text)
+    if address.netloc not in ("", "localhost") or not address.path.startswith("/"):
+        raise UsageError(
+            f"{text} is no address of a local file: write file:///the/whole/path or file://localhost/the/whole/path"
+        )
+    # In an address '?' and '#' begin other parts; in a pattern '?' is meant.
+    rest = f"?{address.query}" if address.query else ""
+    return unquote(address.path + rest)
+
+
 def _expanded(paths: Paths) -> list[_File]:
-    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    given = list(paths) if isinstance(paths, Iterable) and not isinstance(paths, str | bytes) else [paths]
     if not given:
         raise UsageError("no file was given: pass the path of a .beton file, a pattern, or a list of them")
     found: list[_File] = []
     for each in given:
-        for path in _matches(os.fspath(each)):
+        for path in _matches(_local(each)):
             if is_url(path):
                 found += _listed_at(path)
             elif is_manifest(path):

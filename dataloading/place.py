@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dataloading.checks import as_integer
 from dataloading.dataset import DatasetInfo
 from dataloading.errors import StateError
 from dataloading.sampler import ForeignSampler, ShardSampler
@@ -61,7 +62,9 @@ def restore(state: Mapping[str, Any], cursor: ShardSampler | ForeignSampler, dat
     ):
         if state[key] != mine[key]:
             raise StateError(f"the state {what}: saved {state[key]!r}, here {mine[key]!r} ({dataset.path})")
-    epoch, consumed = state["epoch"], state["consumed"]
-    if not (isinstance(epoch, int) and isinstance(consumed, int) and epoch >= 0 and consumed >= 0):
-        raise StateError(f"the state's epoch={epoch!r} and consumed={consumed!r} must be integers of at least 0")
+    epoch, consumed = as_integer(state["epoch"]), as_integer(state["consumed"])
+    if epoch is None or consumed is None or epoch < 0 or consumed < 0:
+        raise StateError(
+            f"the state's epoch={state['epoch']!r} and consumed={state['consumed']!r} must be integers of at least 0"
+        )
     cursor.resume(epoch, consumed, str(state["nodes"]))

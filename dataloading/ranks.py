@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dataloading.checks import at_least
 from dataloading.errors import UsageError
 from dataloading.machine import num_cores
 
@@ -103,6 +104,11 @@ def find_ranks(
     """
     if (rank is None) != (world_size is None):
         raise UsageError(f"pass rank= and world_size= together, got rank={rank} and world_size={world_size}")
+    if rank is not None and world_size is not None:
+        rank, world_size = at_least("rank", rank, 0), at_least("world_size", world_size, 1)
+    num_nodes = None if num_nodes is None else at_least("num_nodes", num_nodes, 1)
+    node_rank = None if node_rank is None else at_least("node_rank", node_rank, 0)
+    local_world_size = None if local_world_size is None else at_least("local_world_size", local_world_size, 1)
     if mesh is None and dp_dim is not None:
         raise UsageError(f"dp_dim={dp_dim!r} names dimensions of mesh=, which is not given")
     local = local_world_size or _environment("LOCAL_WORLD_SIZE") or 1
@@ -126,7 +132,7 @@ def find_ranks(
 
 def _flat(rank: int | None, world_size: int | None) -> tuple[int, int, str]:
     if rank is not None and world_size is not None:
-        if not 0 <= rank < world_size:
+        if rank >= world_size:
             raise UsageError(f"rank={rank} must be in 0..{world_size - 1}, as world_size is {world_size}")
         return rank, world_size, "arguments"
     group = _process_group()

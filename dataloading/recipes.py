@@ -21,6 +21,7 @@ from dataloading.decode_images import make_field_decoder
 from dataloading.errors import TransformError, UsageError
 from dataloading.files import FileSet
 from dataloading.format import Field, ImageField, MaskField, NDArrayField, VarArrayField
+from dataloading.machine import memory_bytes
 from dataloading.pipeline import Pipeline
 from dataloading.transfer import Transfer, as_tensor
 from dataloading.transforms.base import BatchOp, Geometry, Placeholder, Transform
@@ -80,6 +81,7 @@ def plan_fields(
     transforms, fields
         As the Loader's.
     batch_size : int
+        Rows a batch can have.
     capacity : int
         Free image buffers to keep.
     transfer : Transfer
@@ -329,6 +331,12 @@ def _make_image(
         if dtype == "uint16":
             _check_resizes(transforms)
     num_bytes = batch_size * int(np.prod(pipeline.out_shape)) * np.dtype(pipeline.storage_dtype).itemsize
+    if num_bytes > memory_bytes():
+        each = f"images of shape {tuple(pipeline.out_shape)} and {pipeline.out_dtype}"
+        raise UsageError(
+            f"a batch of {batch_size:,} {each} takes {num_bytes / 2**30:,.0f} GiB, and the machine has "
+            f"{memory_bytes() / 2**30:,.0f} GiB of memory: pass a smaller batch_size="
+        )
     ring = Ring(num_bytes, capacity=capacity, allocate=transfer.allocate if transfer.is_cuda else None)
     interleaved = transfer.memory_format == "channels_last" and not transfer.is_cuda and not is_mask
     return ImagePlan(decoder=decoder, pipeline=pipeline, ring=ring, interleaved=interleaved, squeezed=is_mask)

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from dataloading.checks import at_least, one_of
+from dataloading.checks import at_least, one_of, true_or_false
 from dataloading.cursor import Cursor, ForeignSampler
 from dataloading.errors import StateError, UsageError
 from dataloading.mixture import MixtureOrder, Parts
@@ -133,17 +133,16 @@ class ShardSampler(Cursor):
     ) -> None:
         one_of("shuffle", shuffle, get_args(Shuffle))
         one_of("tail", tail, get_args(Tail))
-        for name, value, low in (
-            ("batch_size", batch_size, 1),
-            ("world_size", world_size, 1),
-            ("seed", seed, 0),
-            ("num_repeats", num_repeats, 1),
-            ("window_pages", window_pages, 1),
-            ("num_nodes", num_nodes, 1),
-            ("num_draws", 0 if num_draws is None else num_draws, 0),
-        ):
-            at_least(name, value, low)
-        if not 0 <= rank < world_size:
+        batch_size = at_least("batch_size", batch_size, 1)
+        rank, world_size = at_least("rank", rank, 0), at_least("world_size", world_size, 1)
+        seed = at_least("seed", seed, 0)
+        num_repeats = at_least("num_repeats", num_repeats, 1)
+        window_pages = at_least("window_pages", window_pages, 1)
+        num_nodes = at_least("num_nodes", num_nodes, 1)
+        num_draws = None if num_draws is None else at_least("num_draws", num_draws, 0)
+        drop_last = true_or_false("drop_last", drop_last)
+        replacement = true_or_false("replacement", replacement)
+        if rank >= world_size:
             raise UsageError(f"rank={rank} must be in 0..{world_size - 1}, as world_size is {world_size}")
         if drop_last and tail == "even":
             raise UsageError('tail="even" keeps every sample: drop_last=True contradicts it, use tail="drop"')
@@ -153,19 +152,19 @@ class ShardSampler(Cursor):
         if mixture is not None and (shuffle == "pages" or weights is not None):
             option = 'shuffle="pages"' if shuffle == "pages" else "weights="
             raise UsageError(f'a Mixture decides what is drawn from where: use shuffle="global" with it, not {option}')
-        super().__init__(int(seed))
+        super().__init__(seed)
         self.num_samples = num_samples
         self.shuffle: Shuffle = shuffle
-        self.rank = int(rank)
-        self.world_size = int(world_size)
-        self.batch_size = int(batch_size)
+        self.rank = rank
+        self.world_size = world_size
+        self.batch_size = batch_size
         self.tail: Tail = tail
         self.drop_last = drop_last
-        self.replacement = bool(replacement)
-        self.num_repeats = int(num_repeats)
-        self.window_pages = int(window_pages)
-        self.num_nodes = int(num_nodes) if shuffle == "pages" else 1
-        self._num_draws = None if num_draws is None else int(num_draws)
+        self.replacement = replacement
+        self.num_repeats = num_repeats
+        self.window_pages = window_pages
+        self.num_nodes = num_nodes if shuffle == "pages" else 1
+        self._num_draws = num_draws
         self._permutation = permutation
         self._weights = checked_weights(weights, num_samples, labels)
         self._labels = labels

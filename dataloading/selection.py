@@ -54,7 +54,8 @@ def epoch_quality(
     UsageError
         There are none.
     """
-    order = cursor.order(epoch)
+    order = cursor.order(at_least("epoch", epoch, 0))
+    num_batches = at_least("num_batches", num_batches, 1)
     batches = [order.step(k).indices for k in spread_out(len(order), num_batches)]
     batches = [batch for batch in batches if len(batch)]
     if not batches:
@@ -97,8 +98,8 @@ def compare_windows(
     UsageError
         A number is below 1, or the file is empty.
     """
-    for name, value in (("batch_size", batch_size), ("num_nodes", num_nodes), ("num_batches", num_batches)):
-        at_least(name, value, 1)
+    batch_size, num_nodes = at_least("batch_size", batch_size, 1), at_least("num_nodes", num_nodes, 1)
+    num_batches, seed = at_least("num_batches", num_batches, 1), at_least("seed", seed, 0)
     files = open_files(path)
     if files.num_samples == 0:
         raise UsageError(f"{files.path} has no samples: there is nothing to shuffle")
@@ -106,8 +107,9 @@ def compare_windows(
     if windows is None:
         powers = [1 << k for k in range((layout.num_pages - 1).bit_length())]
         windows = [*powers, layout.num_pages]
-    if not windows or min(windows) < 1:
-        raise UsageError(f"windows={windows!r} must be integers of at least 1")
+    windows = [at_least("windows", window, 1) for window in windows]
+    if not windows:
+        raise UsageError("windows=[] must hold at least one number of pages")
     return measure_windows(
         layout,
         None if label_field(files) is None else field_values(files),

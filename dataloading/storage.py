@@ -11,11 +11,12 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dataloading.checks import at_least
+from dataloading.checks import at_least, true_or_false
 from dataloading.errors import UsageError
 from dataloading.files import FileSet
 from dataloading.finalisers import from_caller, run_outside
 from dataloading.format import Reader
+from dataloading.machine import memory_bytes
 from dataloading.opening import Paths, open_groups
 from dataloading.pagecache.addresses import is_url
 from dataloading.pagecache.cache import PageCache
@@ -58,8 +59,9 @@ class StorageOptions:
     node: int = 0
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "os_cache", true_or_false("os_cache", self.os_cache))
         if self.cache_bytes is not None:
-            at_least("cache_bytes", self.cache_bytes, 1)
+            object.__setattr__(self, "cache_bytes", at_least("cache_bytes", self.cache_bytes, 1))
 
 
 def open_dataset(groups: Sequence[Paths], options: StorageOptions) -> tuple[FileSet, tuple[int, ...], PageCache | None]:
@@ -161,5 +163,4 @@ def _default_bytes(
         mean = total // max(files.num_samples, 1)
         each = (mean // cache.unit_bytes + 2) * cache.unit_bytes
         wanted = max(_LEAST_BYTES, rows_in_flight * each * num_local_ranks)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min(wanted, total, memory // 2)
+    return min(wanted, total, memory_bytes() // 2)

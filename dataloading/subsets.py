@@ -27,6 +27,8 @@ def checked_indices(indices: Iterable[int] | Indices, num_samples: int) -> Indic
     UsageError
         It is not a flat list of integers below `num_samples`.
     """
+    if isinstance(indices, (str, bytes)) or not isinstance(indices, Iterable):
+        raise UsageError(f"indices must be a list of integers, got {indices!r}")
     given = np.asarray(indices if isinstance(indices, np.ndarray | list | tuple) else list(indices))
     if given.size == 0:
         return np.empty(0, np.int64)

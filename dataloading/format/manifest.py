@@ -14,6 +14,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dataloading.checks import true_or_false
 from dataloading.errors import FormatError, UsageError
 
 from .output import PartFile
@@ -165,6 +166,7 @@ class Manifest:
             If the file exists and ``overwrite`` is false.
         """
         target = Path(path)
+        overwrite = true_or_false("overwrite", overwrite)
         if not overwrite and os.path.lexists(target):
             raise FileExistsError(f"{target} exists; pass overwrite=True to replace it")
         part = PartFile(str(target), overwrite=overwrite)

@@ -17,7 +17,9 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from dataloading.checks import at_least, true_or_false
 from dataloading.errors import UsageError
+from dataloading.words import describe
 
 from . import extension as ext
 from .arguments import check_class_names, check_fields
@@ -108,9 +110,8 @@ class Writer:
     ) -> None:
         self.path = os.fspath(path)
         self.fields = check_fields(fields)
-        if not isinstance(num_samples, (int, np.integer)) or num_samples < 1:
-            raise UsageError(f"num_samples must be at least 1, got {num_samples!r}; an empty file cannot be read")
-        self._capacity = int(num_samples)
+        overwrite = true_or_false("overwrite", overwrite)
+        self._capacity = at_least("num_samples", num_samples, 1, "; an empty file cannot be read")
         self._grows = page_size is None
         self.page_size = DEFAULT_PAGE_SIZE if page_size is None else check_page_size(page_size)
         self._class_names = None if class_names is None else check_class_names(class_names)
@@ -172,6 +173,11 @@ class Writer:
         sample = self.num_samples
         if sample >= self._capacity:
             raise UsageError(f"{self.path}: more samples than the declared num_samples={self._capacity}")
+        if not isinstance(values, Mapping):
+            example = ", ".join(f"{name!r}: ..." for name in self.fields)
+            raise UsageError(
+                f"sample {sample}: expected a dictionary of values, append({{{example}}}), got {describe(values)}"
+            )
         if values.keys() != self.fields.keys():
             raise UsageError(f"sample {sample}: expected values for the fields {list(self.fields)}, got {list(values)}")
         heads: list[tuple[int | float, ...]] = []

@@ -30,6 +30,7 @@ from dataloading.transforms.geometry import (
 )
 from dataloading.transforms.mix import CutMix, MixUp, Mixup
 from dataloading.transforms.normalize import Normalize, ToDtype
+from dataloading.words import did_you_mean
 
 if TYPE_CHECKING:
     from dataloading.transforms.kernels.rng import normal, randint, uniform
@@ -70,4 +71,42 @@ def __getattr__(name: str) -> Any:
         from dataloading.transforms.kernels import rng
 
         return getattr(rng, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_instead(name)}")
+
+
+# What other libraries have, and what to write here.
+_ELSEWHERE = {
+    "AutoAugment": "take RandomAutocontrast, RandomPosterize, RandomSolarize, ColorJitter, or write Custom(fn)",
+    "RandAugment": "take RandomAutocontrast, RandomPosterize, RandomSolarize, ColorJitter, or write Custom(fn)",
+    "TrivialAugmentWide": "take RandomAutocontrast, RandomPosterize, RandomSolarize, ColorJitter, or write Custom(fn)",
+    "AugMix": "take RandomAutocontrast, RandomPosterize, RandomSolarize, ColorJitter, or write Custom(fn)",
+    "Compose": "a list is enough: transforms={'image': [...]}",
+    "ToTensor": "leave it out: images arrive as tensors, (N, C, H, W); ToDtype('float32', scale=True) gives 0 to 1",
+    "ToImage": "leave it out: images arrive as tensors, (N, C, H, W)",
+    "PILToTensor": "leave it out: images arrive as tensors, (N, C, H, W)",
+    "ToPILImage": "leave it out: images arrive as tensors, (N, C, H, W)",
+    "ToTorchImage": "leave it out: images arrive as tensors, (N, C, H, W)",
+    "ToDevice": "leave it out, and pass device= to the Loader",
+    "Convert": "take ToDtype, or Normalize(mean, std, dtype=...)",
+    "ConvertImageDtype": "take ToDtype(dtype, scale=True)",
+    "NormalizeImage": "take Normalize(mean, std, dtype=...)",
+    "Squeeze": "leave it out: labels arrive as int64 of shape (N,)",
+    "Identity": "leave it out",
+    "Lambda": "put the function itself into the list; it gets the whole batch, and Custom(fn) each image",
+    "RandomApply": "most transforms take p=; else write Custom(fn)",
+    "GaussianBlur": "write Custom(fn), or put v2.GaussianBlur(kernel, sigma=one number) behind the others",
+    "RandomRotation": "write Custom(fn)",
+    "RandomAffine": "write Custom(fn); RandomTranslate moves images",
+    "Pad": "take CenterCrop(size) or RandomCrop(size, padding=...), which pad",
+    "FiveCrop": "take CenterCrop, or put a function behind the others that returns a tuple of views",
+}
+
+
+def _instead(name: str) -> str:
+    """Say what there is in the place of a name that does not exist."""
+    if name.startswith("__"):
+        return ""
+    if name in _ELSEWHERE:
+        return f". There is no such transform; {_ELSEWHERE[name]}"
+    known = [each for each in __all__ if each[0].isupper()]
+    return f". {did_you_mean(name, [*__all__]) or 'There are ' + ', '.join(known)}"

@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import enum
+import numbers
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from dataloading.checks import as_integer, true_or_false
 from dataloading.errors import UsageError
 
 __all__ = [
@@ -114,6 +117,18 @@ class Step:
 class Transform:
     """Base of everything that can stand in a pipeline's list and belongs to this project."""
 
+    def __post_init__(self) -> None:
+        """Make numbers of NumPy and torch Python's own, and refuse flags that are neither True nor False."""
+        if not dataclasses.is_dataclass(self):
+            return
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+                value = value.item()
+            if field.type == "bool":
+                value = true_or_false(f"{type(self).__name__}: {field.name}", value)
+            object.__setattr__(self, field.name, value)
+
     @property
     def name(self) -> str:
         """What error messages call it."""
@@ -177,19 +192,20 @@ class BatchOp(Transform, abc.ABC):
 
 def check_size(owner: str, value: int | Sequence[int], *, what: str = "size") -> tuple[int, int]:
     """Return ``value`` as (height, width), as torchvision reads it: one number means a square."""
-    sizes = [value, value] if isinstance(value, (int, np.integer)) else list(value)
+    given = value if isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, str) else [value]
+    sizes = [as_integer(each) for each in given]
     if len(sizes) == 1:
         sizes = [sizes[0], sizes[0]]
-    if len(sizes) != 2 or not all(isinstance(s, (int, np.integer)) and not isinstance(s, bool) for s in sizes):
+    if len(sizes) != 2 or sizes[0] is None or sizes[1] is None:
         raise UsageError(f"{owner}: {what} must be an integer or (height, width), got {value!r}")
-    if min(sizes) < 1 or max(sizes) > 65535:
+    if min(sizes[0], sizes[1]) < 1 or max(sizes[0], sizes[1]) > 65535:
         raise UsageError(f"{owner}: {what} must be between 1 and 65535, got {value!r}")
-    return int(sizes[0]), int(sizes[1])
+    return sizes[0], sizes[1]
 
 
 def check_probability(owner: str, p: float) -> float:
     """Return ``p`` as a float, if it is a probability."""
-    if isinstance(p, bool) or not isinstance(p, (int, float)) or not 0.0 <= p <= 1.0:
+    if isinstance(p, bool) or not isinstance(p, numbers.Real) or not 0.0 <= p <= 1.0:
         raise UsageError(f"{owner}: p must be a number between 0 and 1, got {p!r}")
     return float(p)
 
@@ -198,7 +214,7 @@ def check_range(owner: str, what: str, value: Sequence[float], low: float, high:
     """Return ``value`` as (low, high), if it is an increasing pair within [low, high]."""
     try:
         first, second = (float(v) for v in value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise UsageError(f"{owner}: {what} must be a pair (low, high), got {value!r}") from None
     if not low <= first <= second <= high:
         raise UsageError(f"{owner}: {what} must satisfy {low} <= low <= high <= {high}, got {value!r}")
@@ -207,14 +223,70 @@ def check_range(owner: str, what: str, value: Sequence[float], low: float, high:
 
 def check_choice(owner: str, what: str, value: str, choices: Sequence[str] | dict[str, int]) -> str:
     """Return ``value``, if it is one of ``choices``."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise UsageError(f"{owner}: {what} must be one of {', '.join(choices)}, got {value!r}")
     return value
 
 
+# PIL's numbers of filters, which torchvision takes as well.
+_PIL_FILTERS = {0: "nearest", 2: "bilinear", 3: "bicubic"}
+
+
+def check_interpolation(owner: str, value: Any) -> str:
+    """Return the name of a filter; torchvision's InterpolationMode and PIL's numbers are names, too."""
+    name: Any = value.value if isinstance(value, enum.Enum) else value
+    name = _PIL_FILTERS.get(name, name) if isinstance(name, int) else name
+    return check_choice(owner, "interpolation", name, INTERPOLATIONS)
+
+
+def check_antialias(owner: str, value: Any) -> bool:
+    """Return whether to low-pass; None is True, for that is what it means for images that come from files."""
+    return True if value is None else true_or_false(f"{owner}: antialias", value)
+
+
+def check_dtype(owner: str, value: Any) -> str:
+    """Return the name of a dtype of floats; torch's and NumPy's are names, too."""
+    if isinstance(value, dict):
+        raise UsageError(
+            f"{owner}: dtype is of images, the field's own kind: give one, such as 'float32', not {value!r}"
+        )
+    name = value.__name__ if isinstance(value, type) else str(value).removeprefix("torch.")
+    return check_choice(owner, "dtype", name, FLOAT_DTYPES)
+
+
+def check_inplace(owner: str, value: Any) -> None:
+    """Take torchvision's ``inplace``, which changes nothing here: an image has one place, that of its batch."""
+    true_or_false(f"{owner}: inplace", value)
+
+
+def check_fill(owner: str, value: Any) -> Any:
+    """Return the colour of images from torchvision's ways to write a fill: None is 0, a mapping has one for images."""
+    if value is None:
+        return 0
+    if not isinstance(value, dict):
+        return value
+    by_name = {key if isinstance(key, str) else getattr(key, "__name__", str(key)): fill for key, fill in value.items()}
+    unknown = sorted(by_name.keys() - {"Image", "Tensor", "others"})
+    if unknown or not by_name:
+        raise UsageError(
+            f"{owner}: fill has an entry for {', '.join(unknown) or 'nothing'}: it is for images only. A mask that "
+            f"follows its image is filled with 0; give it a list of its own for another value"
+        )
+    return check_fill(owner, next(by_name[key] for key in ("Image", "Tensor", "others") if key in by_name))
+
+
+def check_numbers(owner: str, what: str, value: Any) -> list[float]:
+    """Return one number, or several, as a list of floats."""
+    try:
+        return [float(value)] if np.ndim(value) == 0 else [float(v) for v in value]
+    except (TypeError, ValueError):
+        raise UsageError(f"{owner}: {what} must be one number, or one a channel, got {value!r}") from None
+
+
 def per_channel(owner: str, what: str, value: float | Sequence[float], channels: int) -> list[float]:
     """Return ``value`` as one float for each channel."""
-    values = [float(value)] if isinstance(value, (int, float)) else [float(v) for v in value]
+    values = check_numbers(owner, what, value)
     if len(values) not in (1, channels):
-        raise UsageError(f"{owner}: {what} has {len(values)} values, expected 1 or {channels} (one a channel)")
+        expected = "1, as the images are gray here" if channels == 1 else f"1 or {channels} (one a channel)"
+        raise UsageError(f"{owner}: {what} has {len(values)} values, expected {expected}")
     return values * channels if len(values) == 1 else values

@@ -63,13 +63,16 @@ class ColorJitter(PixelOp):
     hue: float | Sequence[float] | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for what in ("brightness", "contrast", "saturation", "hue"):
             value = getattr(self, what)
             center, low, high = (0.0, -0.5, 0.5) if what == "hue" else (1.0, 0.0, math.inf)
             if value is None:
                 continue
+            if isinstance(value, bool):
+                raise UsageError(f"{self.name}: {what} must be a number or a pair (low, high), got {value}")
             if isinstance(value, (int, float)):
-                if value < 0:
+                if not value >= 0:
                     raise UsageError(f"{self.name}: {what} must not be negative, got {value}")
                 value = (center - value if what == "hue" else max(0.0, center - value), center + value)
             pair = check_range(self.name, what, value, low, high)
@@ -108,7 +111,8 @@ class Grayscale(PixelOp):
     num_output_channels: int = 1
 
     def __post_init__(self) -> None:
-        if self.num_output_channels not in (1, 3):
+        super().__post_init__()
+        if isinstance(self.num_output_channels, bool) or self.num_output_channels not in (1, 3):
             raise UsageError(f"{self.name}: num_output_channels must be 1 or 3, got {self.num_output_channels!r}")
 
     def step(self, state: ImageState) -> tuple[Step, ImageState]:
@@ -140,6 +144,7 @@ class RandomGrayscale(PixelOp):
     p: float = 0.1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "p", check_probability(self.name, self.p))
 
     def step(self, state: ImageState) -> tuple[Step, ImageState]:
@@ -183,6 +188,7 @@ class RandomInvert(_PointOp):
     p: float = 0.5
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "p", check_probability(self.name, self.p))
 
     def table(self) -> npt.NDArray[np.uint8]:
@@ -210,8 +216,9 @@ class RandomSolarize(_PointOp):
     p: float = 0.5
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "p", check_probability(self.name, self.p))
-        if not 0 <= self.threshold <= 255:
+        if not isinstance(self.threshold, (int, float)) or not 0 <= self.threshold <= 255:
             raise UsageError(f"{self.name}: threshold must be between 0 and 255, got {self.threshold!r}")
 
     def table(self) -> npt.NDArray[np.uint8]:
@@ -240,6 +247,7 @@ class RandomPosterize(_PointOp):
     p: float = 0.5
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "p", check_probability(self.name, self.p))
         if isinstance(self.bits, bool) or not isinstance(self.bits, int) or not 0 <= self.bits <= 8:
             raise UsageError(f"{self.name}: bits must be an integer between 0 and 8, got {self.bits!r}")
@@ -264,6 +272,7 @@ class RandomAutocontrast(PixelOp):
     p: float = 0.5
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "p", check_probability(self.name, self.p))
 
     def step(self, state: ImageState) -> tuple[Step, ImageState]:

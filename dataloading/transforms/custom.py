@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+from dataloading.checks import as_integer
 from dataloading.errors import UsageError
 from dataloading.transforms.base import ImageState, PixelOp, Step, Transform, check_choice
 
@@ -66,6 +67,7 @@ class Custom(PixelOp):
     out_shape: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not callable(self.fn):
             raise UsageError(f"Custom: fn must be a function, got {type(self.fn).__name__}")
         plain = getattr(self.fn, "py_func", self.fn)
@@ -84,8 +86,9 @@ class Custom(PixelOp):
                 f"{self.name}: out_shape and out_dtype need in_place=False and a function with three arguments"
             )
         if self.out_shape is not None:
-            shape = tuple(int(v) for v in self.out_shape)
-            if len(shape) != 3 or min(shape) < 1:
+            given = self.out_shape if isinstance(self.out_shape, Sequence) else ()
+            shape = tuple(each for each in map(as_integer, given) if each is not None and each >= 1)
+            if len(shape) != 3 or len(given) != 3:
                 raise UsageError(f"{self.name}: out_shape must be (channels, height, width), got {self.out_shape!r}")
             object.__setattr__(self, "out_shape", shape)
 

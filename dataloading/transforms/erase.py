@@ -13,7 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from dataloading.errors import UsageError
-from dataloading.transforms.base import ImageState, PixelOp, Step, check_probability, check_range, per_channel
+from dataloading.transforms.base import (
+    ImageState,
+    PixelOp,
+    Step,
+    check_inplace,
+    check_numbers,
+    check_probability,
+    check_range,
+    per_channel,
+)
 from dataloading.transforms.normalize import to_storage
 
 __all__ = ["Cutout", "RandomErasing"]
@@ -57,6 +66,8 @@ class RandomErasing(PixelOp):
     value : float, sequence of float, or "random"
         What is written: one number, one a channel, or normal noise (behind Normalize only). In units of the image
         at this place: behind Normalize 0 is the mean colour.
+    inplace : bool
+        Taken because torchvision's has it; changes nothing.
 
     Examples
     --------
@@ -70,13 +81,18 @@ class RandomErasing(PixelOp):
     scale: Sequence[float] = (0.02, 0.33)
     ratio: Sequence[float] = (0.3, 3.3)
     value: float | Sequence[float] | str = 0.0
+    inplace: dataclasses.InitVar[bool] = False
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, inplace: bool) -> None:
+        super().__post_init__()
+        check_inplace(self.name, inplace)
         object.__setattr__(self, "p", check_probability(self.name, self.p))
         object.__setattr__(self, "scale", check_range(self.name, "scale", self.scale, 0.0, 1.0))
         object.__setattr__(self, "ratio", check_range(self.name, "ratio", self.ratio, 1e-6, 1e6))
         if isinstance(self.value, str) and self.value != "random":
             raise UsageError(f'{self.name}: value must be a number, one a channel, or "random", got {self.value!r}')
+        if not isinstance(self.value, str):
+            check_numbers(self.name, "value", self.value)
 
     def step(self, state: ImageState) -> tuple[Step, ImageState]:
         """See ``PixelOp.step``."""
@@ -120,9 +136,11 @@ class Cutout(PixelOp):
     p: float = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "p", check_probability(self.name, self.p))
         if isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1:
             raise UsageError(f"{self.name}: size must be a positive integer, got {self.size!r}")
+        check_numbers(self.name, "fill", self.fill)
 
     def step(self, state: ImageState) -> tuple[Step, ImageState]:
         """See ``PixelOp.step``."""

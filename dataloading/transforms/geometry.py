@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from dataloading.checks import as_integer
 from dataloading.errors import UsageError
 from dataloading.transforms.base import (
     INTERPOLATIONS,
@@ -20,7 +22,10 @@ from dataloading.transforms.base import (
     Geometry,
     ImageState,
     Step,
+    check_antialias,
     check_choice,
+    check_fill,
+    check_interpolation,
     check_probability,
     check_range,
     check_size,
@@ -65,10 +70,13 @@ def _check_before_padding(owner: Geometry, state: ImageState) -> None:
         )
 
 
-def _fill_word(owner: str, fill: float | Sequence[float]) -> int:
+def _fill_word(owner: str, fill: Any) -> int:
     """Return the fill of up to three channels as one 4-byte word, first channel in the lowest byte."""
-    values = [fill] if isinstance(fill, (int, float)) else list(fill)
-    if len(values) not in (1, 3) or not all(0 <= v <= 255 and float(v).is_integer() for v in values):
+    try:
+        values = [float(fill)] if np.ndim(fill) == 0 else [float(v) for v in fill]
+    except (TypeError, ValueError):
+        values = []
+    if len(values) not in (1, 3) or not all(0 <= v <= 255 and v.is_integer() for v in values):
         raise UsageError(f"{owner}: fill must be an integer in [0, 255], or three of them, got {fill!r}")
     values = values * 3 if len(values) == 1 else values
     return int(values[0]) | int(values[1]) << 8 | int(values[2]) << 16
@@ -87,8 +95,9 @@ class RandomResizedCrop(Geometry):
     ratio : (float, float)
         Range of its aspect ratio, width / height, drawn uniformly in log scale.
     interpolation : {"bilinear", "bicubic", "nearest"}
+        Or torchvision's ``InterpolationMode``.
     antialias : bool
-        Low-pass when shrinking, as Pillow does.
+        Low-pass when shrinking, as Pillow does; so does None, torchvision's word for "as images from files".
 
     Examples
     --------
@@ -99,14 +108,16 @@ class RandomResizedCrop(Geometry):
     size: int | Sequence[int]
     scale: Sequence[float] = (0.08, 1.0)
     ratio: Sequence[float] = (3.0 / 4.0, 4.0 / 3.0)
-    interpolation: str = "bilinear"
-    antialias: bool = True
+    interpolation: Any = "bilinear"
+    antialias: bool | None = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "size", check_size(self.name, self.size))
         object.__setattr__(self, "scale", check_range(self.name, "scale", self.scale, 0.0, math.inf))
         object.__setattr__(self, "ratio", check_range(self.name, "ratio", self.ratio, 1e-6, 1e6))
-        check_choice(self.name, "interpolation", self.interpolation, INTERPOLATIONS)
+        object.__setattr__(self, "interpolation", check_interpolation(self.name, self.interpolation))
+        object.__setattr__(self, "antialias", check_antialias(self.name, self.antialias))
 
     def lower(self, state: ImageState) -> tuple[int, list[float], ImageState]:
         """See ``Geometry.lower``."""
@@ -115,7 +126,7 @@ class RandomResizedCrop(Geometry):
         # torchvision keeps the bounds of the log ratio in float32.
         low, high = np.log(np.asarray(self.ratio, dtype=np.float32)).astype(np.float64)
         row = _row(
-            height, width, *self.scale, low, high, *self.ratio, INTERPOLATIONS[self.interpolation], self.antialias
+            height, width, *self.scale, low, high, *self.ratio, INTERPOLATIONS[self.interpolation], bool(self.antialias)
         )
         after = state.replace(height=height, width=width, min_side=min(height, width), resized=True, cropped=False)
         return RANDOM_RESIZED_CROP, row, after
@@ -142,12 +153,14 @@ class Resize(Geometry):
     """
 
     size: int | Sequence[int] | None
-    interpolation: str = "bilinear"
+    interpolation: Any = "bilinear"
     max_size: int | None = None
-    antialias: bool = True
+    antialias: bool | None = True
 
     def __post_init__(self) -> None:
-        check_choice(self.name, "interpolation", self.interpolation, INTERPOLATIONS)
+        super().__post_init__()
+        object.__setattr__(self, "interpolation", check_interpolation(self.name, self.interpolation))
+        object.__setattr__(self, "antialias", check_antialias(self.name, self.antialias))
         size = self.size
         if isinstance(size, Sequence) and len(size) == 1:
             size = size[0]
@@ -182,7 +195,7 @@ class Resize(Geometry):
     def lower(self, state: ImageState) -> tuple[int, list[float], ImageState]:
         """See ``Geometry.lower``."""
         _check_before_resize(self, state)
-        kind = (INTERPOLATIONS[self.interpolation], self.antialias)
+        kind = (INTERPOLATIONS[self.interpolation], bool(self.antialias))
         after = state.replace(resized=True, cropped=False)
         if isinstance(self.size, tuple):
             height, width = self.size
@@ -246,6 +259,7 @@ class CenterCrop(Geometry):
     size: int | Sequence[int]
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "size", check_size(self.name, self.size))
 
     def lower(self, state: ImageState) -> tuple[int, list[float], ImageState]:
@@ -275,7 +289,7 @@ class RandomCrop(Geometry):
     pad_if_needed : bool
         Pad an image that is smaller than ``size``, instead of failing on it.
     fill : int or three int
-        Colour of constant padding, 0 to 255.
+        Colour of constant padding, 0 to 255. None is 0; of torchvision's mapping by kind, the images' entry counts.
     padding_mode : {"constant", "edge", "reflect", "symmetric"}
 
     Examples
@@ -287,20 +301,23 @@ class RandomCrop(Geometry):
     size: int | Sequence[int]
     padding: int | Sequence[int] | None = None
     pad_if_needed: bool = False
-    fill: int | Sequence[int] = 0
+    fill: int | Sequence[int] | Mapping[Any, Any] | None = 0
     padding_mode: str = "constant"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "size", check_size(self.name, self.size))
         check_choice(self.name, "padding_mode", self.padding_mode, PADDING_MODES)
+        object.__setattr__(self, "fill", check_fill(self.name, self.fill))
         _fill_word(self.name, self.fill)
         if self.padding is not None:
-            pads = [self.padding] if isinstance(self.padding, int) else list(self.padding)
-            if len(pads) not in (1, 2, 4) or not all(isinstance(v, (int, np.integer)) and v >= 0 for v in pads):
+            given = self.padding if isinstance(self.padding, (Sequence, np.ndarray)) else [self.padding]
+            pads = [as_integer(each) for each in given]
+            if len(pads) not in (1, 2, 4) or any(each is None or each < 0 for each in pads):
                 raise UsageError(
                     f"{self.name}: padding must be 1, 2 or 4 integers, none negative, got {self.padding!r}"
                 )
-            object.__setattr__(self, "padding", tuple(int(v) for v in (pads * (4 // len(pads)))))
+            object.__setattr__(self, "padding", tuple(pads * (4 // len(pads))))
 
     def _check_reflection(self, height: int, width: int) -> None:
         left, top, right, bottom = self.padding if isinstance(self.padding, tuple) else (0, 0, 0, 0)
@@ -353,6 +370,7 @@ class RandomHorizontalFlip(Geometry):
     p: float = 0.5
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "p", check_probability(self.name, self.p))
 
     def lower(self, state: ImageState) -> tuple[int, list[float], ImageState]:
@@ -379,6 +397,7 @@ class RandomVerticalFlip(Geometry):
     p: float = 0.5
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "p", check_probability(self.name, self.p))
 
     def lower(self, state: ImageState) -> tuple[int, list[float], ImageState]:
@@ -412,11 +431,13 @@ class RandomTranslate(Geometry):
     """
 
     padding: int
-    fill: int | Sequence[int] = 0
+    fill: int | Sequence[int] | Mapping[Any, Any] | None = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if isinstance(self.padding, bool) or not isinstance(self.padding, int) or not 0 <= self.padding <= 65535:
             raise UsageError(f"{self.name}: padding must be an integer in [0, 65535], got {self.padding!r}")
+        object.__setattr__(self, "fill", check_fill(self.name, self.fill))
         _fill_word(self.name, self.fill)
 
     def lower(self, state: ImageState) -> tuple[int, list[float], ImageState]:

@@ -32,7 +32,12 @@ class _Mix(BatchOp):
     alpha: float
     num_classes: int | None
 
-    def _check_parameters(self) -> None:
+    def _check_parameters(self, labels_getter: object) -> None:
+        if labels_getter != "default":
+            raise UsageError(
+                f"{self.name}: labels_getter= is for torchvision's nested samples; here the labels are the field "
+                f"'label', or the only integers. Leave it out"
+            )
         if not (isinstance(self.alpha, (int, float)) and math.isfinite(self.alpha) and self.alpha > 0):
             raise UsageError(f"{self.name}: alpha must be a positive number, got {self.alpha!r}")
         if self.num_classes is not None and (not isinstance(self.num_classes, int) or self.num_classes < 1):
@@ -79,6 +84,8 @@ class MixUp(_Mix):
         Of the Beta distribution.
     num_classes : int, optional
         Needed where labels are class numbers, shape (B,); they become soft labels, shape (B, num_classes).
+    labels_getter : "default"
+        torchvision's; no other value has a meaning here.
 
     Examples
     --------
@@ -89,9 +96,11 @@ class MixUp(_Mix):
     _: dataclasses.KW_ONLY
     alpha: float = 1.0
     num_classes: int | None = None
+    labels_getter: dataclasses.InitVar[str] = "default"
 
-    def __post_init__(self) -> None:
-        self._check_parameters()
+    def __post_init__(self, labels_getter: str) -> None:
+        super().__post_init__()
+        self._check_parameters(labels_getter)
 
     def check(self, state: ImageState) -> None:
         """See ``BatchOp.check``."""
@@ -129,6 +138,8 @@ class CutMix(_Mix):
         Of the Beta distribution that lambda is drawn from.
     num_classes : int, optional
         Needed where labels are class numbers, shape (B,); they become soft labels, shape (B, num_classes).
+    labels_getter : "default"
+        torchvision's; no other value has a meaning here.
 
     Examples
     --------
@@ -139,9 +150,11 @@ class CutMix(_Mix):
     _: dataclasses.KW_ONLY
     alpha: float = 1.0
     num_classes: int | None = None
+    labels_getter: dataclasses.InitVar[str] = "default"
 
-    def __post_init__(self) -> None:
-        self._check_parameters()
+    def __post_init__(self, labels_getter: str) -> None:
+        super().__post_init__()
+        self._check_parameters(labels_getter)
 
     def box(self, height: int, width: int, key: int) -> tuple[tuple[int, int, int, int], float]:
         """Return (x1, y1, x2, y2) and the share of the image outside it: ``CutMix.make_params`` of torchvision."""

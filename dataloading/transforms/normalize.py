@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataloading.errors import UsageError
-from dataloading.transforms.base import FLOAT_DTYPES, ImageState, PixelOp, Step, check_choice, per_channel
+from dataloading.transforms.base import ImageState, PixelOp, Step, check_dtype, check_inplace, per_channel
 
 __all__ = ["Normalize", "ToDtype", "to_storage"]
 
@@ -63,9 +63,11 @@ class Normalize(PixelOp):
     mean, std : float or sequence of float
         One number, or one a channel, in units of x / max_value: 0 to 1 with the default.
     dtype : {"float32", "float16", "bfloat16"}
-        Of the tensors that come out.
+        Of the tensors that come out; torch's own (``torch.float16``) will do.
     max_value : float
         What is 1.0. Pass 1.0 to give mean and std in units of 0 to 255.
+    inplace : bool
+        Taken because torchvision's has it; changes nothing.
 
     Examples
     --------
@@ -79,11 +81,14 @@ class Normalize(PixelOp):
     mean: float | Sequence[float]
     std: float | Sequence[float]
     _: dataclasses.KW_ONLY
-    dtype: str = "float32"
+    dtype: Any = "float32"
     max_value: float = 255.0
+    inplace: dataclasses.InitVar[bool] = False
 
-    def __post_init__(self) -> None:
-        check_choice(self.name, "dtype", self.dtype, FLOAT_DTYPES)
+    def __post_init__(self, inplace: bool) -> None:
+        super().__post_init__()
+        check_inplace(self.name, inplace)
+        object.__setattr__(self, "dtype", check_dtype(self.name, self.dtype))
         for what in ("mean", "std"):
             value = getattr(self, what)
             try:
@@ -95,7 +100,7 @@ class Normalize(PixelOp):
             object.__setattr__(self, what, tuple(values))
         if min(self.std) <= 0:  # type: ignore[arg-type]
             raise UsageError(f"{self.name}: std must be positive, got {self.std}")
-        if not (math.isfinite(self.max_value) and self.max_value > 0):
+        if not (isinstance(self.max_value, (int, float)) and math.isfinite(self.max_value) and self.max_value > 0):
             raise UsageError(f"{self.name}: max_value must be positive, got {self.max_value}")
         if self.max_value == 255.0 and (max(self.mean) > 2.0 or max(self.std) > 2.0):  # type: ignore[arg-type]
             raise UsageError(
@@ -131,6 +136,7 @@ class ToDtype(PixelOp):
     Parameters
     ----------
     dtype : {"float32", "float16", "bfloat16"}
+        Torch's own (``torch.float32``) will do.
     scale : bool
         True: 0 to 255 becomes 0 to 1. False: the numbers stay.
 
@@ -143,11 +149,12 @@ class ToDtype(PixelOp):
     mirrors: ClassVar[bool] = True
     any_channels: ClassVar[bool] = True
 
-    dtype: str = "float32"
+    dtype: Any = "float32"
     scale: bool = False
 
     def __post_init__(self) -> None:
-        check_choice(self.name, "dtype", self.dtype, FLOAT_DTYPES)
+        super().__post_init__()
+        object.__setattr__(self, "dtype", check_dtype(self.name, self.dtype))
 
     def step(self, state: ImageState) -> tuple[Step, ImageState]:
         """See ``PixelOp.step``."""

@@ -9,6 +9,12 @@ import pytest
 from tests.support.files import write_images, write_labels
 
 
+@pytest.fixture(autouse=True)
+def many_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let tests have as many workers as they name, on a machine with fewer cores too."""
+    monkeypatch.setattr("dataloading.loader.num_cores", lambda: 64)
+
+
 @pytest.fixture(scope="session")
 def labels_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_labels(tmp_path_factory.mktemp("labels") / "labels.beton", 100)
