@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import click
 
+from .entry import own_packages_first
 from .errors import BetonError, UsageError
 from .machine import num_cores
 from .words import did_you_mean
@@ -195,6 +196,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     args : sequence of str, optional
         The words after ``beton``; by default those of the process.
     """
+    own_packages_first()
     run_command(beton, args, prog_name="beton")
 
 

@@ -28,7 +28,7 @@ LEVELS = [
     ["cursor", "mixture"],
     ["orders", "pages", "slicing", "subsets"],
     ["permutation"],
-    ["splitmix", "checks", "machine", "words", "finalisers"],
+    ["splitmix", "checks", "machine", "words", "finalisers", "entry"],
     ["errors"],
 ]
 RANK = {name: level for level, names in enumerate(LEVELS) for name in names}

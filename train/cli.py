@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import click
@@ -17,12 +17,18 @@ import click
 from dataloading import UsageError, counted, did_you_mean
 from dataloading.cli import Choice, note, run_command
 
-from .launch import launch_environment, option_flag, torchrun_command
+from .launch import launched_environment, leaving_on_interrupt, option_flag, torchrun_command
 from .options import LOADERS, make_options, option_fields
+from .output import saved_so_far
 
 
-def training_options(*, skip: tuple[str, ...] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds one click option for each training option but those in `skip`."""
+def training_options(
+    *, skip: tuple[str, ...] = (), shown: Mapping[str, str] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds one click option for each training option but those in `skip`.
+
+    `shown` says, in words, what is done where an option is not given, if that is not its default.
+    """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for item in reversed(option_fields()):
@@ -37,7 +43,12 @@ def training_options(*, skip: tuple[str, ...] = ()) -> Callable[[Callable[..., A
             if item.metadata["choices"]:
                 kind = Choice(item.metadata["choices"])
             command = click.option(
-                *names, item.name, type=kind, default=item.default, show_default=True, help=item.metadata["help"]
+                *names,
+                item.name,
+                type=kind,
+                default=item.default,
+                show_default=(shown or {}).get(item.name, item.default != ""),
+                help=item.metadata["help"],
             )(command)
         return command
 
@@ -50,17 +61,18 @@ def training_options(*, skip: tuple[str, ...] = ()) -> Callable[[Callable[..., A
 def train(nproc_per_node: int, **values: Any) -> int:
     """Train an ImageNet-style model with DDP or FSDP.
 
-    Start it under torchrun (`torchrun --nproc_per_node=2 -m train ...`), under srun, by itself, or let
-    --nproc-per-node start the processes.
+    Start it by itself, let --nproc-per-node start the processes, or start it under srun (`srun beton train ...`) or
+    torchrun (`torchrun --nproc-per-node 2 "$(command -v beton)" train ...`).
     """
     options = make_options(**values)
-    if nproc_per_node:
-        if "RANK" in os.environ:
-            raise UsageError("--nproc-per-node starts torchrun, but this process already runs under it; drop one")
-        return _launch(nproc_per_node)
-    from .trainer import run_training
+    with leaving_on_interrupt(lambda: f"interrupted; {saved_so_far(options.run.output)}"):
+        if nproc_per_node:
+            if "RANK" in os.environ:
+                raise UsageError("--nproc-per-node starts torchrun, but this process already runs under it; drop one")
+            return _launch(nproc_per_node)
+        from .trainer import run_training
 
-    return _leave(run_training(options))
+        return _leave(run_training(options))
 
 
 def _leave(status: int) -> int:
@@ -72,7 +84,7 @@ def _leave(status: int) -> int:
 def _launch(nproc_per_node: int) -> int:
     """Run this command line again, in several processes, and pass signals on."""
     arguments = _without_option(_own_arguments(), "--nproc-per-node")
-    child = subprocess.Popen(torchrun_command(nproc_per_node, arguments), env=launch_environment(os.environ))
+    child = subprocess.Popen(torchrun_command(nproc_per_node, arguments), env=launched_environment(os.environ))
 
     def forward(number: int, _frame: object) -> None:
         child.send_signal(number)
@@ -80,10 +92,6 @@ def _launch(nproc_per_node: int) -> int:
     kept = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGUSR1)}
     try:
         status = child.wait()
-    except KeyboardInterrupt:
-        # The terminal sent it to torchrun too; wait for its clean-up.
-        child.wait()
-        raise
     finally:
         for number, handler in kept.items():
             signal.signal(number, handler)
@@ -108,13 +116,6 @@ def _without_option(words: list[str], name: str) -> list[str]:
     return kept
 
 
-# Options of `train` that a comparison sets by itself.
-_OF_ONE_RUN = (
-    *("loader", "output", "overwrite_output", "resume"),
-    *("checkpoints", "checkpoint_steps", "keep", "log_steps"),
-)
-
-
 def _loader_list(_context: click.Context, _parameter: click.Parameter, text: str) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     unknown = [name for name in names if name not in LOADERS]
@@ -135,7 +136,8 @@ def _loader_list(_context: click.Context, _parameter: click.Parameter, text: str
 @click.option("--out", default="compare-out", help="directory for compare.json, compare.png and the runs' logs")
 @click.option("--json", "as_json", is_flag=True, help="print the JSON instead of the table")
 @training_options(
-    skip=("loader", "output", "overwrite_output", "resume", "checkpoints", "checkpoint_steps", "keep", "log_steps")
+    skip=("loader", "output", "overwrite_output", "resume", "checkpoints", "checkpoint_steps", "keep", "log_steps"),
+    shown={"tail": "drop", "steps": "50, unless --epochs is given", "epochs": "--steps"},
 )
 def compare(
     loaders: list[str],
@@ -152,26 +154,29 @@ def compare(
     Each run is a set of fresh processes; repeats are interleaved, so that a slow minute of the machine hits all
     loaders. The table goes to stdout; compare.json and compare.png to --out.
     """
-    from .compare import CompareOptions, run_comparison
-    from .report import format_table, write_reports
+    with leaving_on_interrupt(lambda: f"interrupted; logs of the runs so far are in {os.path.join(out, 'runs')}"):
+        from .compare import CompareOptions, run_comparison
+        from .report import format_table, write_reports
 
-    explicit = click.get_current_context().get_parameter_source
-    given = {name: value for name, value in values.items() if explicit(name) is not click.core.ParameterSource.DEFAULT}
-    options = CompareOptions(
-        loaders=tuple(loaders),
-        nproc_per_node=nproc_per_node,
-        repeats=repeats,
-        warmup=warmup,
-        out=out,
-        stock_data=stock_data,
-        training=given,
-    )
-    note(
-        f"comparing {', '.join(loaders)}: {counted(repeats * len(loaders), 'run')} of "
-        f"{counted(nproc_per_node, 'process')}, one after another; logs in {os.path.join(out, 'runs')}"
-    )
-    comparison = run_comparison(options, progress=note)
-    paths = write_reports(comparison, out)
+        explicit = click.get_current_context().get_parameter_source
+        typed = {
+            name: value for name, value in values.items() if explicit(name) is not click.core.ParameterSource.DEFAULT
+        }
+        options = CompareOptions(
+            loaders=tuple(loaders),
+            nproc_per_node=nproc_per_node,
+            repeats=repeats,
+            warmup=warmup,
+            out=out,
+            stock_data=stock_data,
+            training=typed,
+        )
+        note(
+            f"comparing {', '.join(loaders)}: {counted(repeats * len(loaders), 'run')} of "
+            f"{counted(nproc_per_node, 'process')}, one after another; logs in {os.path.join(out, 'runs')}"
+        )
+        comparison = run_comparison(options, progress=note)
+        paths = write_reports(comparison, out)
     click.echo(comparison.to_json() if as_json else format_table(comparison))
     for path in paths:
         click.echo(f"wrote {path}", err=True)

@@ -27,7 +27,7 @@ from typing import Any
 from dataloading import BetonError, UsageError, counted
 
 from .classes import check_labels, match_classes
-from .launch import launch_environment, run_local_processes, training_arguments
+from .launch import launched_environment, own_command, run_local_processes, training_arguments
 from .metrics import read_log
 from .options import LOADERS, REAL, make_options, sim_rate
 from .output import hold_folder
@@ -360,9 +360,9 @@ def _run_once(options: CompareOptions, loader: str, directory: Path) -> list[dic
     (directory / "log.jsonl").unlink(missing_ok=True)  # of an earlier comparison
     values = {**options.training_values(loader), "output": str(directory), "log_steps": 10, "checkpoints": False}
     words = directory / "output.txt"
-    command = [sys.executable, "-m", "train", *training_arguments(values)]
+    command = own_command("train", *training_arguments(values))
     with words.open("w", encoding="utf-8") as stream:
-        status = run_local_processes(command, options.nproc_per_node, launch_environment(os.environ), stream)
+        status = run_local_processes(command, options.nproc_per_node, launched_environment(os.environ), stream)
     if status != 0:
         lines = words.read_text(encoding="utf-8", errors="replace").splitlines()
         causes = [line for line in lines if "error" in line.lower()][:3]

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
+
+_ROOT = Path(__file__).resolve().parent.parent
+_PARENT_SPEAKS = "BETON_LAUNCHED"
+
+
+def own_command(*words: str) -> list[str]:
+    """Return the command that runs ``beton`` with these words, by path: no module of the user's takes over."""
+    return [sys.executable, str(_ROOT / "dataloading" / "entry.py"), *words]
 
 
 def option_flag(name: str) -> str:
@@ -23,9 +35,9 @@ def option_flag(name: str) -> str:
 
 
 def torchrun_command(nproc_per_node: int, arguments: list[str]) -> list[str]:
-    """Return the command that runs ``python -m train`` in so many processes on this machine."""
+    """Return the command that runs ``beton train`` in so many processes on this machine."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc_per_node}"]
-    return [*launcher, "-m", "train", *arguments]
+    return [*launcher, *own_command("train", *arguments)[1:]]
 
 
 def training_arguments(values: Mapping[str, Any]) -> list[str]:
@@ -100,12 +112,76 @@ def run_local_processes(command: list[str], num_processes: int, environ: Mapping
             try:
                 child.wait(10)
             except subprocess.TimeoutExpired:
+                kill_family(child.pid)
                 child.kill()
                 child.wait()
 
 
+@contextlib.contextmanager
+def leaving_on_interrupt(message: Callable[[], str]) -> Iterator[None]:
+    """While this is held, let Ctrl-C end this process and all it started at once, with status 130 and one line.
+
+    A KeyboardInterrupt would not do: it waits for collectives and for what runs in C++, libraries turn it into other
+    errors, and torchrun's way out may take half a minute. What is on disk is whole or not there either way.
+
+    Parameters
+    ----------
+    message : callable
+        Returns the line.
+    """
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        yield
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+
+    def watch() -> None:
+        # Signals arrive as bytes, written by the C handler whatever the main thread is doing.
+        while number := os.read(reader, 1):
+            if number[0] == signal.SIGINT:
+                kill_family(os.getpid())
+                if not os.environ.get(_PARENT_SPEAKS):
+                    os.write(2, f"beton: {message()}\n".encode(errors="replace"))
+                os._exit(130)
+        os.close(reader)
+
+    threading.Thread(target=watch, name="beton-interrupt", daemon=True).start()
+    handler = signal.signal(signal.SIGINT, lambda _number, _frame: None)
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        signal.signal(signal.SIGINT, handler)
+        os.close(writer)
+
+
+def kill_family(ancestor: int) -> None:
+    """Kill all that a process started, and what those started; some of it may be in sessions of its own."""
+    parents, family = _parents(), [ancestor]
+    for pid in family:  # grows while it is gone through
+        family += [child for child, parent in parents.items() if parent == pid]
+    for pid in family[1:]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _parents() -> dict[int, int]:
+    """Read the parent of every process there is; of none where the system has no /proc."""
+    parents = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            # The name, in parentheses, may hold anything.
+            parents[int(status.parent.name)] = int(status.read_text(errors="replace").rpartition(")")[2].split()[1])
+    return parents
+
+
 def launch_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return `environ` with this copy of the project findable, also where it is not installed."""
-    root = str(Path(__file__).resolve().parent.parent)
-    paths = [root, *filter(None, [environ.get("PYTHONPATH")])]
+    paths = [*filter(None, [environ.get("PYTHONPATH")]), str(_ROOT)]
     return {**environ, "PYTHONPATH": ":".join(paths)}
+
+
+def launched_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return `launch_environment` for processes whose parent says what there is to say about Ctrl-C."""
+    return {**launch_environment(environ), _PARENT_SPEAKS: "1"}

@@ -47,6 +47,14 @@ def hold_folder(folder: Path, *, option: str = "--output") -> Iterator[None]:
         os.close(descriptor)
 
 
+def saved_so_far(output: str) -> str:
+    """Say, for a run that was interrupted, from where it can go on."""
+    saved = sorted(path.parent.name for path in Path(output).glob("checkpoints/step-*/meta.json")) if output else []
+    if not saved:
+        return "no checkpoint was saved"
+    return f"--resume auto goes on from {Path(output) / 'checkpoints' / saved[-1]}"
+
+
 def clear_for_run(folder: Path, checkpoints: dict[int, Path], *, resume: Path | None, overwrite: bool) -> list[str]:
     """Make sure that what this run writes cannot be mixed up with what another run wrote.
 

@@ -109,6 +109,13 @@ def test_exit_codes_tell_usage_from_data(
     assert message in capfd.readouterr().err
 
 
+def test_the_help_of_compare_shows_what_a_comparison_does_by_default() -> None:
+    text = " ".join(CliRunner().invoke(cli.compare, ["--help"]).output.split())
+    assert "[default: (50, unless --epochs is given)]" in text
+    assert "[default: (drop)]" in text and "[default: 0.1]" in text
+    assert "[default: (auto)]" not in text and "[default: 90]" not in text
+
+
 def test_compare_refuses_unknown_loaders() -> None:
     result = CliRunner().invoke(cli.compare, ["--loaders", "torch,dali", "--data", "."])
     assert result.exit_code == 2 and "dali" in result.output

@@ -29,7 +29,12 @@ __all__ = ["Child", "ChildError", "Result", "find_peers_python", "measure", "sea
 
 ROOT = Path(__file__).resolve().parents[2]
 # The checkout's folder comes last on the path: in another environment that environment's packages win.
-_START = f"import sys; sys.path.append({str(ROOT)!r}); from train.benchmarking.process import main; main()"
+# With another interpreter only our packages come from here; the current directory is not for either.
+_START = (
+    f"import runpy, sys; sys.path[:] = [each for each in sys.path if each]; "
+    f"runpy.run_path({str(ROOT / 'dataloading' / 'entry.py')!r}, run_name='entry'); "
+    f"from train.benchmarking.process import main; main()"
+)
 _START_LIMIT_SECONDS = 600.0
 _Progress = Callable[[str], None]
 

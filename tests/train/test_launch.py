@@ -1,0 +1,112 @@
+"""Processes that commands start: they find our packages whatever else has their names, and Ctrl-C ends all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from train.benchmarking import rounds
+from train.launch import launch_environment, own_command, torchrun_command
+
+
+@pytest.fixture
+def decoys(tmp_path: Path) -> Path:
+    """A folder whose modules have the names of our packages and must not be imported."""
+    (tmp_path / "mine" / "converters").mkdir(parents=True)
+    for name in ("train", "dataloading", "converters/__init__"):
+        (tmp_path / "mine" / f"{name}.py").write_text("raise SystemExit('a decoy was imported')")
+    return tmp_path / "mine"
+
+
+def run_among(decoys: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command where the decoys are in the current directory and on PYTHONPATH."""
+    environ = {**os.environ, "PYTHONPATH": str(decoys)}
+    return subprocess.run(
+        command, cwd=decoys, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+
+
+def test_converters_workers_import_our_package_and_not_the_users(folder: Path, decoys: Path, tmp_path: Path) -> None:
+    words = ["convert", "imagefolder", str(folder), str(tmp_path / "o.beton"), "--num-workers", "2", "-q"]
+    done = run_among(decoys, own_command(*words))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "o.beton").exists()
+
+
+def test_training_processes_import_our_package_and_not_the_users(decoys: Path) -> None:
+    """What torchrun runs is the same script, by path."""
+    words = ["train", "--data", "nowhere.beton"]
+    done = run_among(decoys, own_command(*words))
+    assert (done.returncode, "there is no such file" in done.stderr) == (2, True), done.stderr
+    command = torchrun_command(2, words[1:])
+    assert command[-len(words) - 1 :] == own_command(*words)[1:]
+
+
+def test_bench_processes_import_our_package_and_not_the_users(decoys: Path) -> None:
+    done = run_among(decoys, [sys.executable, "-c", rounds._START])
+    assert '"error"' in done.stdout and "decoy" not in done.stdout + done.stderr, done.stderr
+
+
+def test_our_packages_insides_are_no_modules_for_everybody(tmp_path: Path) -> None:
+    """Python puts a script's folder on its path: `import files` must not find dataloading/files.py."""
+    entry = own_command()[1]
+    code = f"import runpy, sys; sys.path[0] = {str(Path(entry).parent)!r}; runpy.run_path({entry!r}); import files"
+    done = run_among(tmp_path, [sys.executable, "-c", code])
+    assert "No module named 'files'" in done.stderr
+
+
+BLOCKED = """
+import subprocess, sys, threading
+from train.launch import leaving_on_interrupt
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"], start_new_session=True)
+with leaving_on_interrupt(lambda: "interrupted; nothing saved"):
+    print(child.pid, flush=True)
+    while True:
+        try:
+            threading.Lock().__enter__() or threading.Event().wait()
+        except BaseException:
+            pass
+"""
+
+
+def test_ctrl_c_ends_a_process_that_swallows_it_and_its_children() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", BLOCKED],
+        env=launch_environment(os.environ),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert (process.returncode, said) == (130, "beton: interrupted; nothing saved\n")
+    assert time.monotonic() - began < 5
+    assert not Path(f"/proc/{child}/cmdline").exists() or not Path(f"/proc/{child}/cmdline").read_bytes()
+
+
+def test_ctrl_c_in_a_comparison_leaves_no_process_behind(beton: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ["compare", "--data", str(beton), "--loaders", "torch,beton", "--out", str(out), "--accelerator", "sim:10"]
+    process = subprocess.Popen(own_command(*words, "--num-workers=1"), stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith("comparing torch, beton: 6 runs of 1 process")
+    deadline = time.monotonic() + 100
+    while not (out / "runs" / "torch-0" / "output.txt").exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert (process.returncode, said) == (130, f"beton: interrupted; logs of the runs so far are in {out / 'runs'}\n")
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            assert str(out).encode() not in path.read_bytes()
