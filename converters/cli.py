@@ -83,6 +83,9 @@ def conversion_options(command: _Command) -> _Command:
                      help="What shows through transparent pixels: a name, #rrggbb or R,G,B."),
         click.option("--orientation", type=Choice(["apply", "ignore"]), default="apply", show_default=True,
                      help="Turn images upright as EXIF says, or take them as stored."),
+        click.option("--annotations", type=Choice(["stored", "upright"]), default="stored", show_default=True,
+                     help="Whether masks, boxes and points are drawn on images as stored, and are turned with them, or "
+                          "on upright ones."),
         click.option("--to-srgb", is_flag=True, help="Convert embedded colour profiles to sRGB."),
         click.option("--shuffle", is_flag=True, help="Store the samples in a random order (see --seed)."),
         option_limit,

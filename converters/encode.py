@@ -21,6 +21,7 @@ from dataloading.cli import note
 
 from .delivery import has_begun, make_file
 from .estimating import check_space, measure
+from .geometry import check_declared
 from .identity import file_stamps, names_digest
 from .kinds import settled
 from .options import Engine, OnError, Options
@@ -72,6 +73,7 @@ def convert(source: Source, path: str | os.PathLike[str], *, policy: ImagePolicy
         check_target(path, options)
     _check_error_log(options)
     order = _order(source, options)
+    check_declared(source.fields, policy)
     source = settled(source, policy, order)
     start = time.monotonic()
     report = Report(path=path)
@@ -192,6 +194,7 @@ def estimate(
     """
     path = os.fspath(path)
     order = _order(source, options)
+    check_declared(source.fields, policy)
     source = settled(source, policy, order)
     if options.shard_bytes is not None:
         num_tried = TRIED_FOR_SIZE

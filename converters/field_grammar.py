@@ -3,7 +3,8 @@
     label=int    weight=float    caption=text    meta=json    raw=bytes    image=image
     emb=array:float32:512        pose=array:float64:8x3       title=text@"the title"
     image=image:gray             depth=image:uint16:1         mask=mask    mask=mask:uint16
-    boxes=boxes                  tokens=vararray:int64:?      points=vararray:float32:?x2
+    boxes=boxes                  boxes=boxes:int32:xywh       boxes=boxes:cxcywh:relative
+    tokens=vararray:int64:?      points=vararray:float32:?x2:points
 
 A value may come typed (from parquet, JSON, Python), as text (a cell of a CSV file) or as a file's bytes (a member of a
 tar file); each kind says how it reads the three. Nothing is cast: what a field cannot hold exactly is a `SampleFault`
@@ -278,30 +279,40 @@ def _json_from_text(field: Field, text: str) -> object:
     return _same(field, json.loads(text))
 
 
+def _coordinates(words: Sequence[str]) -> str | None:
+    """Return what the words behind dtype and shape say the numbers are."""
+    return " ".join(words) or None
+
+
 def _make_array(words: Sequence[str]) -> Field:
-    if len(words) != 2:
+    if len(words) < 2:
         raise UsageError("an array needs dtype and shape")
     try:
         shape = tuple(int(length) for length in words[1].lower().split("x"))
     except ValueError:
         raise UsageError(f"{words[1]!r} is no shape") from None
-    return NDArrayField(words[0], shape)
+    return NDArrayField(words[0], shape, coordinates=_coordinates(words[2:]))
 
 
 def _make_vararray(words: Sequence[str]) -> Field:
-    lengths = words[1].lower().split("x") if len(words) == 2 else []
+    lengths = words[1].lower().split("x") if len(words) >= 2 else []
     if not lengths or lengths[0] != "?":
         raise UsageError("an array of any length needs dtype and shape, whose first length is a question mark")
     try:
-        return VarArrayField(words[0], (None, *map(int, lengths[1:])))
+        return VarArrayField(words[0], (None, *map(int, lengths[1:])), coordinates=_coordinates(words[2:]))
     except ValueError as error:
         raise UsageError(str(error) if isinstance(error, UsageError) else f"{words[1]!r} is no shape") from None
 
 
 def _make_boxes(words: Sequence[str]) -> Field:
-    if len(words) > 1:
-        raise UsageError(f"only a dtype may follow it, got {':'.join(words)!r}")
-    return VarArrayField(words[0] if words else "float32", (None, 4))
+    known = ("xyxy", "xywh", "cxcywh", "relative", "none")
+    dtypes = [word for word in words if word not in known]
+    if len(dtypes) > 1:
+        raise UsageError(f"only a dtype, {', '.join(known)} may follow it, got {':'.join(words)!r}")
+    forms = [word for word in words if word in known]
+    if not set(forms) - {"relative"}:
+        forms.append("xyxy")
+    return VarArrayField(dtypes[0] if dtypes else "float32", (None, 4), coordinates=_coordinates(forms))
 
 
 def _make_mask(words: Sequence[str]) -> Field:

@@ -31,6 +31,7 @@ from .sources.base import SampleFault
 
 __all__ = [
     "as_rgb",
+    "declared_orientation",
     "is_jpeg",
     "jpeg_orientation",
     "other_orientation",
@@ -70,8 +71,11 @@ def jpeg_orientation(data: bytes) -> int:
         A JPEG file.
     """
     # Asking Pillow costs 0.1 ms; to find that there is nothing to ask costs a few microseconds.
-    if b"\xff\xe1" not in data:
-        return 1
+    return declared_orientation(data) if b"\xff\xe1" in data else 1
+
+
+def declared_orientation(data: bytes) -> int:
+    """Return the orientation (1..8) that an image file of any format declares; 1 where none can be read."""
     try:
         return other_orientation(open_header(data))
     except Exception:  # a header Pillow cannot read declares nothing; decoding will say what is wrong

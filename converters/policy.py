@@ -9,7 +9,7 @@ cuts crops out of. What is stored depends on the image, the policy and the sampl
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -43,14 +43,18 @@ from .pixels import (
     target_size,
     upright,
 )
-from .rasters import LARGEST_SIDE, check_size, encode_gray, store_mask, store_raster
+from .rasters import LARGEST_SIDE, check_fit, check_size, encode_gray, store_mask, store_raster
 from .sources.base import SampleFault
+
+if TYPE_CHECKING:
+    from .geometry import Geometry
 
 __all__ = [
     "KEPT",
     "RAW",
     "RECODED",
     "TRANSCODED",
+    "Annotations",
     "Channels",
     "ImagePolicy",
     "Keep",
@@ -63,6 +67,7 @@ __all__ = [
 Mode = Literal["jpg", "raw", "mix", "smart", "png"]
 Channels = Literal["rgb", "gray", "keep"]
 Keep = Literal["pixels", "bytes", "never"]
+Annotations = Literal["stored", "upright"]
 Resample = Literal["box", "bilinear", "bicubic", "lanczos"]
 Subsampling = Literal["4:2:0", "4:2:2", "4:4:4"]
 
@@ -132,6 +137,9 @@ class ImagePolicy:
         RGB, 0 to 255, behind transparent pixels.
     orient : bool
         Turn images upright as EXIF or XMP say.
+    annotations : {"stored", "upright"}
+        Which pixels masks, boxes and points are drawn on: those that the image's file stores, so that they are turned
+        with it, or those of the upright image.
     to_srgb : bool
         Convert embedded colour profiles to sRGB.
     channels : {"rgb", "gray", "keep"}
@@ -159,6 +167,7 @@ class ImagePolicy:
     resample: Resample = "lanczos"
     background: tuple[int, int, int] = (255, 255, 255)
     orient: bool = True
+    annotations: Annotations = "stored"
     to_srgb: bool = False
     channels: Channels = "rgb"
     seed: int = 0
@@ -166,7 +175,8 @@ class ImagePolicy:
 
     def __post_init__(self) -> None:
         choices = {
-            "mode": Mode, "keep": Keep, "resample": Resample, "subsampling": Subsampling, "channels": Channels
+            "mode": Mode, "keep": Keep, "resample": Resample, "subsampling": Subsampling, "channels": Channels,
+            "annotations": Annotations,
         }  # fmt: skip
         for name, allowed in choices.items():
             value = getattr(self, name)
@@ -193,13 +203,19 @@ class ImagePolicy:
         """Return the options as JSON-able values, for the file's record of its origin."""
         options = {**dataclasses.asdict(self), "background": list(self.background)}
         # What went without saying before there were others.
-        for name in ("channels", "max_pixels"):
+        for name in ("annotations", "channels", "max_pixels"):
             if options[name] == getattr(ImagePolicy, name):
                 del options[name]
         return options
 
     def store(
-        self, image: object, index: int, field: ImageField | None = None, *, notes: list[str] | None = None
+        self,
+        image: object,
+        index: int,
+        field: ImageField | None = None,
+        *,
+        notes: list[str] | None = None,
+        follow: Geometry | None = None,
     ) -> tuple[EncodedImage, str]:
         """Return the image as it is stored, and what became of it (``TRANSCODED``, ``KEPT``, ...).
 
@@ -215,6 +231,8 @@ class ImagePolicy:
             arrays of uint16 included; a mask field label maps.
         notes : list of str, optional
             Is told of bytes in a JPEG that belong to nothing: no pixel suffers from them.
+        follow : Geometry, optional
+            What became of the image that a label map belongs to: it is turned and resized alike.
 
         Raises
         ------
@@ -222,16 +240,18 @@ class ImagePolicy:
             If the image cannot be read or stored, with the reason.
         """
         if isinstance(image, EncodedImage):
+            if follow is not None and isinstance(field, MaskField):
+                check_fit((image.width, image.height), follow.new_size, follow)
             return image, KEPT
         if isinstance(image, FileImage):
             # Not turned: an image that a program hands over has the pixels the program means.
             return dataclasses.replace(self, orient=False).store(
-                self._file_or_image(image, field), index, field, notes=notes
+                self._file_or_image(image, field), index, field, notes=notes, follow=follow
             )
         image = plain_array(image)
         try:
             if isinstance(field, MaskField):
-                return store_mask(image, field, self)
+                return store_mask(image, field, self, follow)
             if field is not None and (type(field) is not ImageField or self.channels == "keep"):
                 return self._store_as_it_is(image, index, field, notes)
             if self.mode == "png":

@@ -28,14 +28,15 @@ from .faults import plain_array, unfit
 from .forms import form_of, gray, labels, natural, open_whole, resized, resized_labels
 from .opened import FileImage
 from .pillow_files import check_pixels, open_pillow
-from .pixels import is_jpeg, jpeg_orientation, other_orientation, read_jpeg, target_size, upright
+from .pixels import declared_orientation, is_jpeg, jpeg_orientation, other_orientation, read_jpeg, target_size, upright
 from .profiles import has_profile, in_srgb
 from .sources.base import SampleFault
 
 if TYPE_CHECKING:
+    from .geometry import Geometry
     from .policy import ImagePolicy
 
-__all__ = ["PNG", "check_size", "encode_gray", "field_for", "pixels_of", "store_mask", "store_raster"]
+__all__ = ["PNG", "check_fit", "check_size", "encode_gray", "field_for", "pixels_of", "store_mask", "store_raster"]
 
 Array = npt.NDArray[Any]
 JPEG_MODE, RAW_MODE, PNG_MODE = 0, 1, 2
@@ -223,7 +224,9 @@ def _kept_gray(
     return EncodedImage(JPEG_MODE, *size, kept, 1), label
 
 
-def store_mask(image: object, field: MaskField, policy: ImagePolicy) -> tuple[EncodedImage, str]:
+def store_mask(
+    image: object, field: MaskField, policy: ImagePolicy, follow: Geometry | None = None
+) -> tuple[EncodedImage, str]:
     """Return a label map as a mask field stores it, without loss, and what became of it.
 
     Parameters
@@ -233,34 +236,76 @@ def store_mask(image: object, field: MaskField, policy: ImagePolicy) -> tuple[En
     field : MaskField
     policy : ImagePolicy
         ``max_resolution`` (as images, but nearest), ``orient``, and whether ``mode`` is "raw".
+    follow : Geometry, optional
+        What became of its image: the mask is turned and resized alike. A file that declares an orientation of its own
+        is turned by that, and not a second time.
 
     Raises
     ------
     SampleFault
-        If it cannot be read or holds no labels that fit.
+        If it cannot be read, holds no labels that fit, or is no map of its image.
     """
-    numbers = _labels_of(image, field, policy)
-    height, width = numbers.shape
-    size = target_size((width, height), policy.max_resolution)
-    if size != (width, height):
-        numbers = resized_labels(numbers, size)
-    check_size(size)
+    numbers, is_turned = _labels_of(image, field, policy)
+    size = numbers.shape[1], numbers.shape[0]
+    if follow is None:
+        smaller = target_size(size, policy.max_resolution)
+    else:
+        is_upright = is_turned or follow.drawn_upright
+        check_fit(size, follow.upright if is_upright else follow.size, follow)
+        numbers = numbers if is_upright else _turned(numbers, follow.orientation)
+        size, smaller = follow.upright, follow.new_size
+    if size != smaller:
+        numbers = resized_labels(numbers, smaller)
+    check_size(smaller)
     return _raw(numbers) if policy.mode == "raw" else _smaller(numbers, field)
 
 
-def _labels_of(image: object, field: MaskField, policy: ImagePolicy) -> Array:
+def check_fit(size: tuple[int, int], expected: tuple[int, int], follow: Geometry) -> None:
+    """Refuse a label map of another size than its image; width and height each.
+
+    Raises
+    ------
+    SampleFault
+        Which says what EXIF has to do with it, where it may have.
+    """
+    if size == expected:
+        return
+    image = f"{expected[0]}x{expected[1]}"
+    if follow.upright != follow.size:
+        image = "{}x{} as stored, {}x{} turned upright (EXIF orientation {})".format(
+            *follow.size, *follow.upright, follow.orientation
+        )
+    way = "a mask has the size of its image"
+    if follow.upright != follow.size and size == follow.upright:
+        way = (
+            "if masks and boxes are drawn on upright images, say --annotations upright; --orientation ignore turns none"
+        )
+    elif size == expected[::-1]:
+        way = (
+            "width and height are swapped: one was turned upright by its EXIF orientation and the other was not; "
+            "--orientation ignore takes both as they are stored"
+        )
+    raise SampleFault(f"the mask is {size[0]}x{size[1]} pixels, its image {image}: {way}")
+
+
+def _labels_of(image: object, field: MaskField, policy: ImagePolicy) -> tuple[Array, bool]:
+    """Return the numbers of a label map, and whether they were turned upright as its own file says."""
     if isinstance(image, (bytes, bytearray, memoryview)):
         data = bytes(image)
         if is_jpeg(data):
             raise SampleFault("a JPEG cannot be a label map: its numbers are not those that were encoded; use PNG")
         opened = open_whole(data, max_pixels=policy.max_pixels)
-        return _turned(labels(opened, field.dtype), other_orientation(opened) if policy.orient else 1)
+        numbers = labels(opened, field.dtype)
+        if opened.format == "TIFF":  # which Pillow has turned already
+            return numbers, declared_orientation(data) != 1
+        orientation = other_orientation(opened) if policy.orient else 1
+        return _turned(numbers, orientation), orientation != 1
     if isinstance(image, Image.Image):
-        return labels(image, field.dtype)
+        return labels(image, field.dtype), False
     if isinstance(image, np.ndarray):
         flat = image[:, :, 0] if image.ndim == 3 and image.shape[2] == 1 else image
         if flat.dtype == field.dtype and flat.ndim == 2 and 0 not in flat.shape:
-            return flat
+            return flat, False
         raise SampleFault(
             f"expected a label map as a {field.dtype} array of shape (height, width), got {image.dtype} of shape "
             f"{image.shape}; convert it first, nothing is cast silently"

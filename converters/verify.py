@@ -40,7 +40,8 @@ _SHOWN_AT_MOST = 20
 def verify(files: Sequence[str], *, checksums_only: bool, num_workers: int | None, as_json: bool, quiet: bool) -> None:
     """Check FILES: structure, checksums, and that every image decodes. Exit code 1 if anything is wrong.
 
-    A damaged byte is reported with the samples it touches. A manifest (SET.beton.json) stands for its shards, which
+    A damaged byte is reported with the samples it touches, as are masks of another size than their image and boxes or
+    points that reach out of it. A manifest (SET.beton.json) stands for its shards, which
     must be those it lists. A file that FFCV wrote has no checksums: there, only what the structure and the decoder can
     tell is found.
     """
@@ -80,6 +81,7 @@ def _check(path: str, fingerprint: str | None, workers: int, *, checksums_only: 
             path,
             decode=decode_jpeg,
             decode_all=None if checksums_only else True,
+            geometry=not checksums_only,
             num_workers=workers,
             progress=progress,
         )

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dataloading import EncodedImage, Field, ImageField, MaskField, UsageError
+from dataloading import EncodedImage, Field, ImageField, MaskField, UsageError, image_of
 
 from .faults import raised
+from .geometry import Geometry, geometry_of, has_followers, moved
 from .identity import stamps
 from .opened import FileImage
 from .pillow_files import DamagedImage
@@ -122,6 +123,10 @@ class Work:
     ) -> None:
         self._load = source.load
         self._fields = dict(source.fields)
+        partner = image_of(self._fields) if has_followers(self._fields) else None
+        self._partner = partner
+        # The image first, for the others follow it.
+        self._order = sorted(self._fields.items(), key=lambda item: item[0] != partner)
         self._num_images = sum(isinstance(field, ImageField) for field in self._fields.values())
         self._policy = policy
         self._placeholder = placeholder
@@ -168,18 +173,19 @@ class Work:
         try:
             if not images:
                 return None
-            outcome = self._convert(index, {**known, **gray})
+            outcome = self._convert(index, {**known, **gray}, is_placeholder=True)
         except (SampleFault, UsageError):
             return None
         return dataclasses.replace(outcome, kinds=(), fault=fault, listed="replaced")
 
-    def _convert(self, index: int, values: Mapping[str, Any]) -> Outcome:
+    def _convert(self, index: int, values: Mapping[str, Any], *, is_placeholder: bool = False) -> Outcome:
         if values.keys() != self._fields.keys():
             raise SampleFault(f"expected values for the fields {list(self._fields)}, got {list(values)}")
         stored: dict[str, Any] = {}
         kinds, notes, faults = [], [], []
         source_bytes = stored_bytes = 0
-        for name, field in self._fields.items():
+        geometry: Geometry | None = None
+        for name, field in self._order:
             value = values[name]
             if isinstance(field, ImageField):
                 data = value.data if isinstance(value, FileImage) else value
@@ -189,7 +195,10 @@ class Work:
                 found: list[str] = []
                 prefix = "" if self._num_images == 1 else f"field '{name}': "
                 try:
-                    value, kind, fault = self._stored(value, index, field, found)
+                    given = value
+                    value, kind, fault = self._stored(given, index, field, found, geometry)
+                    if name == self._partner and not is_placeholder:
+                        geometry = geometry_of(given, value, self._policy)
                 except SampleFault as error:
                     if not prefix:
                         raise
@@ -201,6 +210,7 @@ class Work:
                 stored_bytes += len(value.data)
                 kinds.append(kind)
             else:
+                value = value if geometry is None else moved(name, field, value, geometry)
                 stored_bytes += _check(name, field, value)
             stored[name] = value
         return Outcome(
@@ -208,17 +218,19 @@ class Work:
             notes="; ".join(notes), fault="; ".join(faults), listed="damaged",
         )  # fmt: skip
 
-    def _stored(self, value: Any, index: int, field: ImageField, notes: list[str]) -> tuple[EncodedImage, str, str]:
+    def _stored(
+        self, value: Any, index: int, field: ImageField, notes: list[str], follow: Geometry | None
+    ) -> tuple[EncodedImage, str, str]:
         """Return an image as it is stored, what became of it, and what was wrong with it if that is tolerated."""
         try:
-            return *self._policy.store(value, index, field, notes=notes), ""
+            return *self._policy.store(value, index, field, notes=notes, follow=follow), ""
         except DamagedImage as error:
-            if not self._as_shown:
+            if not self._as_shown or isinstance(field, MaskField):  # what is shown of damage are no labels
                 raise
             fault = error
         try:
             shown = value.image if isinstance(value, FileImage) else self._policy.as_shown(bytes(value))
-            return *self._policy.store(shown, index, field), str(fault)
+            return *self._policy.store(shown, index, field, follow=follow), str(fault)
         except SampleFault:
             raise fault from None
 

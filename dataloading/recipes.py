@@ -20,7 +20,7 @@ from dataloading.decode import Decoder, ImageDecoder
 from dataloading.decode_images import make_field_decoder
 from dataloading.errors import TransformError, UsageError
 from dataloading.files import FileSet
-from dataloading.format import Field, ImageField, MaskField, NDArrayField, VarArrayField
+from dataloading.format import Field, ImageField, MaskField, NDArrayField, VarArrayField, image_of
 from dataloading.machine import memory_bytes
 from dataloading.pipeline import Pipeline
 from dataloading.transfer import Transfer, as_tensor
@@ -280,9 +280,7 @@ def _partner(files: FileSet, names: tuple[str, ...], name: str) -> str | None:
     """Find the image field that a mask belongs to: the only one delivered, else the one named 'image', else none."""
     if not isinstance(files.fields[name], MaskField):
         return None
-    kinds = files.fields
-    images = [each for each in names if isinstance(kinds[each], ImageField) and not isinstance(kinds[each], MaskField)]
-    return images[0] if len(images) == 1 else "image" if "image" in images else None
+    return image_of({each: files.fields[each] for each in names})
 
 
 def _steps_of(field: Field, name: str, transforms: Mapping[str, Sequence[Any]], partner: str | None) -> Sequence[Any]:

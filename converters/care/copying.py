@@ -286,6 +286,8 @@ def field_differences(left: Mapping[str, Field], right: Mapping[str, Field]) -> 
             lines.append(f"'{name}' ({one or two!r}) is only in the {'first' if two is None else 'second'}")
         elif one != two:
             lines.append(f"'{name}' is {one!r} in the first, {two!r} in the second")
+        elif (words := [getattr(each, "coordinates", None) for each in (one, two)]) and words[0] != words[1]:
+            lines.append(f"'{name}' has coordinates {words[0]} in the first, {words[1]} in the second")
     if not lines and list(left) != list(right):
         lines.append(f"their order is {', '.join(left)} in the first, {', '.join(right)} in the second")
     return lines

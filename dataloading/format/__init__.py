@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .arrays import NDArrayField, TorchTensorField
 from .base import Field
+from .coordinates import image_of, moved_coordinates
 from .extension import Extension
 from .fields import BytesField, CustomField, FloatField, IntField, JSONField, TextField
 from .images import MODE_JPEG, MODE_PNG, MODE_RAW, EncodedImage, ImageField, MaskField, RasterField
@@ -44,8 +45,10 @@ __all__ = [
     "VerifyReport",
     "Writer",
     "check_png_chunks",
+    "image_of",
     "is_manifest",
     "manifest_path",
+    "moved_coordinates",
     "pointers_of",
     "remove_orphans",
     "set_of_shard",

@@ -17,6 +17,7 @@ from dataloading.errors import FormatError, UsageError
 from dataloading.words import describe
 
 from .base import Bytes, Field, Head, as_array, in_order, same_numbers
+from .coordinates import check_coordinates
 from .layout import ARGUMENTS_BYTES
 
 __all__ = ["NDArrayField", "TorchTensorField", "plain_dtype"]
@@ -36,6 +37,9 @@ class NDArrayField(Field):
         order is given here or comes with a value.
     shape : tuple of int
         1 to 32 positive lengths; a scalar is ``(1,)``.
+    coordinates : str, optional
+        What the numbers are, if they are places in an image: "xyxy", "xywh", "cxcywh" or "points", perhaps with
+        "relative"; see `dataloading.format.coordinates`. The converters move them with their image.
 
     Examples
     --------
@@ -45,7 +49,7 @@ class NDArrayField(Field):
 
     type_id = 4
 
-    def __init__(self, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> None:
+    def __init__(self, dtype: npt.DTypeLike, shape: tuple[int, ...], *, coordinates: str | None = None) -> None:
         self.dtype: np.dtype[np.generic] = plain_dtype(dtype)
         try:
             self.shape = tuple(operator.index(length) for length in shape)
@@ -55,6 +59,7 @@ class NDArrayField(Field):
             raise UsageError(
                 f"an array field's shape must have 1 to 32 positive lengths, got {self.shape}; use (1,) for a scalar"
             )
+        self.coordinates = check_coordinates(coordinates, self.shape, self.dtype)
         # A view of the stored bytes is then an aligned array, which vector code and C libraries expect.
         self.alignment = max(1, self.dtype.alignment)
 
@@ -139,14 +144,17 @@ class TorchTensorField(NDArrayField):
         One that NumPy has as well, so not bfloat16.
     shape : tuple of int
         1 to 32 positive lengths.
+    coordinates : str, optional
+        See `NDArrayField`.
     """
 
     type_id = 6
 
-    def __init__(self, dtype: object, shape: tuple[int, ...]) -> None:
+    def __init__(self, dtype: object, shape: tuple[int, ...], *, coordinates: str | None = None) -> None:
         # A torch dtype is known by its name, so that torch need not be imported to write or read a file.
         name = str(dtype)
-        super().__init__(name.removeprefix("torch.") if name.startswith("torch.") else dtype, shape)  # type: ignore[arg-type]
+        plain = name.removeprefix("torch.") if name.startswith("torch.") else dtype
+        super().__init__(plain, shape, coordinates=coordinates)  # type: ignore[arg-type]
 
 
 def plain_dtype(dtype: npt.DTypeLike) -> np.dtype[np.generic]:

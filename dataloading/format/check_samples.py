@@ -16,14 +16,15 @@ import numpy.typing as npt
 
 from dataloading.errors import FormatError
 
+from .coordinates import extent, image_of
 from .fields import JSONField, TextField
 from .findings import Findings, Problem, in_order
-from .images import MODE_JPEG, MODE_PNG, EncodedImage, ImageField
+from .images import MODE_JPEG, MODE_PNG, EncodedImage, ImageField, MaskField
 from .png import check_png
 from .ragged import VarArrayField
 from .reader import Reader
 
-__all__ = ["Decode", "check_contents", "check_structure"]
+__all__ = ["Decode", "check_contents", "check_geometry", "check_structure"]
 
 Decode = Callable[[Any], object]
 SAMPLES_PER_STEP = 1 << 16
@@ -120,6 +121,60 @@ def _report_allocation(found: Findings, table: npt.NDArray[np.void], row: int, r
     owner, pointer, size = table[row].item()
     message = f"entry {row}, {size:,} bytes at {pointer:,} for sample {owner}, {reason}"
     found.add(Problem(region="allocation table", message=message, samples=((owner, owner + 1),)))
+
+
+def check_geometry(reader: Reader, found: Findings) -> None:
+    """Tell masks of another size than their image, and boxes and points that reach out of it by more than a pixel.
+
+    Parameters
+    ----------
+    reader : Reader
+        A file of sound structure.
+    found : Findings
+        Takes what is wrong.
+    """
+    image = image_of(reader.fields)
+    if image is None:
+        return
+    sizes: npt.NDArray[np.void] = reader.column(image)  # type: ignore[assignment]  # an image's record
+    for name, field in reader.fields.items():
+        if isinstance(field, MaskField):
+            own: npt.NDArray[np.void] = reader.column(name)  # type: ignore[assignment]
+            for start in range(0, reader.num_samples, SAMPLES_PER_STEP):
+                part, other = own[start : start + SAMPLES_PER_STEP], sizes[start : start + SAMPLES_PER_STEP]
+                for row in np.flatnonzero((part["width"] != other["width"]) | (part["height"] != other["height"])):
+                    _report(found, start + int(row), name, _misfit(part[row], image, other[row]))
+        elif (words := getattr(field, "coordinates", None)) not in (None, "none"):
+            for sample in range(reader.num_samples):
+                if found.full:
+                    return
+                size = int(sizes["width"][sample]), int(sizes["height"][sample])
+                places = extent(np.asarray(reader.value(name, sample)), words, size)
+                outside = (places[:, :2] < -1).any(axis=1) | (places[:, 2:] > np.add(size, 1)).any(axis=1)
+                if outside.any():
+                    first = [round(number, 1) for number in places[outside][0].tolist()]
+                    text = f"{np.count_nonzero(outside)} of {len(places)} ({words}) reach out of the image '{image}' of"
+                    _report(
+                        found,
+                        sample,
+                        name,
+                        f"{text} {size[0]}x{size[1]} pixels, the first from {first[:2]} to {first[2:]}",
+                    )
+        if found.full:
+            return
+
+
+def _misfit(mask: np.void, image: str, record: np.void) -> str:
+    size, other = ((int(each["width"]), int(each["height"])) for each in (mask, record))
+    swapped = "; width and height are swapped: one was turned upright by its EXIF orientation, the other was not"
+    return (
+        f"the mask is {size[0]}x{size[1]} pixels, its image '{image}' {other[0]}x{other[1]}"
+        f"{swapped if size == other[::-1] else ''}; convert both again, with one --max-resolution and --orientation"
+    )
+
+
+def _report(found: Findings, sample: int, name: str, message: str) -> None:
+    found.add(Problem(region="samples", message=f"field '{name}': {message}", samples=((sample, sample + 1),)))
 
 
 def check_contents(

@@ -18,6 +18,7 @@ from dataloading.words import describe
 
 from .arrays import plain_dtype
 from .base import Bytes, Head, as_array, in_order, kind_arguments, same_numbers
+from .coordinates import check_coordinates
 from .fields import BytesField
 
 __all__ = ["VarArrayField"]
@@ -34,6 +35,8 @@ class VarArrayField(BytesField):
         A plain dtype: numbers, booleans, fixed-length strings, dates; stored little-endian, see `NDArrayField`.
     shape : tuple
         None for the first length, then positive lengths: ``(None,)`` for tokens, ``(None, 4)`` for boxes.
+    coordinates : str, optional
+        What the numbers are, if they are places in an image, see `NDArrayField`.
 
     Examples
     --------
@@ -42,7 +45,9 @@ class VarArrayField(BytesField):
     48
     """
 
-    def __init__(self, dtype: npt.DTypeLike, shape: Sequence[int | None] = (None,)) -> None:
+    def __init__(
+        self, dtype: npt.DTypeLike, shape: Sequence[int | None] = (None,), *, coordinates: str | None = None
+    ) -> None:
         self.dtype: np.dtype[np.generic] = plain_dtype(dtype)
         try:
             first, *rest = shape
@@ -55,6 +60,7 @@ class VarArrayField(BytesField):
                 f"{shape!r}; NDArrayField holds arrays of one shape"
             )
         self.shape: tuple[int | None, ...] = (None, *row)
+        self.coordinates = check_coordinates(coordinates, self.shape, self.dtype)
         # A view of the stored bytes is then an aligned array.
         self.alignment = max(1, self.dtype.alignment)
 

@@ -20,12 +20,15 @@ from dataloading.errors import ChecksumError, FormatError, UsageError
 from dataloading.words import counted
 
 from . import extension as ext
+from .arrays import NDArrayField
 from .base import Field, is_ours
+from .coordinates import check_coordinates
 from .fields import BytesField, CustomField
 from .images import MODE_RAW, ImageField
 from .kinds import field_from_descriptor
 from .layout import ALLOCATION, HEADER, Header, parse_descriptors, parse_header, record_dtype
 from .mapping import map_file
+from .ragged import VarArrayField
 
 __all__ = ["Reader"]
 
@@ -116,7 +119,10 @@ class Reader:
                 each.name: field_from_descriptor(each.type_id, each.name, each.arguments, self._custom_records)
                 for each in descriptors
             }
-        except FormatError as error:
+            for name, facts in ({} if self.extension is None else self.extension.facts).items():
+                if isinstance(field := fields.get(name), (NDArrayField, VarArrayField)):
+                    field.coordinates = check_coordinates(facts.get("coordinates"), field.shape, field.dtype)
+        except (FormatError, UsageError) as error:
             raise FormatError(f"{self.path}: {error}") from error
         self.fields: Mapping[str, Field] = MappingProxyType(fields)
 

@@ -14,7 +14,7 @@ from dataloading.errors import FormatError, UsageError
 from dataloading.machine import num_cores
 
 from .check_bytes import Checksums, Progress
-from .check_samples import Decode, check_contents, check_structure
+from .check_samples import Decode, check_contents, check_geometry, check_structure
 from .findings import Findings, Problem, VerifyReport
 from .reader import Reader
 
@@ -27,6 +27,7 @@ def verify_file(
     decode: Decode | None = None,
     decode_all: bool | None = None,
     num_workers: int | None = None,
+    geometry: bool = False,
     max_problems: int = 1000,
     progress: Progress | None = None,
 ) -> VerifyReport:
@@ -47,6 +48,8 @@ def verify_file(
         no checksums.
     num_workers : int, optional
         Threads; by default one for each CPU this process may use.
+    geometry : bool
+        Whether to tell masks of another size than their image, and boxes and points that reach out of it.
     max_problems : int
         Stop after this many problems.
     progress : callable, optional
@@ -91,6 +94,8 @@ def verify_file(
             num_decoded = 0
             if not found.unreadable:
                 num_decoded = check_contents(reader, found, wanted, decode, pool, workers)
+            if geometry and not found.unreadable:
+                check_geometry(reader, found)
         finally:
             pool.shutdown(cancel_futures=True)
     return found.report(

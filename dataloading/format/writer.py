@@ -388,7 +388,10 @@ class Writer:
             class_names=self._class_names,
             provenance=self._provenance,
             writer=WRITER_NAME,
-            facts={name: {**facts.summary(), **self._field_facts.get(name, {})} for name, facts in self._facts.items()},
+            facts={
+                name: {**facts.summary(), **_coordinates(self.fields[name]), **self._field_facts.get(name, {})}
+                for name, facts in self._facts.items()
+            },
             allocations_sorted=True,
             data_start=self._data_start or 0,
             block_bytes=ext.BLOCK_BYTES,
@@ -501,3 +504,8 @@ class Writer:
             self.finish()
         else:
             self.abort()
+
+
+def _coordinates(field: Field) -> dict[str, str]:
+    words = getattr(field, "coordinates", None)
+    return {} if words is None else {"coordinates": words}
