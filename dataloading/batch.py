@@ -1,11 +1,11 @@
-"""What a loader yields: a tuple of the fields' values that also knows which samples it holds.
+"""What a loader yields: the fields' values, as a tuple and as a mapping by name, with which samples they are of.
 
 Knows no files and no tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import ItemsView, Iterable, KeysView, Mapping, ValuesView
 from typing import Any, SupportsIndex, overload
 
 import numpy as np
@@ -15,10 +15,21 @@ __all__ = ["Batch"]
 
 
 class Batch(tuple[Any, ...]):
-    """The values of one batch, a tuple in the order of the file's fields.
+    """The values of one batch: a tuple in the order of the fields, and a mapping by their names.
 
-    ``for images, labels in loader`` works, and so does ``batch["image"]``. It is yours until you drop it:
-    its memory is used again only when no tensor refers to it any more.
+    ``for images, labels in loader`` works, and so do ``batch["image"]``, ``dict(batch)`` and ``model(**batch)``. It is
+    yours until you drop it: its memory is used again only when no tensor refers to it any more.
+
+    Parameters
+    ----------
+    values : iterable or mapping
+        The values; a mapping's keys become the names.
+
+    Notes
+    -----
+    It is both a ``tuple`` and a ``collections.abc.Mapping``. The tuple decides where the two differ: iterating gives
+    values (as unpacking does), ``len`` counts them, ``==`` compares them, ``batch[0]`` is the first. The mapping
+    decides for strings, ``batch["image"]`` and ``"image" in batch``, and has ``keys``, ``values``, ``items``, ``get``.
 
     Attributes
     ----------
@@ -39,6 +50,8 @@ class Batch(tuple[Any, ...]):
     >>> x, label = batch
     >>> batch["label"], batch.indices.tolist(), batch.num_valid
     ([0, 1], [4, 2], 2)
+    >>> dict(batch)
+    {'x': [1.0, 2.0], 'label': [0, 1]}
     """
 
     names: tuple[str, ...]
@@ -50,7 +63,7 @@ class Batch(tuple[Any, ...]):
 
     def __new__(
         cls,
-        values: Iterable[Any] = (),
+        values: Iterable[Any] | Mapping[str, Any] = (),
         *,
         names: tuple[str, ...] = (),
         indices: npt.NDArray[np.int64] | None = None,
@@ -60,7 +73,11 @@ class Batch(tuple[Any, ...]):
         step: int = 0,
     ) -> Batch:
         """Make a batch; with the values alone it is a tuple without names or indices."""
-        # The first argument alone must do: libraries that move nested data rebuild tuples as type(x)(values).
+        # The first argument alone must do: libraries that move nested data rebuild tuples as type(x)(values), and
+        # mappings as type(x)(dictionary).
+        if isinstance(values, Mapping) and not isinstance(values, Batch):
+            names = names or (tuple(values) if all(isinstance(key, str) for key in values) else ())
+            values = values.values()
         self = super().__new__(cls, values)
         self.names = names
         self.indices = np.empty(0, np.int64) if indices is None else indices
@@ -74,12 +91,48 @@ class Batch(tuple[Any, ...]):
     def __getitem__(self, key: SupportsIndex | str) -> Any: ...
     @overload
     def __getitem__(self, key: slice) -> tuple[Any, ...]: ...
-    def __getitem__(self, key: SupportsIndex | slice | str) -> Any:
+    def __getitem__(self, key: Any) -> Any:
         if isinstance(key, str):
             if key not in self.names:
                 raise KeyError(f"{key!r} is not a field of this batch; it has {', '.join(map(repr, self.names))}")
             return super().__getitem__(self.names.index(key))
+        if not isinstance(key, (int, slice)) and any(key is value for value in self):
+            # Whoever takes it for a mapping whose iteration gives keys (torch's default_convert) has a value in hand.
+            if isinstance(key, list):
+                raise TypeError(
+                    "a Batch gives its values when iterated over: take batch.items() or dict(batch); a torch "
+                    "DataLoader around a Loader needs collate_fn=lambda batch: batch"
+                )
+            return key
         return super().__getitem__(key)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.names if isinstance(key, str) else super().__contains__(key)
+
+    def _by_name(self) -> dict[Any, Any]:
+        """Give the values by name; by number where a library has made the batch without names."""
+        return dict(zip(self.names or range(len(self)), self, strict=False))
+
+    def keys(self) -> KeysView[str]:
+        """Give the names of the fields."""
+        return self._by_name().keys()
+
+    def values(self) -> ValuesView[Any]:
+        """Give the values of the fields."""
+        return self._by_name().values()
+
+    def items(self) -> ItemsView[str, Any]:
+        """Give pairs of name and value."""
+        return self._by_name().items()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Give the value of a field, or something else where there is no such field."""
+        return self[key] if key in self.names else default
+
+    def pin_memory(self, device: Any = None) -> Batch:
+        """Copy the tensors to pinned memory, as a torch DataLoader around the loader asks for."""
+        pinned = (value.pin_memory() if callable(getattr(value, "pin_memory", None)) else value for value in self)
+        return self.replace(pinned)
 
     def to(self, device: Any, *, non_blocking: bool = False) -> Batch:
         """Move the tensors, as `torch.Tensor.to` does; names, indices and sizes stay.
@@ -117,3 +170,6 @@ class Batch(tuple[Any, ...]):
             shape = getattr(value, "shape", None)
             parts.append(f"{name}: {len(value)} values" if shape is None else f"{name}: {tuple(shape)} {value.dtype}")
         return f"Batch({', '.join(parts)}; epoch {self.epoch}, step {self.step})"
+
+
+Mapping.register(Batch)  # not inherited from: its ways to iterate and to compare are not wanted

@@ -139,6 +139,27 @@ def test_accelerate_leaves_the_loader_alone_and_goes_on_on_another_number_of_pro
     assert rest and sorted(seen + rest) == list(range(NUM_IMAGES))
 
 
+HELPERS = """
+import torch
+from accelerate.utils import concatenate, find_batch_size, send_to_device, slice_tensors
+from lightning.pytorch.utilities.data import extract_batch_size
+from lightning.fabric.utilities import move_data_to_device
+from lightning_utilities.core.apply_func import apply_to_collection
+from dataloading import Loader
+batch = next(iter(Loader(sys.argv[1], batch_size=8, fields=["label"], num_workers=1)))
+for moved in (send_to_device(batch, "cpu"), move_data_to_device(batch, torch.device("cpu"))):
+    assert moved.names == batch.names and moved.indices is batch.indices
+assert find_batch_size(batch) == extract_batch_size(batch) == 8
+assert concatenate([batch, batch])[0].tolist() == 2 * list(range(8))
+assert slice_tensors(batch, slice(0, 3))[0].tolist() == [0, 1, 2]
+assert apply_to_collection(batch, torch.Tensor, torch.neg)["label"].tolist() == [-k for k in range(8)]
+"""
+
+
+def test_their_helpers_for_nested_data_take_a_batch(numbered: Path, tmp_path: Path) -> None:
+    run(HELPERS, tmp_path, 1, numbered)
+
+
 def places(world: int) -> list[dict[str, int]]:
     return [{"rank": rank, "world_size": world, "batch_size": 8} for rank in range(world)]
 
