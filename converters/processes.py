@@ -1,9 +1,10 @@
 """Worker processes that apply a function to a stream of tasks, results in the order of the tasks.
 
 Owns processes, pipes and back-pressure; knows nothing of images. One pipe a worker and no shared queue or lock, so a
-worker killed at any instant can leave nothing locked, and the end of its pipe tells the parent at once. Several tasks
-go out in one message; each result comes back by itself, so the parent knows which task a dead worker was on. Memory is
-bounded: a fixed number of tasks is in flight, and no new ones are handed out while finished results wait in excess.
+worker killed at any instant can leave nothing locked, and the end of its pipe tells the parent at once. Tasks go out in
+chunks of some 20 ms of work, results come back several at a time; a number in shared memory tells which task a worker
+was on when it died. Memory is bounded: few chunks are in flight, no new ones are handed out while finished results wait
+in excess, and beyond that only the worker whose result is due is listened to.
 If the parent dies, each worker ends by itself. Workers are started fresh (spawn): nothing of the parent's threads,
 CUDA contexts or locks is inherited.
 """
@@ -11,11 +12,12 @@ CUDA contexts or locks is inherited.
 from __future__ import annotations
 
 import contextlib
-import io
+import ctypes
 import itertools
 import multiprocessing as mp
 import os
 import pickle
+import queue
 import selectors
 import signal
 import struct
@@ -33,9 +35,17 @@ from dataloading import UsageError, WorkerError
 
 __all__ = ["DeadWorkerError", "Pool", "run_ordered"]
 
-# A worker that holds fewer tasks than this is given more, up to twice as many in one message: it never waits for the
-# parent, and the parent sends a message for several tasks.
+# A worker that holds fewer tasks than this, or than a chunk, is given more: it never waits for the parent.
 _AHEAD = 4
+# A chunk is as many tasks as take so long and return so many bytes, and no more than so many.
+_CHUNK_SECONDS = 0.02
+_CHUNK_BYTES = 1 << 20
+_CHUNK_TASKS = 64
+# How often the length of a chunk is measured anew.
+_MEASURED_SECONDS = 0.1
+# A worker sends what it has when it is so many bytes, so old, or all that it was asked for.
+_SENT_BYTES = 1 << 16
+_SENT_SECONDS = 0.005
 # Arrays of at least so many bytes travel beside the pickle.
 _BESIDE_BYTES = 1 << 13
 # Length of a message's pickle, and the number of arrays beside it, whose lengths follow.
@@ -43,10 +53,9 @@ _FRAME = struct.Struct("<QQ")
 # The parent reads as much at a time; the system takes so many pieces in one call.
 _INBOX_BYTES = 1 << 17
 _PARTS_AT_ONCE = 512
-# Tasks a worker finishes per second from which on they are quick.
-_QUICK_PER_SECOND = 50
-# Results that wait for an earlier one, in tasks per worker and in bytes; beyond either, no new tasks go out.
+# Results that wait for an earlier one, in tasks or chunks per worker and in bytes; beyond either, no new tasks go out.
 _WINDOW_PER_WORKER = 16
+_CHUNKS_PER_WORKER = 4
 _HELD_BYTES = 256 << 20
 
 
@@ -182,7 +191,11 @@ class _Worker:
     def __init__(self, number: int, code: bytes) -> None:
         context = mp.get_context("spawn")
         self.pipe, theirs = context.Pipe(duplex=True)
-        self.process = context.Process(target=_serve, args=(theirs,), name=f"beton-worker-{number}", daemon=True)
+        self._num_begun = context.RawValue(ctypes.c_uint64, 0)
+        self._num_received = 0
+        self.process = context.Process(
+            target=_serve, args=(theirs, self._num_begun), name=f"beton-worker-{number}", daemon=True
+        )
         self.process.start()
         theirs.close()  # now only the worker holds that end, so its death ends the pipe
         self.inbox = _Inbox(self.pipe.fileno())
@@ -196,6 +209,11 @@ class _Worker:
         with contextlib.suppress(OSError):
             self.pipe.send(tasks)
 
+    def received(self) -> int:
+        """Return the position of the task whose result has come."""
+        self._num_received += 1
+        return self.positions.popleft()
+
     def death(self) -> DeadWorkerError:
         self.process.join(timeout=1)
         code = self.process.exitcode
@@ -207,8 +225,33 @@ class _Worker:
                 how += " (by hand, or by the system because memory ran out)"
         else:
             how = f"ended with exit code {code}"
-        at_work = self.started and self.positions
-        return DeadWorkerError(self.positions[0] if at_work else None, f"(pid {self.process.pid}) {how}")
+        position = None
+        if self.started and self.positions:
+            # Of the tasks whose results have not come, some may have been done.
+            ahead = self._num_begun.value - self._num_received - 1
+            position = self.positions[min(max(ahead, 0), len(self.positions) - 1)]
+        return DeadWorkerError(position, f"(pid {self.process.pid}) {how}")
+
+
+class _Pace:
+    """How many tasks make a chunk, by the time that results have taken of late and by their bytes."""
+
+    def __init__(self, num_workers: int) -> None:
+        self.chunk = 1
+        self._num_workers = num_workers
+        self._since = time.monotonic()
+        self._count = self._bytes = 0
+
+    def count(self, size: int) -> None:
+        self._count += 1
+        self._bytes += size
+        now = time.monotonic()
+        if now - self._since < _MEASURED_SECONDS:
+            return
+        in_time = _CHUNK_SECONDS * self._count / (now - self._since) / self._num_workers
+        in_bytes = _CHUNK_BYTES * self._count / self._bytes
+        self.chunk = max(1, int(min(in_time, in_bytes, _CHUNK_TASKS)))
+        self._since, self._count, self._bytes = now, 0, 0
 
 
 class _Workers:
@@ -224,35 +267,34 @@ class _Workers:
 
     def run(self, tasks: Iterator[Any]) -> Iterator[Any]:
         given = wanted = 0
-        start = time.monotonic()
+        pace = _Pace(self._limit)
         # One task is looked at ahead, so that no worker is started for a task that never comes.
         following = list(itertools.islice(tasks, 1))
         while True:
-            while following and (worker := self._hungry(given - wanted)) is not None:
-                # Groups save messages where tasks are quick; slow ones are better spread evenly.
-                quick = wanted > _QUICK_PER_SECOND * self._limit * (time.monotonic() - start)
-                count = 2 * _AHEAD - len(worker.positions) if quick else 1
-                group = following + list(itertools.islice(tasks, count - 1))
+            while following and (worker := self._hungry(given - wanted, pace.chunk)) is not None:
+                group = following + list(itertools.islice(tasks, pace.chunk - 1))
                 following = list(itertools.islice(tasks, 1))
                 worker.give(given, group)
                 given += len(group)
             if wanted == given:
                 return
             while wanted not in self._ready:
-                self._receive()
+                self._receive(wanted)
             result, size = self._ready.pop(wanted)
             self._held_bytes -= size
             wanted += 1
+            pace.count(size)
             yield result
 
-    def _hungry(self, unfinished: int) -> _Worker | None:
+    def _hungry(self, unfinished: int, chunk: int) -> _Worker | None:
         """Return a worker that is to be given tasks, a new one where all are busy and more are allowed, or None."""
-        if unfinished >= self._limit * _WINDOW_PER_WORKER or self._held_bytes > _HELD_BYTES:
+        window = max(_WINDOW_PER_WORKER, _CHUNKS_PER_WORKER * chunk)
+        if unfinished >= self._limit * window or self._held_bytes > _HELD_BYTES:
             return None
         best = min(self._workers, key=lambda worker: len(worker.positions), default=None)
         if (best is None or best.positions) and len(self._workers) < self._limit:
             return self._start()
-        return best if best is not None and len(best.positions) < _AHEAD else None
+        return best if best is not None and len(best.positions) < max(_AHEAD, chunk) else None
 
     def _start(self) -> _Worker:
         if self._selector is None:
@@ -265,20 +307,22 @@ class _Workers:
         self._selector.register(worker.process.sentinel, selectors.EVENT_READ, worker)
         return worker
 
-    def _receive(self) -> None:
-        """Wait until something happens and take in what has arrived."""
+    def _receive(self, wanted: int) -> None:
+        """Wait until something happens and take in what has arrived; in excess only what leads to the wanted result."""
         assert self._selector is not None
-        fired = self._selector.select()
-        pipes = [key for key, _ in fired if isinstance(key.fileobj, connection.Connection)]
-        for key in pipes:
-            worker: _Worker = key.data
+        fired = [(key.fileobj, key.data) for key, _ in self._selector.select()]
+        if self._held_bytes > _HELD_BYTES:  # the others wait, their pipes being full
+            due = next(each for each in self._workers if each.positions and each.positions[0] == wanted)
+            fired = [(source, due) for source in connection.wait([due.pipe, due.process.sentinel])]
+        pipes = [worker for source, worker in fired if isinstance(source, connection.Connection)]
+        for worker in pipes:
             try:
                 for (error_text, result), size in worker.inbox.receive():
                     self._take(worker, error_text, result, size)
             except (EOFError, OSError) as error:
                 raise worker.death() from error
         if not pipes:
-            raise fired[0][0].data.death()
+            raise fired[0][1].death()
 
     def _take(self, worker: _Worker, error_text: str | None, result: Any, size: int) -> None:
         if not worker.started:
@@ -286,7 +330,7 @@ class _Workers:
             if error_text is not None:
                 raise DeadWorkerError(None, f"cannot make use of the dataset: {error_text}")
             return
-        position = worker.positions.popleft()
+        position = worker.received()
         if error_text is not None:
             raise DeadWorkerError(position, f"could not go on: {error_text}")
         self._ready[position] = (result, size)
@@ -333,58 +377,95 @@ def _undisturbed_start() -> Iterator[None]:
             signal.raise_signal(number)
 
 
-def _serve(pipe: connection.Connection) -> None:
+def _serve(pipe: connection.Connection, num_begun: Any) -> None:
     """Work as a process: one task in, one ``(fault of the worker, result)`` out, until the parent is gone.
 
     The first answer comes before any task and tells whether ``work`` has arrived.
     """
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    packer = _Packer()
     with contextlib.suppress(EOFError, OSError):
         try:
             work = pickle.loads(pipe.recv_bytes())
         except Exception as error:  # unpickling imports and runs the user's code
-            _send(pipe, (f"{type(error).__name__}: {error}", None))
+            _send(pipe, packer.pack((f"{type(error).__name__}: {error}", None))[0])
             return
         # The parent then knows that later ends are a task's fault and not the start's.
-        _send(pipe, (None, None))
-        while True:
-            for task in pipe.recv():
+        _send(pipe, packer.pack((None, None))[0])
+        for chunk in _chunks(pipe):
+            parts: list[bytes | memoryview] = []
+            size, oldest = 0, 0.0
+            for task in pickle.loads(chunk):
+                num_begun.value += 1
                 try:
-                    answer = _packed((None, work(task)))
+                    answer, has_views = packer.pack((None, work(task)))
                 except Exception as error:  # a bug, or a result that cannot be pickled; the parent must hear of it
-                    answer = _packed((f"{type(error).__name__}: {error}", None))
-                _send_packed(pipe, *answer)
+                    answer, has_views = packer.pack((f"{type(error).__name__}: {error}", None))
+                now = time.monotonic()
+                oldest = oldest if parts else now
+                parts += answer
+                size += sum(map(len, answer))
+                # The next task may write into arrays that this one has handed over.
+                if has_views or size >= _SENT_BYTES or now - oldest >= _SENT_SECONDS:
+                    _send(pipe, parts)
+                    parts, size = [], 0
+            _send(pipe, parts)
 
 
-def _packed(value: object) -> tuple[memoryview, list[memoryview]]:
-    """Return a pickle, and the large arrays of the value beside it: they need not be copied into it and out again."""
-    beside: list[memoryview] = []
+def _chunks(pipe: connection.Connection) -> Iterator[bytes]:
+    """Yield the messages of the parent, which never has to wait until they are wanted: it may have to read."""
+    arrived: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
 
-    def take(buffer: pickle.PickleBuffer) -> bool:
+    def read() -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                arrived.put(pipe.recv_bytes())
+        arrived.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    while (chunk := arrived.get()) is not None:
+        yield chunk
+
+
+class _Packer:
+    """Makes messages: a pickle, and large arrays of the value beside it, which need not be copied into it and out."""
+
+    def __init__(self) -> None:
+        self._text: list[bytes] = []
+        self._beside: list[memoryview] = []
+        self.write = self._text.append
+        self._pickler = ForkingPickler(self, 5, True, self._take)
+
+    def _take(self, buffer: pickle.PickleBuffer) -> bool:
         view = buffer.raw()
         if view.nbytes < _BESIDE_BYTES:
             return True  # stays in the pickle
-        beside.append(view)
+        self._beside.append(view)
         return False
 
-    file = io.BytesIO()
-    ForkingPickler(file, 5, True, take).dump(value)
-    return file.getbuffer(), beside
+    def pack(self, value: object) -> tuple[list[bytes | memoryview], bool]:
+        """Return the parts of a message, and whether some are the value's own memory."""
+        self._text.clear()
+        self._beside.clear()
+        self._pickler.clear_memo()  # the same object may hold something else by now
+        self._pickler.dump(value)
+        sizes = [len(view) for view in self._beside]
+        head = _FRAME.pack(sum(map(len, self._text)), len(sizes)) + struct.pack(f"<{len(sizes)}Q", *sizes)
+        parts: list[bytes | memoryview] = [head, *self._text, *self._beside]
+        self._beside.clear()  # once it is sent nothing holds on to the value
+        return parts, bool(sizes)
 
 
-def _send(pipe: connection.Connection, value: object) -> None:
-    _send_packed(pipe, *_packed(value))
-
-
-def _send_packed(pipe: connection.Connection, text: memoryview, beside: list[memoryview]) -> None:
-    head = _FRAME.pack(len(text), len(beside)) + struct.pack(f"<{len(beside)}Q", *map(len, beside))
-    parts = [memoryview(head), text, *beside]
+def _send(pipe: connection.Connection, parts: list[bytes | memoryview]) -> None:
     while parts:
         sent = os.writev(pipe.fileno(), parts[:_PARTS_AT_ONCE])
-        while parts and sent >= len(parts[0]):
-            sent -= len(parts.pop(0))
+        whole = 0
+        while whole < len(parts) and sent >= len(parts[whole]):
+            sent -= len(parts[whole])
+            whole += 1
+        parts = parts[whole:]
         if parts:
-            parts[0] = parts[0][sent:]
+            parts[0] = memoryview(parts[0])[sent:]
 
 
 class _Inbox:

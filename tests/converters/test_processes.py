@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from converters.processes import DeadWorkerError, Pool, run_ordered
+from converters.processes import DeadWorkerError, Pool, _Worker, _Workers, run_ordered
 from dataloading import UsageError
 
 
@@ -63,6 +63,33 @@ def _dying_after(num_bytes: int, task: int) -> Any:
         os.writev = killed  # type: ignore[assignment]
         return np.ones(1 << 20, np.uint8)
     return task
+
+
+class Reusing:
+    """Returns one array, filled anew each time, as a dataset with a buffer does."""
+
+    def __init__(self, size: int) -> None:
+        self._array = np.zeros(size, np.uint8)
+
+    def __call__(self, task: int) -> np.ndarray:
+        self._array[:] = task % 251
+        return self._array
+
+
+def deadly_late(task: int) -> int:
+    if task == 7000:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return task
+
+
+def echoing(task: bytes) -> bytes:
+    return task
+
+
+def slow_once(task: int) -> bytes:
+    if task == 4000:
+        time.sleep(1)
+    return bytes(20_000)
 
 
 def deadly(task: int) -> int:
@@ -208,6 +235,55 @@ def test_a_worker_that_leaves_is_told_with_its_exit_code() -> None:
 def test_a_fault_of_the_work_itself_is_told() -> None:
     with pytest.raises(DeadWorkerError, match="ValueError: a fault of the worker itself"):
         list(run_ordered(failing, range(3), num_workers=1))
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_worker_that_dies_in_the_middle_of_a_chunk_is_named_with_its_task(num_workers: int) -> None:
+    with pytest.raises(DeadWorkerError, match="SIGKILL") as caught:
+        list(run_ordered(deadly_late, range(20_000), num_workers=num_workers))
+    assert caught.value.position == 7000
+
+
+def test_quick_tasks_go_out_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups: list[int] = []
+    give = _Worker.give
+
+    def counted(worker: _Worker, first: int, tasks: list[Any]) -> None:
+        groups.append(len(tasks))
+        give(worker, first, tasks)
+
+    monkeypatch.setattr(_Worker, "give", counted)
+    assert list(run_ordered(echoing, (b"%d" % n for n in range(20_000)), num_workers=1))[-1] == b"19999"
+    assert sum(groups) == 20_000
+    assert groups[0] == 1
+    assert 8 < max(groups) <= 64
+
+
+@pytest.mark.parametrize("size", [10, 20_000, 100_000])
+def test_an_array_that_the_next_task_fills_anew_was_sent_before(size: int) -> None:
+    for task, array in enumerate(run_ordered(Reusing(size), range(600), num_workers=1)):
+        assert array.shape == (size,)
+        assert (array == task % 251).all()
+
+
+def test_large_tasks_and_large_results_do_not_wait_for_each_other() -> None:
+    tasks = [b"small"] * 3000 + [bytes(300_000)] * 100
+    assert list(run_ordered(echoing, tasks, num_workers=2)) == tasks
+
+
+def test_results_in_excess_stay_with_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[int] = []
+    take = _Workers._take
+
+    def watched(workers: _Workers, *args: Any) -> None:
+        take(workers, *args)
+        held.append(workers._held_bytes)
+
+    monkeypatch.setattr("converters.processes._HELD_BYTES", 50_000)
+    monkeypatch.setattr(_Workers, "_take", watched)
+    assert len(list(run_ordered(slow_once, range(4500), num_workers=2))) == 4500
+    # Beyond the limit is only what has been read at once.
+    assert max(held) < 400_000
 
 
 def test_leaving_early_ends_the_workers() -> None:
