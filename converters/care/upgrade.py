@@ -29,6 +29,7 @@ from dataloading import (
 
 from ..processes import DeadWorkerError, run_ordered
 from ..report import Progress
+from ..sources.class_lists import class_list
 from .chain import DonorSet
 from .copying import Donor, Stored, check_sources, heir, stored_bytes
 from .outputs import OutputSet
@@ -271,16 +272,8 @@ def read_class_names(*, file: str | None = None, like: str | None = None) -> lis
     UsageError
         If there are none, or a name is empty.
     """
-    if like is not None and not Path(like).is_dir():
-        with DonorSet([like]) as donors:
-            if donors.class_names is None:
-                raise UsageError(f"{like} records no class names to take")
-            return list(donors.class_names)
     if like is not None:
-        names = sorted(entry.name for entry in os.scandir(like) if entry.is_dir())
-        if not names:
-            raise UsageError(f"{like} has no sub-folders, so there are no class names to take from it")
-        return names
+        return class_list(like)
     assert file is not None
     try:
         names = Path(file).read_text(encoding="utf-8").splitlines()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SourcePath", "WordsCommand", "argument_out", "comma_list", "note_classes", "note_unused", "option_classes",
-    "option_columns", "option_field", "read_class_names", "split_words",
+    "option_columns", "option_field", "split_words",
 ]  # fmt: skip
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -112,34 +112,25 @@ def _fields(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]
 
 
 def option_classes(command: _Command) -> _Command:
-    """``--classes FILE``: names of the labels."""
+    """``--classes FILE|FOLDER``: names of the labels."""
     return click.option(
-        "--classes", type=SourcePath(), metavar="FILE", callback=_class_names,
-        help="Text file with the classes' names, one a line, in the order of their labels.",
+        "--classes", type=SourcePath(), metavar="FILE|FOLDER", callback=_class_names,
+        help="The classes in the order of their labels: a text file with one a line, a JSON list or {name: label}, a "
+             "folder of class folders, or a .beton file.",
     )(command)  # fmt: skip
 
 
-def _class_names(_ctx: click.Context, _param: click.Parameter, path: str | None) -> list[str] | None:
-    return None if path is None else read_class_names(path)
+def _class_names(ctx: click.Context, _param: click.Parameter, path: str | None) -> list[str] | None:
+    from dataloading import UsageError
 
+    from ..sources.class_lists import class_list
 
-def read_class_names(path: str) -> list[str]:
-    """Return the lines of a text file.
-
-    Raises
-    ------
-    click.BadParameter
-        If there are none, or one occurs twice.
-    """
-    from ..sources.opening import open_stream
-
-    with open_stream(path) as file:
-        names = [line.strip() for line in file.read().decode("utf-8-sig", "surrogateescape").splitlines()]
-    names = names[: -1 if names and not names[-1] else None]
-    twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
-    if not names or twice is not None:
-        raise click.BadParameter(f"{path} has {'no lines' if not names else f'the class {twice!r} twice'}")
-    return names
+    if path is None:
+        return None
+    try:
+        return class_list(path, order=ctx.params.get("class_order", "name"))
+    except UsageError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 def option_columns(command: _Command) -> _Command:

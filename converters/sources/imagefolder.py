@@ -3,8 +3,9 @@
 Classes are the sorted names of SRC's folders; a class's files are those with an image's extension anywhere below it,
 ordered by folder and then by name; links are followed. What differs from torchvision differs loudly: a folder that
 cannot be listed and a loop of links are errors here, silently dropped or walked 40 times there; files that are passed
-over are counted. Paths are kept as bytes in one block, so 10 million files take some 100 bytes each. A root may be a
-URL (``s3://``, ...): same classes, same order, files read in the workers.
+over are counted; hidden folders (`.ipynb_checkpoints`), a class there, are passed over and named. Paths are kept as
+bytes in one block, so 10 million files take some 100 bytes each. A root may be a URL (``s3://``, ...): same classes,
+same order, files read in the workers.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from dataloading import ConvertError, Field, ImageField, IntField, UsageError, c
 
 from .base import SampleFault, printable
 from .blocks import Texts
-from .listing import list_folder, walk
+from .class_lists import ClassOrder, are_numbers, in_order
+from .listing import is_fork, list_folder, walk
 from .opening import child, is_url, name_of, normalised, read_file
 
 __all__ = ["IMAGE_EXTENSIONS", "ImageFolder"]
@@ -40,11 +42,15 @@ class ImageFolder:
         Endings of the files to take, lower case; by default those torchvision takes.
     allow_empty : bool
         Accept a class without images.
+    class_names : sequence of str, optional
+        The classes in the order of their labels; by default the folders' names. One may have no folder.
+    class_order : {"name", "number"}
+        Order of the folders' names where ``class_names`` does not say it: as texts, as torchvision, or as numbers.
 
     Raises
     ------
     UsageError
-        If there are no class folders, or a class has no images.
+        If there are no class folders, a class has no images, or a folder is none of the classes.
     ConvertError
         If a folder cannot be listed.
 
@@ -54,10 +60,22 @@ class ImageFolder:
         Files below the root that are not taken because of their ending.
     ignored : list of str
         The first of them.
+    hidden : list of str
+        Hidden folders, and macOS's companions of files, that are passed over.
+    without_images : list of str
+        Classes without images, where that is accepted.
+    numbers_as_text : bool
+        Whether all classes are numbers whose order as texts is another than their order as numbers.
     """
 
     def __init__(
-        self, root: str | Path, *, extensions: Sequence[str] = IMAGE_EXTENSIONS, allow_empty: bool = False
+        self,
+        root: str | Path,
+        *,
+        extensions: Sequence[str] = IMAGE_EXTENSIONS,
+        allow_empty: bool = False,
+        class_names: Sequence[str] | None = None,
+        class_order: ClassOrder = "name",
     ) -> None:
         self.root = normalised(root)
         self.extensions = tuple(extension.lower() for extension in extensions)
@@ -67,9 +85,20 @@ class ImageFolder:
         self._folder_of = array("I")
         self._labels = array("I")
         self._names = Texts()
-        self.class_names: list[str] = self._classes()
-        empty = [name for label, name in enumerate(self.class_names) if not self._take_class(label, name)]
-        if empty and not allow_empty:
+        self.hidden: list[str] = []
+        folders = in_order(self._classes(), class_order)
+        self.numbers_as_text = class_names is None and are_numbers(folders) and folders != in_order(folders, "number")
+        self.class_names: list[str] = folders if class_names is None else _checked(self.root, folders, class_names)
+        there = set(folders)
+        empty = [
+            name
+            for label, name in enumerate(self.class_names)
+            if name not in there or not self._take_class(label, name)
+        ]
+        self.without_images = empty
+        if class_names is not None and not len(self):
+            raise UsageError(f"{printable(self.root)}: no images in any of the {counted(len(class_names), 'class')}")
+        if empty and not allow_empty and class_names is None:
             shown = ", ".join(map(printable, empty[:_NAMED_AT_MOST]))
             raise UsageError(
                 f"{printable(self.root)}: no images in {len(empty)} of {len(self.class_names)} classes ({shown}). "
@@ -112,7 +141,7 @@ class ImageFolder:
         return self._labels[index]
 
     def _classes(self) -> list[str]:
-        classes, files = list_folder(self.root)
+        classes, files = list_folder(self.root, self.hidden)
         for name in files:
             self._ignore(name)
         loose = sum(map(self._is_image, files))
@@ -141,7 +170,7 @@ class ImageFolder:
 
     def _walk(self, name: str) -> Iterator[tuple[str, list[str]]]:
         if is_url(self.root):
-            yield from walk(self.root, name)
+            yield from walk(self.root, name, self.hidden)
             return
 
         def refuse(error: OSError) -> None:
@@ -158,9 +187,13 @@ class ImageFolder:
                 while not os.path.islink(link):
                     link = os.path.dirname(link)
                 raise ConvertError(f"the link {printable(link)} leads to a folder above itself; remove the link")
+            below = os.path.relpath(path, self.root)
+            passed_over = [each for each in folders if each.startswith(".")] + [each for each in files if is_fork(each)]
+            self.hidden += [f"{below}/{each}" for each in sorted(passed_over)]
+            folders[:] = [each for each in folders if each not in passed_over]  # os.walk goes where this list says
             for folder in folders:
                 above[os.path.join(path, folder)] = ancestors | {identity}
-            yield os.path.relpath(path, self.root), files
+            yield below, [each for each in files if not is_fork(each)]
 
     def _is_image(self, name: str) -> bool:
         return name.lower().endswith(self.extensions)
@@ -169,6 +202,18 @@ class ImageFolder:
         self.num_ignored += 1
         if len(self.ignored) < _NAMED_AT_MOST:
             self.ignored.append(printable(name))
+
+
+def _checked(root: str, folders: Sequence[str], class_names: Sequence[str]) -> list[str]:
+    known = set(class_names)
+    strange = [name for name in folders if name not in known]
+    if strange:
+        shown = ", ".join(map(repr, map(printable, strange[:_NAMED_AT_MOST])))
+        raise UsageError(
+            f"{printable(root)}: of its class folders {len(strange):,} not among the {len(class_names):,} classes that "
+            f"are given (--classes): {shown}"
+        )
+    return list(class_names)
 
 
 def _load(task: tuple[str, int]) -> dict[str, object]:

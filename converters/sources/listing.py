@@ -16,11 +16,20 @@ from dataloading import ConvertError, UsageError
 from .base import printable
 from .opening import child, exists, is_folder, is_url, normalised, patiently
 
-__all__ = ["expand", "list_folder", "walk"]
+__all__ = ["expand", "is_fork", "list_folder", "walk"]
 
 
-def list_folder(path: str) -> tuple[list[str], list[str]]:
+def list_folder(path: str, hidden: list[str] | None = None) -> tuple[list[str], list[str]]:
     """Return the sorted names of a folder's folders and files; links count as what they lead to.
+
+    Hidden folders (``.ipynb_checkpoints``) and what macOS puts beside files (``._a.jpg``) are nobody's data.
+
+    Parameters
+    ----------
+    path : str
+        A path or URL.
+    hidden : list of str, optional
+        Gets their names.
 
     Raises
     ------
@@ -39,10 +48,18 @@ def list_folder(path: str) -> tuple[list[str], list[str]]:
                     (folders if entry.is_dir() else files).append(entry.name)
         except OSError as error:
             raise ConvertError(f"cannot list {printable(path)}: {error.strerror}") from error
-    return sorted(folders), sorted(files)
+    passed_over = [name for name in folders if name.startswith(".")] + [name for name in files if is_fork(name)]
+    if hidden is not None:
+        hidden += sorted(passed_over)
+    return sorted({*folders}.difference(passed_over)), sorted(name for name in files if not is_fork(name))
 
 
-def walk(url: str, below: str) -> Iterator[tuple[str, list[str]]]:
+def is_fork(name: str) -> bool:
+    """Tell whether a file is what macOS keeps beside another one where a disk has no place for it."""
+    return name.startswith("._")
+
+
+def walk(url: str, below: str, hidden: list[str] | None = None) -> Iterator[tuple[str, list[str]]]:
     """Yield (folder, its files' names) for every folder of a store from ``below`` down; folders relative to ``url``.
 
     Parameters
@@ -51,11 +68,16 @@ def walk(url: str, below: str) -> Iterator[tuple[str, list[str]]]:
         Root of the tree.
     below : str
         A folder in it, relative.
+    hidden : list of str, optional
+        Gets what is passed over, see `list_folder`, relative to ``url``.
     """
     waiting = [below]
     while waiting:
         folder = waiting.pop()
-        folders, files = list_folder(child(url, folder))
+        names: list[str] = []
+        folders, files = list_folder(child(url, folder), names)
+        if hidden is not None:
+            hidden += [f"{folder}/{name}" for name in names]
         yield folder, files
         waiting += [f"{folder}/{name}" for name in folders]
 

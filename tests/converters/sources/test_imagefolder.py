@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 import converters
+from converters.sources.class_lists import class_list
 from converters.sources.imagefolder import IMAGE_EXTENSIONS, ImageFolder
-from dataloading import ConvertError, UsageError
+from dataloading import ConvertError, Reader, UsageError
 from tests.support.servers import s3_server
 
 from ..making import class_folders
-from .making import samples
+from .making import jpeg, samples
+from .test_beton import beton
 
 
 def touch(root: Path, *names: str | bytes) -> None:
@@ -146,3 +148,101 @@ def test_names_that_break_lines_or_steer_terminals_are_escaped_in_messages(tmp_p
     source = ImageFolder(tmp_path)
     assert [source.name(index) for index in range(2)] == [r"a/one\ntwo\x1b[31m.jpg", "a/ü 中%.jpg"]
     assert source.relative(0) == "a/one\ntwo\x1b[31m.jpg"
+
+
+def test_hidden_folders_are_passed_over_wherever_they_lie_and_named(tmp_path: Path) -> None:
+    for name in ("cat/a.jpg", "dog/b.jpg", ".ipynb_checkpoints/x.jpg", "cat/.ipynb_checkpoints/a-checkpoint.jpg",
+                 "dog/deep/.cache/c.jpg", "dog/._b.jpg"):  # fmt: skip
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(jpeg(0))
+    source = ImageFolder(tmp_path)
+    assert source.class_names == ["cat", "dog"]
+    assert [source.name(index) for index in range(len(source))] == ["cat/a.jpg", "dog/b.jpg"]
+    assert sorted(source.hidden) == [
+        ".ipynb_checkpoints", "cat/.ipynb_checkpoints", "dog/._b.jpg", "dog/deep/.cache"
+    ]  # fmt: skip
+
+
+def labels_of(source: ImageFolder) -> dict[str, int]:
+    return {source.name(index): source.label(index) for index in range(len(source))}
+
+
+def test_folders_that_are_numbers_are_sorted_as_texts_unless_asked_otherwise(tmp_path: Path) -> None:
+    for number in range(12):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "a.jpg").write_bytes(jpeg(number))
+    as_text, as_number = ImageFolder(tmp_path), ImageFolder(tmp_path, class_order="number")
+    assert labels_of(as_text)["2/a.jpg"] == 4 and as_text.numbers_as_text
+    assert labels_of(as_number) == {f"{number}/a.jpg": number for number in range(12)}
+    assert not as_number.numbers_as_text
+    (tmp_path / "x").mkdir()
+    with pytest.raises(UsageError, match="class folder 'x' is no whole number"):
+        ImageFolder(tmp_path, class_order="number")
+
+
+def test_given_classes_fix_the_labels_and_a_strange_folder_is_named(tmp_path: Path) -> None:
+    for name in ("dog", "fox"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.jpg").write_bytes(jpeg(0))
+    (tmp_path / "eel").mkdir()
+    source = ImageFolder(tmp_path, class_names=["fox", "cat", "dog", "eel"])
+    assert labels_of(source) == {"fox/a.jpg": 0, "dog/a.jpg": 2}
+    assert (source.class_names, source.without_images) == (["fox", "cat", "dog", "eel"], ["cat", "eel"])
+    with pytest.raises(UsageError, match=r"1 not among the 2 classes that are given \(--classes\): 'eel'"):
+        ImageFolder(tmp_path, class_names=["dog", "fox"])
+
+
+def test_the_list_of_classes_may_be_text_json_a_folder_or_a_beton_file(tmp_path: Path) -> None:
+    train, val = tmp_path / "train", tmp_path / "val"
+    for folder, names in ((train, ("cat", "dog", "fox")), (val, ("dog", "fox"))):
+        for name in names:
+            (folder / name).mkdir(parents=True)
+            (folder / name / "a.jpg").write_bytes(jpeg(len(name)))
+    (train / ".hidden").mkdir()
+    (tmp_path / "c.txt").write_text("cat\ndog\nfox\n")
+    (tmp_path / "list.json").write_text('["cat", "dog", "fox"]')
+    (tmp_path / "map.json").write_text('{"fox": 2, "cat": 0, "dog": 1}')
+    quick = ["--num-workers", "0", "-q"]
+    assert beton("convert", "imagefolder", str(train), str(tmp_path / "train.beton"), *quick) == 0
+    for given in ("c.txt", "list.json", "map.json", "train", "train.beton"):
+        out = tmp_path / "val.beton"
+        command = ["convert", "imagefolder", str(val), str(out), "--classes", str(tmp_path / given), "--overwrite"]
+        assert beton(*command, *quick) == 0
+        with Reader(out) as reader:
+            assert reader.class_names == ("cat", "dog", "fox")
+            assert reader.column("label").tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("c.txt", "a\na\n", "the class 'a' twice"),
+        ("c.txt", "", "has no lines"),
+        ("c.json", '{"a": 0, "b": 2}', "each label from 0 to 1 once"),
+        ("c.json", '{"a": "0"}', "expected a list of names or an object"),
+        ("c.json", "[1, 2]", "expected a list of names or an object"),
+        ("c.json", "[", "it is no JSON"),
+    ],
+)
+def test_a_list_of_classes_that_says_nothing_clear_is_refused(
+    name: str, content: str, words: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UsageError, match=words):
+        class_list(str(tmp_path / name))
+
+
+def test_the_command_says_what_it_passes_over_and_how_numbers_are_sorted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("1", "2", "10", ".ipynb_checkpoints"):
+        (tmp_path / "in" / name).mkdir(parents=True)
+        (tmp_path / "in" / name / "a.jpg").write_bytes(jpeg(1))
+    assert beton("convert", "imagefolder", str(tmp_path / "in"), str(tmp_path / "o.beton"), "--num-workers", "0") == 0
+    told = capsys.readouterr().err
+    assert "hidden, not taken: 1 (.ipynb_checkpoints)" in told
+    assert "the folder 1 has the label 0; --class-order number sorts them as numbers" in told
+    (tmp_path / "names").write_text("1\n2\n3\n10\n")
+    command = ["convert", "imagefolder", str(tmp_path / "in"), str(tmp_path / "p.beton"), "--num-workers", "0"]
+    assert beton(*command, "--classes", str(tmp_path / "names")) == 0
+    assert "classes without images: 1 (3)" in capsys.readouterr().err
