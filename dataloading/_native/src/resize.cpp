@@ -102,15 +102,17 @@ void make_fir(int length, int outputs, const Filter& filter, bool along_rows, Fi
   axis->parts_data = axis->parts.data();
 }
 
-// Rows with room behind them, and behind the last one, for what kernels read and multiply by 0.
+// Rows of `filled` bytes with room behind them, to `row_bytes` and more, and behind the last one, for what kernels read
+// and multiply by 0. All of that room is zero: it changes no pixel, but valgrind cannot know.
 struct Rows {
   uint8_t* data = nullptr;
   size_t stride = 0;
 
-  Rows(Buffer* buffer, size_t row_bytes, int rows, int readable) {
+  Rows(Buffer* buffer, size_t filled, size_t row_bytes, int rows, int readable) {
     stride = (row_bytes + kRowPadding + 63) & ~size_t(63);
     const size_t spare = size_t(std::max(readable - rows, 0));
     data = buffer->get<uint8_t>(stride * (size_t(rows) + spare));
+    for (int row = 0; row < rows; row++) std::memset(at(row) + filled, 0, stride - filled);
     std::memset(data + stride * size_t(rows), 0, stride * spare);
   }
 
@@ -149,13 +151,13 @@ void resize_rgb(const uint8_t* rgb, int width, int height, size_t row_stride, in
 
   // Pillow 13 goes down the columns first where that saves much; rounding in between makes it another picture.
   if (lowers && out_height < height && height - out_height > 2 * (width - out_width)) {
-    const Rows source(&s->middle[0], row_bytes, height, y.reach);
+    const Rows source(&s->middle[0], row_bytes, row_bytes, height, y.reach);
     for (int row = 0; row < height; row++) std::memcpy(source.at(row), rgb + size_t(row) * row_stride, row_bytes);
-    const Rows middle(&s->middle[1], readable, out_height, 0);
+    const Rows middle(&s->middle[1], row_bytes, readable, out_height, 0);
     for (int row = 0; row < out_height; row++) {
       k.fir_columns(y, row, source.data, ptrdiff_t(source.stride), int(row_bytes), middle.at(row));
     }
-    const Rows wide(&s->middle[2], out_bytes, out_height, 0);
+    const Rows wide(&s->middle[2], out_bytes, out_bytes, out_height, 0);
     if (narrows) {
       filter_rows(x, out_height, [&](int row) { return middle.at(row); }, [&](int row) { return wide.at(row); });
     }
@@ -163,13 +165,13 @@ void resize_rgb(const uint8_t* rgb, int width, int height, size_t row_stride, in
     for (int row = 0; row < out_height; row++) std::memcpy(out + size_t(row) * out_bytes, done.at(row), out_bytes);
     return;
   }
-  const Rows middle(&s->middle[0], out_bytes, height, y.reach);
+  const Rows middle(&s->middle[0], out_bytes, out_bytes, height, y.reach);
   if (narrows) {
     // The last rows are copied to where there is room to read on behind them.
     const size_t reach = readable + kRowPadding, source_end = size_t(height - 1) * row_stride + row_bytes;
     int num_safe = height;
     while (num_safe > 0 && size_t(num_safe - 1) * row_stride + reach > source_end) num_safe--;
-    const Rows tail(&s->middle[1], readable, height - num_safe, 0);
+    const Rows tail(&s->middle[1], row_bytes, readable, height - num_safe, 0);
     for (int row = num_safe; row < height; row++) {
       std::memcpy(tail.at(row - num_safe), rgb + size_t(row) * row_stride, row_bytes);
     }
