@@ -338,13 +338,17 @@ class _Workers:
 
     def close(self) -> None:
         # Workers hold nothing worth finishing: they only read, and the parent alone writes.
-        for worker in self._workers:
-            worker.process.kill()
-        for worker in self._workers:
-            worker.process.join()
-            worker.process.close()
-            worker.pipe.close()
-        self._workers.clear()
+        with _signals_put_off():
+            for worker in self._workers:
+                worker.process.kill()
+            for worker in self._workers:
+                worker.process.join()
+                # A signal's exception may have come between the end of a process and Python's note of it, for instance
+                # while its exit code was asked for: then it is gone, and Python holds it for running.
+                with contextlib.suppress(ValueError):
+                    worker.process.close()
+                worker.pipe.close()
+            self._workers.clear()
         self._ready.clear()
         self._held_bytes = 0
         if self._selector is not None:
@@ -360,7 +364,17 @@ def _undisturbed_start() -> Iterator[None]:
     so that the worker inherits SIGINT blocked: Ctrl-C goes to the whole group, and only the parent should act on it.
     """
     resource_tracker.ensure_running()  # else the first start would do it, and unblock the signals
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    with _signals_put_off():
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+@contextlib.contextmanager
+def _signals_put_off() -> Iterator[None]:
+    """Let SIGINT and SIGTERM do what they do behind the block, not in the middle of it."""
     arrived: list[int] = []
     handlers: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():  # nowhere else can a handler interrupt
@@ -372,7 +386,6 @@ def _undisturbed_start() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         for number in arrived:
             signal.raise_signal(number)
 

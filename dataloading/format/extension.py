@@ -22,7 +22,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -267,12 +267,15 @@ class Extension:
         Raises
         ------
         UsageError
-            If the class names or the provenance are not what JSON can express.
+            If the class names or the provenance are not what JSON can express, or ``history`` in it is not ours.
         """
         try:
-            return json.dumps(dataclasses.asdict(self), allow_nan=False, sort_keys=True, indent=1).encode("ascii")
+            fault = _history_fault(self.provenance.get("history", []))
+            if not fault:
+                return json.dumps(dataclasses.asdict(self), allow_nan=False, sort_keys=True, indent=1).encode("ascii")
         except (TypeError, ValueError, RecursionError) as error:
             raise UsageError(f"class names, provenance and facts must be what JSON can express: {error}") from error
+        raise UsageError(f"provenance: {fault}; 'history' is what commands of this library did, use another name")
 
     @classmethod
     def from_text(cls, text: bytes, path: str) -> Extension:
@@ -285,12 +288,93 @@ class Extension:
         """
         try:
             values = json.loads(text)
-            names = values["class_names"]
-            values["class_names"] = None if names is None else tuple(names)
-            known = {field.name for field in dataclasses.fields(cls)}
-            result = cls(**{key: value for key, value in values.items() if key in known})
-            if result.block_bytes < 1 or set(result.num_blocks) != set(REGIONS):
-                raise ValueError("its block counts make no sense")
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise FormatError(f"{path}: the extension block does not describe a file: {error}") from error
-        return result
+            fault = _fault(values)
+        except (ValueError, RecursionError) as error:
+            fault = str(error)
+        if fault:
+            raise FormatError(f"{path}: the extension block does not describe a file: {fault}; write the file again")
+        names = values["class_names"]
+        values["class_names"] = None if names is None else tuple(names)
+        return cls(**{field.name: values[field.name] for field in dataclasses.fields(cls)})
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_count, value))
+
+
+def _is_list(value: object, kind: type) -> bool:
+    return isinstance(value, list) and all(isinstance(item, kind) for item in value)
+
+
+def _is_counts(value: object) -> bool:
+    return isinstance(value, dict) and all(map(_is_count, value.values()))
+
+
+def _fault(values: object) -> str:
+    """Return what is wrong with the types in an extension's text, or nothing; whoever reads it relies on them."""
+    if not isinstance(values, dict):
+        return f"expected an object, got {_shown(values)}"
+    # What each value must be, in words, and whether it is.
+    checks: dict[str, tuple[str, Callable[[Any], bool]]] = {
+        "class_names": ("null or a list of strings", lambda value: value is None or _is_list(value, str)),
+        "provenance": ("an object", lambda value: isinstance(value, dict)),
+        "writer": ("a string", lambda value: isinstance(value, str)),
+        "facts": ("an object of objects", lambda value: isinstance(value, dict) and _is_list([*value.values()], dict)),
+        "allocations_sorted": ("true or false", lambda value: isinstance(value, bool)),
+        "data_start": ("a whole number", _is_count),
+        "block_bytes": ("a whole number of at least 1", lambda value: _is_count(value) and value >= 1),
+        "num_blocks": (f"numbers for {', '.join(REGIONS)}", lambda value: _is_counts(value) and {*value} == {*REGIONS}),
+        "digests_xxh3": ("a checksum", lambda value: type(value) is int and 0 <= value < 1 << 64),
+    }
+    for name, (wanted, is_right) in checks.items():
+        if name not in values or not is_right(values[name]):
+            got = _shown(values[name]) if name in values else "nothing"
+            return f"'{name}' must be {wanted}, got {got}"
+    for field, facts in values["facts"].items():
+        for name, value in facts.items():
+            wanted, is_right = _FACTS.get(name, ("", lambda _: True))
+            if not is_right(value):
+                return f"'{name}' of field '{field}' must be {wanted}, got {_shown(value)}"
+    return _history_fault(values["provenance"].get("history", []))
+
+
+_FACTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(
+        ("total_bytes", "max_bytes", "max_sample", "num_jpeg", "num_raw", "num_png"), ("a whole number", _is_count)
+    ),
+    **dict.fromkeys(("min_size", "max_size"), ("two whole numbers", _is_size)),
+    "uniform_size": ("null or two whole numbers", lambda value: value is None or _is_size(value)),
+    "longest_sides": ("an object of whole numbers", _is_counts),
+}
+
+
+def _history_fault(history: object) -> str:
+    """Return what is wrong with the record of what was done to a file, which the provenance may hold, or nothing."""
+    if not _is_list(history, dict):
+        return f"its history must be a list of objects, got {_shown(history)}"
+    assert isinstance(history, list)
+    for step in history:
+        sources = step.get("from", [])
+        if not (
+            isinstance(step.get("command", ""), str)
+            and _is_list(sources, dict)
+            and all(isinstance(each.get("file"), str) and _is_count(each.get("num_samples")) for each in sources)
+            and _is_list(step.get("dropped", []), int)
+            and isinstance(step.get("blanked", {}), dict)
+            and _is_list(step.get("assumed_classes_of", []), str)
+        ):
+            return f"its history holds a step {_shown(step)}"
+        for each in sources:
+            fault = _history_fault(each.get("history", []))
+            if fault:
+                return fault
+    return ""
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

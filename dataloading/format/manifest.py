@@ -126,7 +126,7 @@ class Manifest:
         except (ValueError, RecursionError) as error:
             raise FormatError(f"{path}: not a manifest of .beton shards: {error}") from error
         version = content.get("beton_manifest") if isinstance(content, dict) else None
-        if version != MANIFEST_VERSION:
+        if type(version) is not int or version != MANIFEST_VERSION:
             found = "no 'beton_manifest' in it" if version is None else f"its version is {version!r}"
             raise FormatError(
                 f"{path}: not a manifest of .beton shards that this library reads ({found}; expected version "
@@ -134,10 +134,14 @@ class Manifest:
             )
         keys = [field.name for field in dataclasses.fields(Shard)]
         try:
-            result = cls(shards=tuple(Shard(**{key: each[key] for key in keys}) for each in content["shards"]))
+            listed = content["shards"]
+            if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
+                raise TypeError(f"expected a list of objects, got {json.dumps(listed)[:60]}")
+            result = cls(shards=tuple(Shard(**{key: each[key] for key in keys}) for each in listed))
         except (UsageError, KeyError, TypeError) as error:
-            raise FormatError(f"{path}: the manifest's list of shards is damaged: {error}") from error
-        if content.get("num_samples") != result.num_samples:
+            what = f"no {error} in it" if isinstance(error, KeyError) else error
+            raise FormatError(f"{path}: the manifest's list of shards is damaged: {what}") from error
+        if type(content.get("num_samples")) is not int or content["num_samples"] != result.num_samples:
             raise FormatError(
                 f"{path}: the manifest declares {content.get('num_samples')!r} samples, its shards add up to "
                 f"{result.num_samples}; it was edited or damaged"

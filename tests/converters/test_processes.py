@@ -325,3 +325,41 @@ def test_a_working_folder_that_no_process_could_enter_is_refused_before_the_work
     gone.rmdir()
     with pytest.raises(UsageError, match="No such file"):
         Pool(square, num_workers=1)
+
+
+def test_a_worker_whose_end_was_taken_note_of_elsewhere_does_not_keep_a_pool_from_closing() -> None:
+    """As when a signal's exception comes between a process's end and Python's note of it."""
+    pool = Pool(abs, num_workers=2)
+    stream = pool.run(range(100))
+    next(stream)
+    assert pool._workers is not None
+    for worker in pool._workers._workers:
+        os.kill(worker.process.pid or 0, signal.SIGKILL)
+        os.waitpid(worker.process.pid or 0, 0)
+    pool.close()
+    assert pool._workers._workers == []
+
+
+def test_a_signal_while_a_pool_closes_comes_when_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave(*_: object) -> None:
+        raise SystemExit(143)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        pool = Pool(abs, num_workers=2)
+        stream = pool.run(range(100))
+        next(stream)
+        assert pool._workers is not None
+        workers = [worker.process for worker in pool._workers._workers]
+        pids = [process.pid or 0 for process in workers]
+        join = workers[0].join
+        monkeypatch.setattr(workers[0], "join", lambda: (signal.raise_signal(signal.SIGTERM), join()))
+        with pytest.raises(SystemExit):
+            pool.close()
+        assert signal.getsignal(signal.SIGTERM) is leave
+        assert pool._workers._workers == []
+        for pid in pids:
+            with pytest.raises(ChildProcessError):
+                os.waitpid(pid, 0)
+    finally:
+        signal.signal(signal.SIGTERM, before)
