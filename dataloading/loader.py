@@ -259,7 +259,7 @@ class Loader:
         self._prefetch_batches = at_least("prefetch_batches", ahead, 1)
         self._plan = plan_fields(
             self._files,
-            transforms or {},
+            {} if transforms is None else transforms,
             fields,
             batch_size=min(batch_size, max(self._cursor.size, self._files.num_samples)),  # rows that can occur
             capacity=self._prefetch_batches + 2,

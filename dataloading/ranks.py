@@ -189,6 +189,8 @@ def _nodes(
 
 def _from_mesh(mesh: Any, dp_dim: str | Sequence[str] | None, local_world_size: int, num_nodes: int | None) -> Ranks:
     """Flatten the mesh's data-parallel dimensions; processes that differ in others only get the same rank."""
+    if not hasattr(mesh, "get_coordinate") or not hasattr(mesh, "mesh_dim_names"):
+        raise UsageError(f"mesh= must be a torch DeviceMesh, got {type(mesh).__name__}")
     names = tuple(mesh.mesh_dim_names or ())
     coordinate = mesh.get_coordinate()
     if coordinate is None:

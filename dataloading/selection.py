@@ -40,6 +40,11 @@ def filtered(
 ) -> ShardSampler:
     """Make a sampler of those samples of `cursor` whose value of `field` satisfies `predicate`."""
     own = _own(cursor)
+    if not callable(predicate):
+        raise UsageError(
+            f"filter takes a function of a field's values, such as lambda label: label < 10, got {predicate!r}; "
+            "with_indices takes a list"
+        )
     elements = own.elements
     return own.with_subset(elements[chosen_by(predicate, field_values(files, field)[elements])])
 
@@ -107,6 +112,8 @@ def compare_windows(
     if windows is None:
         powers = [1 << k for k in range((layout.num_pages - 1).bit_length())]
         windows = [*powers, layout.num_pages]
+    if isinstance(windows, str | bytes) or not isinstance(windows, Iterable):
+        raise UsageError(f"windows={windows!r} must be a list of numbers of pages")
     windows = [at_least("windows", window, 1) for window in windows]
     if not windows:
         raise UsageError("windows=[] must hold at least one number of pages")
@@ -135,7 +142,7 @@ def field_values(files: FileSet, field: str | None = None) -> npt.NDArray[Any]:
         raise UsageError(
             f"labels are needed: an integer field named 'label', or a single integer field; {files.path} has {known}"
         )
-    if name not in files.fields or files.fields[name].has_data:
+    if not isinstance(name, str) or name not in files.fields or files.fields[name].has_data:
         raise UsageError(f"{name!r} is not an integer or float field of {files.path}, which has {known}")
     return np.ascontiguousarray(files.column(name))
 

@@ -59,6 +59,8 @@ class StorageOptions:
     node: int = 0
 
     def __post_init__(self) -> None:
+        if self.cache_dir is not None and not isinstance(self.cache_dir, str | os.PathLike):
+            raise UsageError(f"cache_dir={self.cache_dir!r} must be the path of a folder")
         object.__setattr__(self, "os_cache", true_or_false("os_cache", self.os_cache))
         if self.cache_bytes is not None:
             object.__setattr__(self, "cache_bytes", at_least("cache_bytes", self.cache_bytes, 1))

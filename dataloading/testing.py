@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dataloading.checks import true_or_false
 from dataloading.errors import UsageError
 from dataloading.pipeline import Pipeline
 from dataloading.transforms.base import PixelOp
@@ -57,7 +58,7 @@ def check_transform(
     if not isinstance(transform, PixelOp):
         raise UsageError(f"check_transform takes a transform of pixels, got {type(transform).__name__}")
     channels, height, width = shape
-    chain = [ToDtype(scale=True), transform] if on_floats else [transform]
+    chain = [ToDtype(scale=True), transform] if true_or_false("on_floats", on_floats) else [transform]
     pipeline = Pipeline(chain, channels=channels, source_size=(height, width))
     pipeline.warm_up()
     generator = np.random.default_rng(0)

@@ -69,8 +69,10 @@ class Transfer:
     def __init__(self, device: str | torch.device = "cpu", memory_format: MemoryFormat = "contiguous") -> None:
         one_of("memory_format", memory_format, get_args(MemoryFormat))
         try:
+            if not isinstance(device, (str, int, torch.device)) or isinstance(device, bool):
+                raise TypeError("expected a name such as 'cuda:0'")
             chosen = torch.device(device)
-        except RuntimeError as error:
+        except (RuntimeError, TypeError, ValueError) as error:
             raise UsageError(f"device={device!r} is not a torch device: {error}") from error
         if chosen.type == "cuda":
             if not torch.cuda.is_available():

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from dataloading.checks import true_or_false
 from dataloading.errors import DecodeError, UsageError
 
 from .library import LIBRARY, Info
@@ -325,7 +326,7 @@ def transcode_jpeg(
     True
     """
     array = _bytes(data)
-    arguments = (array.ctypes.data, array.size, _restart(restart), int(keep_icc))
+    arguments = (array.ctypes.data, array.size, _restart(restart), true_or_false("keep_icc", keep_icc))
     return _produce(LIBRARY.beton_jpeg_transcode, *arguments, notes=notes)
 
 

@@ -10,7 +10,8 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from dataloading.errors import FormatError, UsageError
+from dataloading.checks import at_least, true_or_false
+from dataloading.errors import FormatError
 from dataloading.machine import num_cores
 
 from .check_bytes import Checksums, Progress
@@ -70,10 +71,9 @@ def verify_file(
     True
     """
     name = os.fspath(path)
-    workers = num_cores() if num_workers is None else num_workers
-    if workers < 1:
-        raise UsageError(f"num_workers must be at least 1, got {workers}")
-    found = Findings(max_problems)
+    workers = num_cores() if num_workers is None else at_least("num_workers", num_workers, 1)
+    decode_all = None if decode_all is None else true_or_false("decode_all", decode_all)
+    found = Findings(at_least("max_problems", max_problems, 1))
     num_bytes = Path(name).stat().st_size
     try:
         reader = Reader(name)

@@ -192,7 +192,7 @@ class BatchOp(Transform, abc.ABC):
 
 def check_size(owner: str, value: int | Sequence[int], *, what: str = "size") -> tuple[int, int]:
     """Return ``value`` as (height, width), as torchvision reads it: one number means a square."""
-    given = value if isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, str) else [value]
+    given = value if isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (str, bytes)) else [value]
     sizes = [as_integer(each) for each in given]
     if len(sizes) == 1:
         sizes = [sizes[0], sizes[0]]

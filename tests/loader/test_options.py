@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from dataloading import IntField, Loader, UsageError, Writer
+from dataloading import IntField, Loader, UsageError, Writer, compare_windows, transcode_jpeg, verify_file
 from dataloading import transforms as T
 from dataloading.checks import at_least, true_or_false
+from dataloading.testing import check_transform
 
 WHOLE = [np.int64, np.int32, np.uint64, np.uint8, torch.tensor, np.array]
 
@@ -102,6 +103,11 @@ def test_a_number_is_named_with_its_range() -> None:
         ({"timeout": 3}, "Leave it out"),
         ({"multiprocessing_context": "fork"}, "workers are threads"),
         ({"batch_sampler": None}, "Write sampler=, which takes a Sampler of single indices"),
+        ({"device": None}, "device=None is not a torch device"),
+        ({"device": 10**30}, "is not a torch device"),
+        ({"mesh": 3}, "mesh= must be a torch DeviceMesh, got int"),
+        ({"cache_dir": 3}, "cache_dir=3 must be the path of a folder"),
+        ({"transforms": []}, "transforms= must say whose they are"),
         ({"qwertyuiop": 1}, "It has batch_size, cache_bytes"),
     ],
 )
@@ -119,6 +125,21 @@ def test_a_missing_batch_size_or_path_is_said_so(photos_file: Path) -> None:
         Loader(photos_file, 64)  # type: ignore[misc]
     with pytest.raises(UsageError, match="needs the path"):
         Loader(batch_size=3)  # type: ignore[call-arg]
+
+
+def test_methods_say_what_they_take(photos_file: Path) -> None:
+    loader = Loader(photos_file, batch_size=8, fields=["label"])
+    for call, words in (
+        (lambda: loader.filter([1, 2]), "filter takes a function .* with_indices takes a list"),
+        (lambda: loader.filter(bool, field=["label"]), "not an integer or float field"),
+        (lambda: loader.with_indices(3), "indices must be a list of integers, got 3"),
+        (lambda: loader.set_epoch("1"), "write epoch=1"),
+        (lambda: loader.shuffle_quality(epoch=-1), "epoch=-1"),
+        (lambda: compare_windows(photos_file, batch_size=4, windows=3), "windows=3 must be a list"),
+        (lambda: compare_windows(photos_file, batch_size=4, windows=[]), r"windows=\[\] must hold"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            call()
 
 
 def test_a_class_of_the_users_may_have_arguments_of_its_own(photos_file: Path) -> None:
@@ -207,6 +228,9 @@ FLAGS = [
     lambda flag: T.Custom(lambda image, key: None, in_place=flag),
     lambda flag: T.Normalize(0.5, 0.5, inplace=flag),
     lambda flag: T.RandomErasing(inplace=flag),
+    lambda flag: transcode_jpeg(b"", keep_icc=flag),
+    lambda flag: verify_file(__file__, decode_all=flag),
+    lambda flag: check_transform(T.Custom(lambda image, key: None), on_floats=flag),
     lambda flag: Writer("never.beton", {"a": IntField()}, num_samples=1, overwrite=flag),
 ]
 
