@@ -68,9 +68,10 @@ def conversion_options(command: _Command) -> _Command:
                                              "PNGs (lossless; with --channels gray or keep)."),
         click.option("--quality", type=click.IntRange(1, 100), default=90, show_default=True,
                      help="JPEG quality of images that must be encoded; JPEGs that can be kept keep theirs."),
-        click.option("--keep", type=Choice(["pixels", "bytes", "never"]), default="pixels", show_default=True,
+        click.option("--keep", type=Choice(["pixels", "bytes", "files", "never"]), default="pixels", show_default=True,
                      help="Of a JPEG that needs no change keep the pixels exactly (recoded losslessly with restart "
-                          "markers, fastest to load), its very bytes, or nothing (encode anew at --quality)."),
+                          "markers, fastest to load), its very bytes, or nothing (encode anew at --quality). files: "
+                          "keep each JPEG and PNG as it is; FFCV does not read such images."),
         click.option("--mix-fraction", type=click.FloatRange(0, 1), default=0.5, show_default=True, metavar="F",
                      help="--mode mix: fraction stored as JPEG; the rest is raw."),
         click.option("--smart-threshold", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True,
@@ -174,6 +175,12 @@ def run_conversion(
             note(f"{what} {item.name}: {item.reason}")
         if len(listed) > _SHOWN_AT_MOST:
             note(f"... and {len(listed) - _SHOWN_AT_MOST:,} more; --json and --error-log list all of them")
+    num_changed = sum(report.kinds.values()) - report.kinds["kept"]
+    if policy.keep == "files" and num_changed:
+        note(
+            f"{counted(num_changed, 'image')} could not stay as the file is: to be resized or turned, or neither JPEG "
+            "nor a plain PNG (no palette, transparent colour, interlacing or 16-bit colours)"
+        )
     click.echo(json.dumps(report.as_dict() | extra, indent=2) if as_json else str(report))
 
 

@@ -75,7 +75,8 @@ def settled(source: Source, policy: ImagePolicy, order: Iterable[int]) -> Source
     source : Source
         Only its fields of FFCV's image kind change.
     policy : ImagePolicy
-        "rgb" leaves them; "gray" makes them 1 channel of uint8; "keep" what the first readable image is.
+        "rgb" leaves them, unless ``keep`` is "files", for FFCV's hold no PNG; "gray" makes them 1 channel of uint8;
+        "keep" what the first readable image is.
     order : iterable of int
         Samples in the order they are stored.
 
@@ -89,6 +90,8 @@ def settled(source: Source, policy: ImagePolicy, order: Iterable[int]) -> Source
     images = [name for name, field in source.fields.items() if type(field) is ImageField]
     if not images:
         return source
+    if policy.channels == "rgb" and policy.keep == "files":
+        return Refielded(source, {**source.fields, **dict.fromkeys(images, RasterField(3))})
     if policy.channels == "rgb":
         if policy.mode == "png":
             raise UsageError(
@@ -108,7 +111,7 @@ def _first_forms(source: Source, policy: ImagePolicy, images: list[str], order: 
     for index in islice(order, _TRIED):
         try:
             values = source.load(source.task(int(index)))
-            lossless = policy.mode == "png"
+            lossless = policy.mode == "png" or policy.keep == "files"
             return {name: field_for(pixels_of(values[name], policy), lossless=lossless) for name in images}
         except (SampleFault, DecodeError, OSError) as error:
             faults.append(f"{source.name(int(index))}: {error}")

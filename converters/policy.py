@@ -20,6 +20,7 @@ from dataloading import (
     EncodedImage,
     ImageField,
     MaskField,
+    RasterField,
     UsageError,
     check_jpeg,
     decode_jpeg,
@@ -43,7 +44,7 @@ from .pixels import (
     target_size,
     upright,
 )
-from .rasters import LARGEST_SIDE, check_fit, check_size, encode_gray, store_mask, store_raster
+from .rasters import LARGEST_SIDE, check_fit, check_size, encode_gray, kept_png, store_mask, store_raster
 from .sources.base import SampleFault
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ __all__ = [
 
 Mode = Literal["jpg", "raw", "mix", "smart", "png"]
 Channels = Literal["rgb", "gray", "keep"]
-Keep = Literal["pixels", "bytes", "never"]
+Keep = Literal["pixels", "bytes", "files", "never"]
 Annotations = Literal["stored", "upright"]
 Resample = Literal["box", "bilinear", "bicubic", "lanczos"]
 Subsampling = Literal["4:2:0", "4:2:2", "4:4:4"]
@@ -128,9 +129,11 @@ class ImagePolicy:
         JPEG quality, 1 to 100, of images that are encoded; kept JPEGs keep theirs.
     subsampling : {"4:2:0", "4:2:2", "4:4:4"}
         Chroma subsampling of images that are encoded.
-    keep : {"pixels", "bytes", "never"}
+    keep : {"pixels", "bytes", "files", "never"}
         What is kept of a JPEG that could stay as it is: its pixels (coefficients copied losslessly into a baseline
         JPEG with restart markers), its very bytes, or nothing (decoded and encoded at ``quality``, as FFCV does).
+        "files" keeps the bytes of JPEGs and of PNGs too, in fields of our own kind, and stores other files without
+        loss.
     resample : {"box", "bilinear", "bicubic", "lanczos"}
         Pillow's antialiased filter for shrinking.
     background : tuple of int
@@ -182,6 +185,10 @@ class ImagePolicy:
             value = getattr(self, name)
             if not isinstance(value, str) or value not in get_args(allowed):
                 raise UsageError(f"{name} must be one of {', '.join(get_args(allowed))}, got {value!r}")
+        if self.keep == "files" and self.mode not in ("jpg", "png"):
+            raise UsageError(
+                f"keep 'files' stores each file as it is, and mode {self.mode!r} does not; give one of them"
+            )
         if not _is_number(self.mix_fraction) or not 0 <= self.mix_fraction <= 1:
             raise UsageError(f"mix_fraction must be from 0 to 1, got {self.mix_fraction!r}")
         if not _is_number(self.smart_threshold) or not self.smart_threshold > 0:
@@ -252,6 +259,8 @@ class ImagePolicy:
         try:
             if isinstance(field, MaskField):
                 return store_mask(image, field, self, follow)
+            if self.keep == "files" and self.channels == "rgb" and field == RasterField(3):
+                return self._store_file(image, index, field, notes)
             if field is not None and (type(field) is not ImageField or self.channels == "keep"):
                 return self._store_as_it_is(image, index, field, notes)
             if self.mode == "png":
@@ -267,7 +276,8 @@ class ImagePolicy:
         """Return a file that can be kept, or the image that it was opened as, whose pixels are the same."""
         is_rgb = (field is None or type(field) is ImageField) and self.channels == "rgb"
         has_form = is_rgb or (image.is_of_its_form and not isinstance(field, MaskField))
-        return image.data if has_form and is_jpeg(image.data) else image.image
+        may_stay = is_jpeg(image.data) or self.keep == "files"
+        return image.data if has_form and may_stay else image.image
 
     def as_shown(self, data: bytes) -> Image.Image:
         """Return of a damaged file what Pillow shows of it with ``LOAD_TRUNCATED_IMAGES``, upright.
@@ -279,6 +289,22 @@ class ImagePolicy:
         """
         image = open_pillow(data, max_pixels=self.max_pixels, as_shown=True)
         return upright(image, other_orientation(image) if self.orient else 1)
+
+    def _store_file(
+        self, image: object, index: int, field: ImageField, notes: list[str] | None
+    ) -> tuple[EncodedImage, str]:
+        """Store a JPEG or PNG as it is; what has to change as RGB, that which was no JPEG without loss."""
+        if not isinstance(image, (bytes, bytearray, memoryview)):
+            return store_raster(self._shrink(_from_object(image, self)), index, field, self, notes)
+        data = bytes(image)
+        if is_jpeg(data):
+            return self._store_jpeg(data, index, notes)
+        kept = kept_png(data, field, self)
+        if kept is not None:
+            return kept
+        other = read_other(data, background=self.background, orient=self.orient, to_srgb=self.to_srgb,
+                           max_pixels=self.max_pixels)  # fmt: skip
+        return store_raster(self._shrink(other), index, field, self, notes)
 
     def _store_as_it_is(
         self, image: object, index: int, field: ImageField, notes: list[str] | None
@@ -328,7 +354,7 @@ class ImagePolicy:
     def kept(self, data: bytes, notes: list[str] | None = None) -> tuple[bytes, str]:
         """Return a JPEG that needs no change as it is stored, and what became of it."""
         # Either way all of the data is read, so damage is found here and not in training.
-        if self.keep == "bytes":
+        if self.keep in ("bytes", "files"):
             found: list[str] = []
             check_jpeg(data, notes=found)
             if notes is not None:

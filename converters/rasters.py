@@ -19,6 +19,7 @@ from dataloading import (
     MaskField,
     RasterField,
     UsageError,
+    decode_image,
     decode_jpeg,
     probe_jpeg,
     transcode_jpeg,
@@ -27,7 +28,7 @@ from dataloading import (
 from .faults import plain_array, unfit
 from .forms import form_of, gray, labels, natural, open_whole, resized, resized_labels
 from .opened import FileImage
-from .pillow_files import check_pixels, open_pillow
+from .pillow_files import check_pixels, open_header, open_pillow
 from .pixels import declared_orientation, is_jpeg, jpeg_orientation, other_orientation, read_jpeg, target_size, upright
 from .profiles import has_profile, in_srgb
 from .sources.base import SampleFault
@@ -36,13 +37,23 @@ if TYPE_CHECKING:
     from .geometry import Geometry
     from .policy import ImagePolicy
 
-__all__ = ["PNG", "check_fit", "check_size", "encode_gray", "field_for", "pixels_of", "store_mask", "store_raster"]
+__all__ = [
+    "PNG",
+    "check_fit",
+    "check_size",
+    "encode_gray",
+    "field_for",
+    "kept_png",
+    "pixels_of",
+    "store_mask",
+    "store_raster",
+]
 
 Array = npt.NDArray[Any]
 JPEG_MODE, RAW_MODE, PNG_MODE = 0, 1, 2
 LARGEST_SIDE = 65_535
 # What became of an image; the other words are those of the policy.
-PNG, RAW, RECODED = "png", "raw", "encoded"
+PNG, RAW, RECODED, KEPT = "png", "raw", "encoded", "kept"
 
 
 def field_for(pixels: Array, *, lossless: bool) -> ImageField:
@@ -184,6 +195,10 @@ def store_raster(
         kept = _kept_gray(bytes(image), index, field, policy, notes)
         if kept is not None:
             return kept
+    if policy.keep == "files" and isinstance(image, (bytes, bytearray, memoryview)):
+        kept = kept_png(bytes(image), field, policy)
+        if kept is not None:
+            return kept
     pixels = pixels_of(image, policy, notes)
     _check_form(pixels, field, policy)
     height, width = pixels.shape[:2]
@@ -193,12 +208,41 @@ def store_raster(
     check_size(size)
     if policy.wants_raw(index):
         return _raw(pixels)
-    if JPEG_MODE not in field.modes or policy.mode == "png":
+    was_jpeg = isinstance(image, (bytes, bytearray, memoryview)) and is_jpeg(bytes(image[:3]))
+    if JPEG_MODE not in field.modes or policy.mode == "png" or (policy.keep == "files" and not was_jpeg):
         return _smaller(pixels, field)
     data = policy.encode(pixels)
     if policy.mode == "smart" and not pixels.nbytes > policy.smart_threshold * len(data):
         return _raw(pixels)
     return EncodedImage(JPEG_MODE, *size, data, field.channels), RECODED
+
+
+def kept_png(data: bytes, field: ImageField, policy: ImagePolicy) -> tuple[EncodedImage, str] | None:
+    """Keep a PNG's very bytes where the field may hold them and nothing of it has to change; None otherwise.
+
+    Raises
+    ------
+    DecodeError
+        If it is damaged.
+    """
+    if PNG_MODE not in field.modes or not data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return None
+    header = open_header(data)
+    check_pixels(header.size, policy.max_pixels)
+    if "transparency" in header.info or getattr(header, "is_animated", False):
+        return None
+    if (policy.orient and other_orientation(header) != 1) or (policy.to_srgb and has_profile(header)):
+        return None
+    if target_size(header.size, policy.max_resolution) != header.size:
+        return None
+    check_size(header.size)
+    stored = EncodedImage(PNG_MODE, *header.size, data, field.channels, field.dtype.name)
+    try:
+        field.encode(stored)
+    except UsageError:  # a palette, interlaced, other channels or another depth than the field's
+        return None
+    decode_image(stored)
+    return stored, KEPT
 
 
 def _kept_gray(
