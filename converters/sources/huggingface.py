@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -24,13 +23,12 @@ from .imagefolder import IMAGE_EXTENSIONS
 from .listing import expand, list_folder
 from .manifest import LABEL_COLUMNS, Labels, table_labels, usual_column
 from .opening import child, exists, folder_of, is_folder, name_of, normalised, open_stream
-from .tables import ARROW_ENDINGS, Rows, Tables, import_pyarrow
+from .tables import ARROW_ENDINGS, INDEX, Rows, Tables, import_pyarrow
 from .values import class_label, gathered, typed_value
 
 __all__ = ["HuggingFace"]
 
 _ENDINGS = (".parquet", *ARROW_ENDINGS)
-_INDEX = re.compile(r"__index_level_\d+__")  # which pandas adds
 _HEAD_BYTES = 16
 _MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"II*\0", b"MM\0*", b"P5\n", b"P6\n", b"BM", b"\0\0\0\x0cjP  ")
 _BATCHES_TRIED = 16
@@ -149,7 +147,7 @@ class HuggingFace:
             kind = _kind(column.type, features.get(name, {}))
             if kind in {None, "bytes"} and _is_image(self._first(name)):
                 kind = "image"
-            if columns is None and _INDEX.fullmatch(name):
+            if columns is None and INDEX.fullmatch(name):
                 self.passed_over.append(f"{name} (the index of pandas)")
             elif kind is None:
                 self.passed_over.append(f"{name} ({column.type})")

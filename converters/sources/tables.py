@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
@@ -20,9 +21,11 @@ from .copies import fetched
 from .opening import absolute, is_url, open_stream
 from .spool import Spool
 
-__all__ = ["ARROW_ENDINGS", "Rows", "Tables", "import_pyarrow"]
+__all__ = ["ARROW_ENDINGS", "INDEX", "Rows", "Tables", "import_pyarrow"]
 
 ARROW_ENDINGS = (".arrow", ".feather", ".ipc")
+INDEX = re.compile(r"__index_level_\d+__")
+"""The columns in which pandas keeps an index."""
 _BATCH_BYTES, _BATCH_ROWS = 1 << 20, 4096
 _FILE_MAGIC, _PARQUET_MAGIC = b"ARROW1", b"PAR1"
 _OPEN_AT_MOST = 16
@@ -75,7 +78,7 @@ class Tables:
                 raise ConvertError(str(error).replace(place, path)) from error
             if self.schema is None:
                 self.schema = table.schema
-            elif not table.schema.equals(self.schema, check_metadata=False):
+            elif not _same_columns(table.schema, self.schema):
                 raise UsageError(f"{printable(path)} has other columns than {printable(paths[0])}: "
                                    f"{_difference(table.schema, self.schema)}")  # fmt: skip
             total += table.num_rows
@@ -296,6 +299,14 @@ def _bytes(value: Any) -> Any:
 def _without_dictionary(pa: Any, field: Any) -> Any:
     # An Arrow file holds one dictionary a column, parquet one a row group.
     return field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
+
+
+def _same_columns(got: Any, expected: Any) -> bool:
+    """Tell whether two schemas have the same columns, but for pandas' index, which it adds to some files only."""
+    columns = [
+        [(field.name, field.type) for field in each if not INDEX.fullmatch(field.name)] for each in (got, expected)
+    ]
+    return columns[0] == columns[1]
 
 
 def _difference(got: Any, expected: Any) -> str:

@@ -193,6 +193,7 @@ class WebDataset:
                 wanted = " or ".join(f".{ending}" for ending in endings)
                 seen = f", only {self._seen[index]}" if index in self._seen else ""
                 advice = "" if self._specs[name].is_file else f"; --fill {name}=VALUE gives such samples a value"
+                advice += "; a sample's files must be neighbours (tar --sort=name)"
                 missing[name] = f"it has no {wanted}{seen}{advice}"
             places.append((self._starts[first + column], self._sizes[first + column]))
         shard = self._shard_of[index]

@@ -279,6 +279,11 @@ def test_the_index_of_pandas_is_left_out_and_named(tmp_path: Path) -> None:
     assert source.passed_over == ["__index_level_0__ (the index of pandas)"]
     asked = HuggingFace([str(tmp_path / "t.parquet")], specs=parse_fields(["row=int@__index_level_0__"]))
     assert [sample["row"] for sample in samples(asked)] == [7, 3]
+    # pandas adds it to files whose index is not 0, 1, ... only.
+    pd.DataFrame({"image": [jpeg(2)], "label": [2]}).to_parquet(tmp_path / "u.parquet")
+    for names in ("tu", "ut"):
+        both = HuggingFace([str(tmp_path / f"{name}.parquet") for name in names])
+        assert sorted(sample["label"] for sample in samples(both)) == [0, 1, 2]
 
 
 def test_a_column_whose_name_no_field_can_have_is_left_out_with_the_option_to_type(tmp_path: Path) -> None:
