@@ -30,6 +30,8 @@ Decode = Callable[[Any], object]
 SAMPLES_PER_STEP = 1 << 16
 SAMPLES_PER_TASK = 64
 
+_FRAMES = frozenset({0xC0, 0xC1, 0xC2, 0xC9, 0xCA})  # SOF markers of the kinds that are decoded
+
 
 def check_structure(reader: Reader, found: Findings) -> None:
     """Check every record of the sample table and of the allocation table.
@@ -255,3 +257,20 @@ def _decode_image(image: EncodedImage, decode: Decode | None) -> None:
     shape = getattr(pixels, "shape", None)
     if shape is not None and tuple(shape[:2]) != (image.height, image.width):
         raise FormatError(f"the JPEG is {shape[1]}x{shape[0]} pixels, its record declares {image.width}x{image.height}")
+    # A decoder makes RGB of gray and of colours; regions of a gray field are cut out of gray ones alone.
+    if image.channels == 1 and (found := _num_components(bytes(image.data))) != 1:
+        raise FormatError(f"the JPEG has {found} colour components, where a gray image was declared")
+
+
+def _num_components(jpeg: bytes) -> int:
+    """Return what the frame of a JPEG that was decoded before declares, whatever stands between its segments."""
+    position = 2
+    while True:
+        position = jpeg.index(b"\xff", position)
+        while jpeg[position] == 0xFF:
+            position += 1
+        marker, length = jpeg[position], int.from_bytes(jpeg[position + 1 : position + 3], "big")
+        if marker in _FRAMES:
+            return jpeg[position + 8]
+        has_length = marker >= 0xC0 and not 0xD0 <= marker <= 0xD9
+        position += 1 + (max(length, 2) if has_length else 0)

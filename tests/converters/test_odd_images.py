@@ -19,7 +19,18 @@ from converters.policy import ImagePolicy
 from converters.report import Report
 from converters.sources.base import SampleFault
 from converters.sources.imagefolder import ImageFolder
-from dataloading import ConvertError, Loader, MaskField, RasterField, UsageError, decode_image, verify_file
+from dataloading import (
+    ConvertError,
+    DecodeError,
+    EncodedImage,
+    Loader,
+    MaskField,
+    RasterField,
+    UsageError,
+    Writer,
+    decode_image,
+    verify_file,
+)
 from dataloading import decode_jpeg as decode
 from dataloading import transforms as T
 from tests.native.odd_files import damaged, readable
@@ -289,3 +300,27 @@ def test_the_loader_crops_and_resizes_kept_odd_files(tmp_path: Path) -> None:
     images = next(iter(loader))["image"].numpy().astype(int)
     for image in images[:3]:
         np.testing.assert_allclose(image, images[3], atol=5)
+
+
+def test_verify_refuses_what_the_loader_refuses(tmp_path: Path) -> None:
+    """Colours in a gray field; four colours; a file cut short: each stored as it is by whoever wrote the file."""
+    gray = encoded(photo(40, 30).convert("L"), "JPEG")
+    files = {
+        "gray": (gray, True),
+        "gray with a stray comment": (gray[:20] + b"\0\xff\0\xff\xfe\0\0" + gray[20:], True),
+        "colours": (encoded(photo(40, 30), "JPEG"), False),
+        "gray colours": (encoded(Image.new("RGB", (40, 30), (90, 90, 90)), "JPEG"), False),
+        "cmyk": (encoded(photo(40, 30).convert("CMYK"), "JPEG"), False),
+        "no end": (gray[:-2], False),
+    }
+    for name, (data, is_sound) in files.items():
+        path = tmp_path / f"{name}.beton"
+        with Writer(path, {"image": RasterField(1)}, num_samples=1) as writer:
+            writer.append({"image": EncodedImage(0, 40, 30, data, 1)})
+        assert verify_file(path, decode=decode, decode_all=True).ok == is_sound, name
+        loader = Loader(path, batch_size=1, transforms={"image": [T.CenterCrop((30, 40))]}, num_workers=1)
+        if is_sound:
+            np.testing.assert_array_equal(next(iter(loader))["image"][0, 0].numpy(), pillow_pixels(data)[:, :, 0])
+        else:
+            with pytest.raises(DecodeError):
+                next(iter(loader))
