@@ -110,11 +110,15 @@ class Engines:
         """Stop all of them when `owner` is dropped, or the interpreter exits and its threads are not yet torn down."""
         weakref.finalize(owner, run_outside, self.stop_all)
 
-    def stop_all(self) -> None:
-        """Stop all of them, and wait for copies to the device."""
+    def drop_begun(self) -> None:
+        """Stop the engine that has already begun the next epoch, if there is one: its order is not wanted any more."""
         if self._waiting is not None:
             self._end(self._waiting[0])
             self._waiting = None
+
+    def stop_all(self) -> None:
+        """Stop all of them, and wait for copies to the device."""
+        self.drop_begun()
         for engine in list(self._in_use):
             self.stop(engine)
         self._recipe.transfer.drain()

@@ -32,6 +32,7 @@ from dataloading.batch import Batch
 from dataloading.checks import at_least, one_of, true_or_false
 from dataloading.dataset import DatasetInfo
 from dataloading.errors import SampleError, UsageError
+from dataloading.frameworks import SkippedBatches, followed, has_accelerator, teach_skip_first_batches
 from dataloading.iteration import Engines, EpochIterator
 from dataloading.machine import num_cores
 from dataloading.mixture import Mixture
@@ -275,6 +276,7 @@ class Loader:
             num_local_ranks=self._ranks.local_world_size,
         )
         self._start()
+        teach_skip_first_batches()
 
     def _start(self) -> None:
         """Make what belongs to one order of samples: everything else can be shared by several."""
@@ -388,9 +390,56 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Begin an epoch. Iterators are independent of one another; leaving one early costs nothing."""
+        return self._begin_epoch(0)
+
+    def skip_first_batches(self, num_batches: int) -> SkippedBatches:
+        """Let the next epoch begin at a later batch; nothing that is left out is read.
+
+        ``accelerator.skip_first_batches(loader, num_batches)`` is the same.
+
+        Parameters
+        ----------
+        num_batches : int
+            Counted from the beginning of the epoch: where a state that was loaded stands further on, it stays there.
+
+        Returns
+        -------
+        SkippedBatches
+            Iterate over it once instead of the loader; the epochs after it are the loader's own.
+        """
+        at_least("num_batches", num_batches, 0)
+        return SkippedBatches(self, num_batches)
+
+    def _begin_epoch(self, skipped: int) -> Iterator[Batch]:
         self._ranks.check_unchanged()
-        epoch, consumed = self._cursor.begin()
-        return EpochIterator(self._engines, epoch, consumed, deliver=self._deliver, clock=self._clock)
+        teach_skip_first_batches()
+        cursor = self._cursor
+        if isinstance(cursor, ShardSampler) and not cursor.equal_rows and self.world_size > 1 and has_accelerator():
+            cursor.equal_rows = True
+            self._engines.drop_begun()
+            self._warn_of_gathering(cursor)
+        epoch, consumed = cursor.begin()
+        if skipped:
+            cut = cursor.slicing()
+            consumed = max(consumed, cut.bounds(skipped)[0] if skipped < cut.num_steps else cut.num_samples)
+        iterator = EpochIterator(self._engines, epoch, consumed, deliver=self._deliver, clock=self._clock)
+        return followed(iterator, cursor, consumed, world_size=self.world_size)
+
+    def _warn_of_gathering(self, cursor: ShardSampler) -> None:
+        padding = cursor.slicing().num_rows - cursor.size
+        if cursor.tail == "even" and padding > 0 and self.rank == 0:
+            text = (
+                f'Accelerate gathers batches of equal size: with tail="even" the last step of an epoch has '
+                f"{counted(padding, 'row')} of padding here; gather_for_metrics drops it, and a loss should use the "
+                f"first batch.num_valid rows"
+            )
+            warnings.warn(text, stacklevel=4)
+        if self._on_error == "skip" and self.rank == 0:
+            text = (
+                'on_error="skip" leaves rows out on one rank only, and Accelerate cannot gather batches of unequal '
+                'size: use on_error="replace" where you gather'
+            )
+            warnings.warn(text, stacklevel=4)
 
     # ---- place in the run
 

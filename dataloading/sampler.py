@@ -160,6 +160,7 @@ class ShardSampler(Cursor):
         self.batch_size = batch_size
         self.tail: Tail = tail
         self.drop_last = drop_last
+        self.equal_rows = False  # set for frameworks that gather batches: see Slicing
         self.replacement = replacement
         self.num_repeats = num_repeats
         self.window_pages = window_pages
@@ -235,6 +236,7 @@ class ShardSampler(Cursor):
             tail=self.tail,
             drop_last=self.drop_last,
             consumed=consumed,
+            equal_rows=self.equal_rows,
         )
 
     def order(self, epoch: int, consumed: int = 0) -> EpochOrder:

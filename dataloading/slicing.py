@@ -110,6 +110,9 @@ class Slicing:
         See the module; `drop_last` also leaves out a last step with fewer than `batch_size` rows.
     consumed : int
         Positions that earlier steps took, perhaps on another world size.
+    equal_rows : bool
+        Every rank gets as many rows in every step, and padding, if there is any, comes last when the ranks' rows of the
+        last step are joined. Changes "even" where ranks would differ, and "pad" where more than one row is padding.
 
     Examples
     --------
@@ -124,12 +127,13 @@ class Slicing:
     tail: Tail
     drop_last: bool = False
     consumed: int = 0
+    equal_rows: bool = False
 
     @property
     def num_rows(self) -> int:
         """Positions the remaining steps use over all ranks, padding included."""
         left = max(self.num_samples - self.consumed, 0)
-        if self.tail == "pad":
+        if self.tail == "pad" or (self.tail == "even" and self.equal_rows):
             return -(-left // self.world_size) * self.world_size
         if self.tail == "drop":
             return left // self.world_size * self.world_size
@@ -245,7 +249,7 @@ class EpochOrder:
         indices, views = self._ahead.pop(step)
         low, high = self.slicing.bounds(step)
         num = self.slicing.num_samples
-        positions = self._seat.positions(low, high, self._order.origin)
+        positions = self._positions(step)
         return Step(
             indices=indices,
             num_valid=int(np.count_nonzero(positions < num)),
@@ -303,9 +307,17 @@ class EpochOrder:
         pace = 2 * -(-total // max(len(self), 1)) + 4 * self._seat.local_world_size
         return min(due, start + pace * (step + 1))
 
+    def _positions(self, step: int) -> Indices:
+        """List this rank's positions in `step`."""
+        low, high = self.slicing.bounds(step)
+        if self.slicing.equal_rows and high > self.slicing.num_samples + 1:
+            rows = (high - low) // self._seat.world_size
+            return np.arange(low + self._seat.rank * rows, low + (self._seat.rank + 1) * rows)
+        return self._seat.positions(low, high, self._order.origin)
+
     def _look_up(self, first: int) -> None:
         steps = range(first, min(first + self._num_ahead, len(self)))
-        parts = [self._seat.positions(*self.slicing.bounds(k), self._order.origin) for k in steps]
+        parts = [self._positions(k) for k in steps]
         elements, views = self._order.at(np.concatenate(parts))
         if self._views is not None:
             assert views is None

@@ -1,10 +1,11 @@
-"""Accelerate trains from the Loader: ``prepare`` leaves it as it is, ``register_for_checkpointing`` saves its place.
+"""Accelerate trains from the Loader: `prepare` returns it as it is, and follows its epochs.
 
 accelerate launch --num-processes 2 examples/accelerate_script.py train.beton
 accelerate launch --num-processes 3 examples/accelerate_script.py train.beton accelerate-state     # goes on from there
 
-The Loader divides the data by itself, so ``skip_first_batches`` and ``prepare_data_loader``, which take a DataLoader
-apart, are not needed: after ``load_state`` the next iteration gives exactly the samples not yet seen.
+The Loader divides the data by itself. ``accumulate`` takes a step at the end of an epoch, ``gather_for_metrics`` drops
+padding, and after ``load_state`` the next iteration gives exactly the samples not yet seen, on any number of processes
+(``accelerator.skip_first_batches(loader, n)`` is for scripts that count batches themselves).
 """
 
 from __future__ import annotations
@@ -40,22 +41,27 @@ def main(path: str, saved: str | None = None) -> None:
     )
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * SIZE * SIZE, 1000))
-    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))
+    model, optimizer, loader = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01), loader)
     accelerator.register_for_checkpointing(loader)
     if saved is not None:
         accelerator.load_state(saved)
     for epoch in range(loader.state_dict()["epoch"], EPOCHS):
         loader.set_epoch(epoch)  # keeps the place of a loaded state
+        correct = []
         for step, batch in enumerate(loader, 1):
-            images, labels = batch["image"], batch["label"]
-            # Ranks' batches may differ by one sample: weighted like this, the mean over ranks is exact.
-            loss = cross_entropy(model(images), labels, reduction="sum") * loader.world_size / batch.global_size
+            images, labels, valid = batch["image"], batch["label"], batch.num_valid
+            logits = model(images)
+            # The last batch may end with padding on some ranks: weighted like this, the mean over ranks is exact.
+            loss = cross_entropy(logits[:valid], labels[:valid], reduction="sum")
+            loss = loss * loader.world_size / batch.global_size
             accelerator.backward(loss)
             optimizer.step()
             optimizer.zero_grad()
             if step == SAVE_STEPS:
                 accelerator.save_state("accelerate-state")
+            correct.append(accelerator.gather_for_metrics(logits.argmax(1) == labels))  # every image once
             accelerator.print(f"epoch {epoch}, step {step}, loss {loss.item():.3f}")
+        accelerator.print(f"epoch {epoch}: {torch.cat(correct).float().mean():.2%} right")
     accelerator.end_training()
 
 

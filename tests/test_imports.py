@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LEVELS = [
     ["cli"],
     ["loader", "testing", "ceiling"],
+    ["frameworks"],
     ["iteration", "recipes", "place", "selection", "storage"],
     ["assembly"],
     ["workers", "transfer"],

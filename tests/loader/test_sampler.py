@@ -65,6 +65,38 @@ def test_even_gives_every_sample_once_in_equal_steps_of_nearly_equal_size(num, w
 
 
 @settings(max_examples=150, deadline=None)
+@given(
+    num=sizes, world=worlds, batch=batches, seed=seeds, tail=tails,
+    shuffle=st.sampled_from(["none", "global", "pages"]), cut=st.integers(0, 5),
+)  # fmt: skip
+def test_equal_rows_lets_joined_steps_be_cut_at_the_number_that_counts(num, world, batch, seed, tail, shuffle, cut):
+    """What frameworks do to gathered batches: join the ranks' rows, and keep so many of the last step's."""
+    ranks = []
+    for rank in range(world):
+        sampler = make(
+            num, world_size=world, rank=rank, batch_size=batch, seed=seed, shuffle=shuffle, tail=tail,
+            num_nodes=2 if shuffle == "pages" and world % 2 == 0 else 1,
+        )  # fmt: skip
+        plain = sampler.slicing().num_steps
+        sampler.equal_rows = True
+        order = sampler.order(0)
+        assert len(order) == plain
+        ranks.append([order.step(k) for k in range(len(order))])
+        if plain > cut:  # a later beginning gives the same steps
+            later = sampler.order(0, sampler.slicing().bounds(cut)[0])
+            assert [later.step(k).indices.tolist() for k in range(len(later))] == [
+                step.indices.tolist() for step in ranks[-1][cut:]
+            ]
+    seen = []
+    for number, steps in enumerate(zip(*ranks, strict=True), 1):
+        assert len({len(step.indices) for step in steps}) == 1 and len(steps[0].indices) <= batch
+        joined = [index for step in steps for index in step.indices.tolist()]
+        assert number == len(ranks[0]) or steps[0].global_size == len(joined)
+        seen += joined[: steps[0].global_size]
+    assert len(set(seen)) == len(seen) == (num if tail != "drop" else num // world * world)
+
+
+@settings(max_examples=150, deadline=None)
 @given(num=sizes, world=worlds, batch=batches, seed=seeds, tail=tails, cut=st.floats(0, 1))
 def test_resuming_on_the_same_world_gives_the_very_same_remaining_steps(num, world, batch, seed, tail, cut):
     sampler = make(num, world_size=world, rank=world - 1, batch_size=batch, seed=seed, shuffle="global", tail=tail)

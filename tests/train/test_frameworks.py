@@ -160,6 +160,103 @@ def test_their_helpers_for_nested_data_take_a_batch(numbered: Path, tmp_path: Pa
     run(HELPERS, tmp_path, 1, numbered)
 
 
+ACCELERATE_EPOCHS = """
+import json, warnings
+import torch
+from accelerate import Accelerator, skip_first_batches      # before any Loader is there
+from dataloading import Loader
+accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4)
+world = accelerator.num_processes
+def make(tail, num, **options):
+    options = {"batch_size": 8, "num_workers": 1, "fields": ["label"], **options}
+    return accelerator.prepare(Loader(sys.argv[1], indices=range(num), tail=tail, **options))
+model = torch.nn.Linear(1, 1)
+model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))
+def epoch(batches):
+    gathered, syncs = [], []
+    for batch in batches:
+        with accelerator.accumulate(model):
+            accelerator.backward(model(batch["label"].float()[:, None]).mean())
+            syncs.append(int(accelerator.sync_gradients))
+            optimizer.step()
+            optimizer.zero_grad()
+        gathered.append(accelerator.gather_for_metrics(batch["label"]).tolist())
+    return gathered, syncs
+def flat(parts):
+    return sorted(sum(parts, []))
+warnings.simplefilter("ignore")
+for tail in ("pad", "even", "drop"):
+    for num, size in ((35, 8), (13, 4), (1, 4)):
+        loader = make(tail, num, batch_size=size)
+        gathered, syncs = epoch(loader)
+        kept = num if tail != "drop" else num // world * world
+        assert flat(gathered) == list(range(kept)), (tail, num, gathered)
+        steps = -(-kept // (size * world))
+        expected = [int(step % 4 == 0 or step == steps) for step in range(1, steps + 1)]
+        assert len(loader) == steps and syncs == expected, (tail, num, syncs)
+    # The second epoch goes on the same; so does one whose first batches are left out.
+    loader = make(tail, 35, shuffle="global")
+    first, _ = epoch(loader)
+    for skip in (accelerator.skip_first_batches, skip_first_batches):
+        loader.set_epoch(0)
+        rest = skip(loader, 1)
+        assert len(rest) == len(loader) - 1
+        again, syncs = epoch(rest)
+        assert again == first[1:] and syncs[-1] == 1, (tail, again, first)
+    second, _ = epoch(loader)
+    assert flat(second) == flat(first) or tail == "drop"
+    assert second != first
+    loader.set_epoch(0)
+    assert epoch(skip_first_batches(loader, 99)) == ([], []) and loader.state_dict()["epoch"] == 1
+# A place that was loaded is not skipped twice.
+loader = make("pad", 35)
+for number, batch in enumerate(loader):
+    if number == 1:
+        state = loader.state_dict()
+        break
+loader.load_state_dict(state)
+rest, _ = epoch(accelerator.skip_first_batches(loader, 2))
+assert flat(rest) == list(range(16 * world, 35)), rest
+# A loop inside a loop: the inner one's end is not the outer one's, and leaving it early gives the outer one back.
+outer, inner = make("pad", 35), make("even", 13)
+state = accelerator.gradient_state
+for number, _ in enumerate(outer, 1):
+    for _ in inner:
+        assert not state.end_of_dataloader or number <= len(outer)
+        if number == 1:
+            break
+    assert state.end_of_dataloader == (number == len(outer))
+assert not state.in_dataloader
+# torch's own loaders are skipped as before.
+plain = accelerator.prepare(torch.utils.data.DataLoader(range(48), batch_size=8))
+assert len(list(accelerator.skip_first_batches(plain, 1))) == len(plain) - 1
+accelerator.end_training()
+"""
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_accelerate_drops_padding_ends_accumulation_and_skips_batches(
+    world: int, numbered: Path, tmp_path: Path
+) -> None:
+    """After `prepare` alone; every sample is gathered once for any tail, also where ranks' shares differ."""
+    run(ACCELERATE_EPOCHS, tmp_path, world, numbered)
+
+
+def test_without_an_accelerator_accelerate_is_neither_imported_nor_asked(numbered: Path) -> None:
+    code = (
+        "import sys\n"
+        "from dataloading import Loader\n"
+        "from dataloading.iteration import EpochIterator\n"
+        "loader = Loader(sys.argv[1], batch_size=4, fields=['label'], num_workers=1)\n"
+        "assert type(iter(loader)) is EpochIterator and 'accelerate' not in sys.modules\n"
+        "import accelerate\n"
+        "assert type(iter(loader)) is EpochIterator and not accelerate.state.is_initialized()\n"
+    )
+    command = [sys.executable, "-c", code, str(numbered)]
+    done = subprocess.run(command, env=launch_environment(os.environ), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def places(world: int) -> list[dict[str, int]]:
     return [{"rank": rank, "world_size": world, "batch_size": 8} for rank in range(world)]
 
