@@ -225,7 +225,10 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.{name}")
     home = _HOME.get(name)
     if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from .words import did_you_mean
+
+        hint = "" if name.startswith("_") else did_you_mean(name, __all__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint and '. ' + hint}")
     value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
     globals()[name] = value  # the next look-up finds it without coming here
     return value

@@ -104,7 +104,7 @@ class ForeignSampler(Cursor):
             num = len(self.sampler)  # type: ignore[arg-type]  # that is what is asked
         except (TypeError, NotImplementedError):
             num = None
-        if num is None or not isinstance(self.sampler, Iterable):
+        if num is None or not (hasattr(self.sampler, "__iter__") or hasattr(self.sampler, "__getitem__")):
             raise UsageError(
                 f"sampler= must be iterable, with a length that says how many batches there are, got {kind}. Pass a "
                 f"torch Sampler with __len__, or a list of indices: sampler=list(...)"

@@ -10,7 +10,7 @@ import errno
 import glob
 import os
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -191,6 +191,8 @@ def _local(path: str | os.PathLike[str]) -> str:
 
 
 def _expanded(paths: Paths) -> list[_File]:
+    if isinstance(paths, Mapping):
+        raise UsageError(f"several files are a list, and files in proportions Mixture({{...}}), got {paths!r}")
     given = list(paths) if isinstance(paths, Iterable) and not isinstance(paths, str | bytes) else [paths]
     if not given:
         raise UsageError("no file was given: pass the path of a .beton file, a pattern, or a list of them")

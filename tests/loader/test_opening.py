@@ -66,6 +66,11 @@ def test_what_is_no_path_is_refused(path: Any) -> None:
         Loader(path, batch_size=4)
 
 
+def test_a_dictionary_of_files_is_a_mixture(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"files in proportions Mixture\(\{...\}\)"):
+        Loader({"a.beton": 0.5}, batch_size=4)  # type: ignore[arg-type]
+
+
 def test_a_file_of_any_ending_is_read_if_it_holds_samples(tmp_path: Path) -> None:
     assert indices(write_labels(tmp_path / "odd.tar", 3)) == [0, 1, 2]
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+import dataloading
 from dataloading import IntField, Loader, UsageError, Writer, compare_windows, transcode_jpeg, verify_file
 from dataloading import transforms as T
 from dataloading.checks import at_least, true_or_false
@@ -328,3 +329,8 @@ def test_a_sample_for_a_writer_is_given_by_name(tmp_path: Path) -> None:
 def test_a_transform_that_does_not_exist_says_what_does(name: str, words: str) -> None:
     with pytest.raises(AttributeError, match=words):
         getattr(T, name)
+
+
+def test_a_name_the_library_does_not_have_comes_with_the_nearest() -> None:
+    with pytest.raises(AttributeError, match="Did you mean 'Loader'"):
+        dataloading.Loder  # noqa: B018
