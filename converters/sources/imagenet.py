@@ -140,14 +140,14 @@ class ImageNetTrain(_Images):
         if not is_folder(src):
             self._take_tar_of_tars(src)
             return
-        folders, files = list_folder(src)
-        tars = [name for name in files if name.endswith(TAR_ENDINGS) and not is_hidden(name)]
+        hidden: list[str] = []
+        folders, files = list_folder(src, hidden)
+        tars = [name for name in files if name.endswith(TAR_ENDINGS)]
         if tars:
-            for name in files:
-                if name in tars:
-                    self._take_class_tar(child(src, name))
-                else:
-                    self.unused.add(_kind(name), name)
+            for name in sorted(tars, key=_stem):  # not by the ending's dot, which comes after some signs
+                self._take_class_tar(child(src, name))
+            for name in (*hidden, *(name for name in files if name not in tars)):
+                self.unused.add(_kind(name), name)
             for name in folders:
                 self.unused.add("folders beside the tar files", name)
         elif folders:
@@ -196,12 +196,10 @@ class ImageNetTrain(_Images):
         for name in folders.ignored:
             self.unused.add(_kind(name), name)
         self.unused.add_unnamed(folders.num_ignored - len(folders.ignored))
+        for name in folders.hidden:
+            self.unused.add("hidden files", name)
         for index in range(len(folders)):
-            name = folders.relative(index)
-            if is_hidden(name):
-                self.unused.add(_kind(name), name)
-            else:
-                self._add(path, Member(name, 0, 0), folders.label(index))
+            self._add(path, Member(folders.relative(index), 0, 0), folders.label(index))
 
 
 class ImageNetVal(_Images):
@@ -231,7 +229,10 @@ class ImageNetVal(_Images):
         src = normalised(src)
         self.class_names = list(class_names) or None
         if is_folder(src):
-            folders, files = list_folder(src)
+            hidden: list[str] = []
+            folders, files = list_folder(src, hidden)
+            for name in hidden:
+                self.unused.add("hidden files", name)
             found = [Member(name, 0, 0) for name in files]
             if folders and not any(map(_is_image, found)):
                 raise UsageError(

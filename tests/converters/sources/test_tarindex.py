@@ -232,7 +232,8 @@ def test_no_room_for_what_is_unpacked_is_told_with_the_way_out(tmp_path: Path, m
 
 def imagenet_folder(folder: Path) -> Path:
     for name, data in {
-        "n01/a-b/1.JPEG": 1, "n01/a/2.JPEG": 2, "n01/3.JPEG": 3, "n02/x.JPEG": 4, "n02/sub/y.JPEG": 5,
+        "n01/a-b/1.JPEG": 1, "n01/a/2.JPEG": 2, "n01/3.JPEG": 3, "n01-b/z.JPEG": 6, "n02/x.JPEG": 4,
+        "n02/sub/y.JPEG": 5,
     }.items():  # fmt: skip
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(jpeg(data))
@@ -248,20 +249,32 @@ def test_a_folder_its_tars_and_their_compressed_forms_give_the_same_samples(tmp_
     forms[0].mkdir()
     forms[1].mkdir()
     inner = {}
-    for name in ("n02", "n01"):
+    for name in ("n02", "n01", "n01-b"):
         with tarfile.open(forms[0] / f"{name}.tar", "w") as tar:
             tar.add(folder / name, ".")
         inner[name] = (forms[0] / f"{name}.tar").read_bytes()
         (forms[1] / f"{name}.tgz").write_bytes(gzip.compress(inner[name]))
     tar_of(forms[2], [(f"{name}.tar", data) for name, data in inner.items()])
-    tar_of(forms[3], [("n02.tar.xz", lzma.compress(inner["n02"])), ("n01.tar", inner["n01"])])
+    tar_of(
+        forms[3],
+        [
+            ("n02.tar.xz", lzma.compress(inner["n02"])),
+            ("n01.tar", inner["n01"]),
+            ("n01-b.tgz", gzip.compress(inner["n01-b"])),
+        ],
+    )
     forms[4].write_bytes(gzip.compress(forms[2].read_bytes()))
-    expected = samples(ImageNetTrain(str(folder)))
-    assert len(expected) == 8
+    (folder / "n01" / ".cache").mkdir()
+    (folder / "n01" / ".cache" / "3.JPEG").write_bytes(jpeg(9))
+    (folder / "n01" / "._3.JPEG").write_bytes(b"x")
+    raw = ImageNetTrain(str(folder))
+    expected = samples(raw)
+    assert raw.unused.as_dict() == {"hidden files": 2}
+    assert len(expected) == 9
     for form in forms:
         source = ImageNetTrain(str(form))
         assert samples(source) == expected, form
-        assert source.class_names == ["n01", "n02"]
+        assert source.class_names == ["n01", "n01-b", "n02"]
         assert not source.unused
 
 
