@@ -7,12 +7,13 @@ command runs, so that ``--help`` answers at once.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from dataloading import UsageError, counted
+from dataloading import ConvertError, UsageError, counted
 from dataloading.cli import (
     Choice,
     LazyGroup,
@@ -50,7 +51,31 @@ _SOURCES = {
 }
 
 
-@click.group(cls=LazyGroup, verbs=lambda: _SOURCES)
+class _Sources(LazyGroup):
+    """The sources by name; a path in the place of a name is told its command, errors speak as the command does."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or name the one that a path looks like."""
+        from .next_command import next_command
+
+        if args and args[0] not in _SOURCES and (words := next_command(args)) is not None:
+            raise click.UsageError(words, ctx)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; what is said of options is said as they are typed."""
+        try:
+            return super().invoke(ctx)
+        except (ConvertError, UsageError) as error:
+            from .next_command import as_command
+            from .settings import option_names
+
+            raise type(error)(as_command(str(error), option_names())) from error
+
+
+@click.group(cls=_Sources, verbs=lambda: _SOURCES)
 def convert() -> None:
     """Convert an image dataset into a .beton file, or into a set of shards (--num-shards, --shard-size)."""
 
@@ -181,7 +206,24 @@ def run_conversion(
             f"{counted(num_changed, 'image')} could not stay as the file is: to be resized or turned, or neither JPEG "
             "nor a plain PNG (no palette, transparent colour, interlacing or 16-bit colours)"
         )
+    if not options.quiet and (words := _on_disk(report.path, report.num_bytes)):
+        note(words)
     click.echo(json.dumps(report.as_dict() | extra, indent=2) if as_json else str(report))
+
+
+def _on_disk(path: str, num_bytes: int) -> str:
+    """Return what explains the length of a small file, which is mostly empty pages; nothing of others."""
+    from .report import human_bytes
+
+    if num_bytes > 64 << 20 or not os.path.isfile(path) or path.endswith(".json"):
+        return ""
+    used = os.stat(path).st_blocks * 512
+    if used * 2 > num_bytes:
+        return ""
+    return (
+        f"{human_bytes(num_bytes)} long, of which {human_bytes(used)} are on the disk: a file has whole pages, here "
+        "mostly empty; --page-size 2MiB makes it shorter"
+    )
 
 
 def _print_estimate(guess: dict[str, Any], as_json: bool) -> None:

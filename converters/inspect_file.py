@@ -6,6 +6,7 @@ memory; no image is decoded.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
@@ -101,9 +102,9 @@ def summary(*readers: Reader) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``path`` (of a single file), ``paths``, ``num_bytes``, ``num_samples``, ``page_size`` (the largest), ``writer``
-        (None if FFCV wrote one of them), ``fields`` (by name), ``classes`` (name, label and count of each, or None)
-        and ``provenance`` (what all files say alike).
+        ``path`` (of a single file), ``paths``, ``num_bytes``, ``disk_bytes`` (empty pages take none), ``num_samples``,
+        ``page_size`` (the largest), ``writer`` (None if FFCV wrote one of them), ``fields`` (by name), ``classes``
+        (name, label and count of each, or None) and ``provenance`` (what all files say alike).
     """
     extensions = [reader.extension for reader in readers]
     writers = [None if extension is None else extension.writer for extension in extensions]
@@ -113,6 +114,7 @@ def summary(*readers: Reader) -> dict[str, Any]:
         **({"path": readers[0].path} if len(readers) == 1 else {}),
         "paths": [reader.path for reader in readers],
         "num_bytes": sum(reader.num_bytes for reader in readers),
+        "disk_bytes": sum(os.stat(reader.path).st_blocks * 512 for reader in readers),
         "num_samples": sum(reader.num_samples for reader in readers),
         "page_size": max(reader.page_size for reader in readers),
         "writer": None if None in writers else ", ".join(sorted({str(writer) for writer in writers})),
@@ -251,7 +253,9 @@ def as_text(facts: dict[str, Any]) -> str:
     writer = facts["writer"]
     files = facts["paths"]
     what = files[0] if len(files) == 1 else f"{len(files):,}: {files[0]} to {files[-1]}"
-    size = f"{human_bytes(facts['num_bytes'])}, pages of {human_bytes(facts['page_size'])}"
+    used = facts["disk_bytes"]
+    disk = f" ({human_bytes(used)} on the disk, the rest is empty pages)" if 2 * used < facts["num_bytes"] else ""
+    size = f"{human_bytes(facts['num_bytes'])}{disk}, pages of {human_bytes(facts['page_size'])}"
     rows = [
         ("file" if len(files) == 1 else "files", f"{what}, {size}"),
         ("written by", f"{writer}: complete, with checksums" if writer else "FFCV: no checksums, no class names"),
@@ -262,12 +266,13 @@ def as_text(facts: dict[str, Any]) -> str:
         rows.append(("classes", _classes_line(facts["classes"])))
     if facts["provenance"]:
         for key, value in facts["provenance"].items():
-            rows += _history(value) if key == "history" else [(key.replace("_", " "), _plain(value))]
+            if value is not None:  # an option that was not given
+                rows += _history(value) if key == "history" else [(key.replace("_", " "), _plain(value))]
     width = max(len(name) for name, _ in rows)
     lines = [f"{name:<{width}}  {value}" for name, value in rows]
     for name, each in facts["fields"].items():
         if each.get("longest_side", {}).get("counts"):
-            lines += ["", f"longest side of '{name}', pixels", *_bars(each["longest_side"])]
+            lines += ["", f"longest side of '{name}', pixels", *_bars(each["longest_side"], max(each["max_size"]))]
     return "\n".join(lines)
 
 
@@ -296,7 +301,9 @@ def _classes_line(classes: list[dict[str, Any]]) -> str:
     counts = [each["count"] for each in classes]
     shown = ", ".join(f"{each['name']} ({each['count']:,})" for each in classes[:_CLASSES_SHOWN])
     more = f", and {len(classes) - _CLASSES_SHOWN:,} more" if len(classes) > _CLASSES_SHOWN else ""
-    return f"{len(classes):,}, with {min(counts):,} to {counted(max(counts), 'sample')}: {shown}{more}"
+    low, high = min(counts), max(counts)
+    samples = f"{counted(low, 'sample')} each" if low == high else f"{low:,} to {counted(high, 'sample')}"
+    return f"{len(classes):,}, with {counted(low, 'sample') if len(classes) == 1 else samples}: {shown}{more}"
 
 
 def _history(steps: list[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -319,7 +326,7 @@ def _history(steps: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 def _plain(value: object) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_plain(item)}" for key, item in value.items())
+        return ", ".join(f"{key} {_plain(item)}" for key, item in value.items() if item is not None)
     if isinstance(value, list):
         return " ".join(map(str, value))
     return (
@@ -327,11 +334,13 @@ def _plain(value: object) -> str:
     )
 
 
-def _bars(histogram: dict[str, list[int]]) -> list[str]:
+def _bars(histogram: dict[str, list[int]], longest: int) -> list[str]:
     edges, counts = histogram["edges"], histogram["counts"]
     most = max(counts)
     width = len(str(edges[-1]))
-    return [
-        f"  {low:>{width}} to {high - 1:>{width}}  {count:>9,}  {'#' * round(_BAR_WIDTH * count / most)}".rstrip()
-        for (low, high), count in zip(pairwise(edges), counts, strict=True)
-    ]
+    lines = []
+    for (low, high), count in zip(pairwise(edges), counts, strict=True):
+        last = min(high - 1, longest)
+        sides = f"{low:>{width}} to {last:>{width}}" if low < last else f"{low:>{width}}{'':>{width + 4}}"
+        lines.append(f"  {sides}  {count:>9,}  {'#' * round(_BAR_WIDTH * count / most)}".rstrip())
+    return lines

@@ -18,7 +18,7 @@ from dataloading.cli import Size
 from .options import Options
 from .policy import ImagePolicy, colour
 
-__all__ = ["settings"]
+__all__ = ["option_names", "settings"]
 
 # The command's word -> the parameter that it stands for, and how it is read.
 _SPELLINGS = {"orientation": "orient", "shard_size": "shard_bytes"}
@@ -65,6 +65,11 @@ def settings(given: Mapping[str, Any], *, images: ImagePolicy | None = None) -> 
         raise UsageError(f"images= and {next(iter(for_images))}= both say how images are stored; put it into images=")
     options = Options(**{name: value for name, value in values.items() if name in running})
     return options, images or ImagePolicy(seed=options.seed, **for_images)
+
+
+def option_names() -> list[str]:
+    """Return the names of all options, as Python spells them."""
+    return [field.name for kind in (Options, ImagePolicy) for field in dataclasses.fields(kind)] + [*_SPELLINGS]
 
 
 def _oriented(word: object) -> bool:

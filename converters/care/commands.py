@@ -308,6 +308,8 @@ def _diff_text(report: Any, limit: int) -> str:
         lines.append(f"{pair}: " + "; ".join(f"{name}: {words}" for name, words in each.fields.items()))
     if num_more := report.num_differing - len(report.differing):
         lines.append(f"... and {counted(num_more, 'more pair')}; --json lists all of them")
+    if report.matched_by == "order" and (report.num_differing or report.only_first or report.only_second):
+        lines.append("samples were compared in order; after `split`, `merge` or --shuffle say --match-by content")
     lines.append("the same" if report.same else "not the same")
     return "\n".join(lines)
 
