@@ -6,14 +6,20 @@ Owns the buffer of steps whose losses are still on the device, the one reduction
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import math
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
 
+import numpy as np
 import torch
 
+from dataloading import BetonError
+
 from .clock import DeviceMonitor, StepTimes
-from .distributed import World, sum_over_ranks
+from .distributed import World, gather_objects, sum_over_ranks
 from .metrics import RunLog
+
+_SHOWN = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +38,8 @@ class Step:
         Sum of this rank's losses, float64 scalar, still on the device.
     times : StepTimes
         Where the time went.
+    indices : list of numpy.ndarray
+        This rank's samples, of each micro-batch; empty where the loader does not tell.
     """
 
     step: int
@@ -40,6 +48,7 @@ class Step:
     num_images: int
     loss_sum: torch.Tensor
     times: StepTimes
+    indices: list[np.ndarray] = field(default_factory=list)
 
 
 class StepLog:
@@ -99,7 +108,13 @@ class StepLog:
         self._pending.append(step)
 
     def flush(self) -> None:
-        """Bring the numbers of the last steps home, add up the ranks, write; every rank calls it."""
+        """Bring the numbers of the last steps home, add up the ranks, write; every rank calls it.
+
+        Raises
+        ------
+        BetonError
+            On all ranks, if a loss is not a number or infinite: the step and its samples are named.
+        """
         if not self._pending:
             return
         if self._device.type == "cuda":
@@ -111,6 +126,10 @@ class StepLog:
             rows.append(torch.cat([item.loss_sum.reshape(1), times.to(self._device)]))
         sums = sum_over_ranks(torch.stack(rows)).tolist()
         busy = self._monitor.take_percent()
+        broken = next((number for number, row in enumerate(sums) if not math.isfinite(row[0])), None)
+        if broken is not None:
+            # All ranks read the same sum, so all come here.
+            self._fail(self._pending[broken], float(rows[broken][0]), sums[broken][0])
         records = [self._record(item, row, busy) for item, row in zip(self._pending, sums, strict=True)]
         for record in records:
             self._log.record("step", **record)
@@ -119,6 +138,21 @@ class StepLog:
             self._epoch_total += record["step_s"]
         self._say(records)
         self._pending.clear()
+
+    def _fail(self, step: Step, own_loss: float, loss: float) -> NoReturn:
+        own = np.concatenate([*step.indices, np.empty(0, np.int64)]).tolist() if not math.isfinite(own_loss) else None
+        ranks = [
+            f"rank {rank}: {', '.join(map(str, indices[:_SHOWN]))}{', ...' if len(indices) > _SHOWN else ''}"
+            for rank, indices in enumerate(gather_objects(own))
+            if indices
+        ]
+        self._log.record("failed", step=step.step, epoch=step.epoch, loss=str(loss), samples=ranks)
+        samples = f" It came from these samples: {'; '.join(ranks)}." if ranks else ""
+        raise BetonError(
+            f"the loss of step {step.step + 1} (epoch {step.epoch}) is {loss}: training stops, and no checkpoint from "
+            f"this step on was saved.{samples} Lower --lr, lengthen --warmup-epochs, set --clip-norm, use --amp bf16 "
+            f"instead of fp16, or look at the images"
+        )
 
     def _record(self, item: Step, sums: list[float], busy: float | None) -> dict[str, Any]:
         waited, total, slept = (value / self._world.world_size for value in sums[1:])

@@ -19,6 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from dataloading import UsageError, counted, num_cores
@@ -232,6 +233,7 @@ class Trainer:
     def _train_step(self, batches: Iterator[TrainBatch], micro_batches: int) -> None:
         progress = self._progress
         num_images, loss_sum = 0, None
+        indices: list[np.ndarray] = []
         for micro in range(micro_batches):
             self.clock.fetching()
             batch = next(batches, None)
@@ -242,6 +244,8 @@ class Trainer:
                     f"images of {self._data.num_images}: it delivers fewer batches than it said"
                 )
             num_images += batch.global_size
+            if batch.indices is not None:
+                indices.append(batch.indices[: batch.num_valid])
             loss = self._work.micro_batch(batch, step=progress.step, micro=micro, last=micro == micro_batches - 1)
             loss_sum = loss if loss_sum is None else loss_sum + loss
         self._progress = replace(progress, step=progress.step + 1, images=progress.images + num_images)
@@ -257,6 +261,7 @@ class Trainer:
                 num_images=num_images,
                 loss_sum=loss_sum,
                 times=times,
+                indices=indices,
             )
         )
         if self._progress.step % self._options.run.log_steps == 0:

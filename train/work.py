@@ -193,7 +193,7 @@ def computed_rows(batch: TrainBatch) -> tuple[torch.Tensor, torch.Tensor]:
     A rank without images of its own (fewer are left than there are ranks) must still take part in the collectives
     of forward and backward; its single row has weight zero.
     """
-    images, labels, num_valid, _ = batch
+    images, labels, num_valid = batch.images, batch.labels, batch.num_valid
     if num_valid:
         return images[:num_valid], labels[:num_valid]
     if len(labels):

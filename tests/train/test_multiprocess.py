@@ -5,6 +5,7 @@ The processes are started once and go through all scenarios, because importing t
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -18,7 +19,7 @@ import pytest
 import torch.multiprocessing as mp
 
 from train.checkpoint import newest_checkpoint
-from train.launch import launch_environment, training_arguments
+from train.launch import launch_environment, run_local_processes, training_arguments
 from train.metrics import read_log
 from train.options import make_options
 
@@ -82,6 +83,29 @@ def _rank(rank: int, root: str, data: str, ports: list[int]) -> None:
         if "resume" in extra:
             values["resume"] = f"{root}/{extra['resume']}"
         assert run_training(make_options(**values)) == 0
+
+
+BROKEN = """
+import json, os, sys
+from train.trainer import run_training
+from train.options import make_options
+from train.work import NetworkWork
+real = NetworkWork.micro_batch
+def breaking(self, batch, **place):
+    loss = real(self, batch, **place)
+    return loss * float("nan") if (place["step"], os.environ["RANK"]) == (2, "1") else loss
+NetworkWork.micro_batch = breaking
+run_training(make_options(**json.loads(sys.argv[1])))
+"""
+
+
+def test_a_loss_that_breaks_on_one_rank_ends_all_of_them(beton: Path, tmp_path: Path) -> None:
+    values = {**SMALL, "data": str(beton), "loader": "beton", "num_workers": 1, "epochs": 1}
+    command = [sys.executable, "-c", BROKEN, json.dumps(values)]
+    with (tmp_path / "output.txt").open("w") as stream:
+        assert run_local_processes(command, WORLD_SIZE, launch_environment(os.environ), stream) == 1
+    said = (tmp_path / "output.txt").read_text()
+    assert "the loss of step 3 (epoch 0) is nan" in said and "samples: rank 1: " in said, said
 
 
 @pytest.fixture(scope="module")

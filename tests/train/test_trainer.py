@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from dataloading import UsageError
+from dataloading import BetonError, UsageError
 from train.checkpoint import newest_checkpoint
 from train.metrics import read_log
 from train.options import make_options
@@ -293,6 +293,29 @@ def test_two_runs_at_once_into_one_folder_are_refused(beton: Path, tmp_path: Pat
 def test_a_run_without_output_says_that_nothing_will_be_saved(beton: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_training(make_options(**{**SMALL, "data": str(beton), "steps": 1}), {}) == 0
     assert "without --output nothing of this run will be saved" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("loader", ["beton", "torch"])
+def test_a_loss_that_is_no_number_stops_training_and_names_step_and_samples(
+    loader: str, beton: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Step 10 of 14 breaks; the checkpoint before it stays, and none is written of what came after."""
+    from train.work import NetworkWork
+
+    real, seen = NetworkWork.micro_batch, []
+
+    def breaking(self: NetworkWork, batch: Any, **place: Any) -> torch.Tensor:
+        seen.append(batch.indices.tolist())
+        return real(self, batch, **place) * (float("inf") if place["step"] == 9 else 1.0)
+
+    monkeypatch.setattr(NetworkWork, "micro_batch", breaking)
+    values = {"data": str(beton), "loader": loader, "epochs": 2, "tail": "pad", "log_steps": 4}
+    with pytest.raises(BetonError, match=r"the loss of step 10 \(epoch 1\) is inf: .*rank 0: ") as raised:
+        train_here(tmp_path, **values)
+    assert f"samples: rank 0: {', '.join(map(str, seen[9]))}. Lower" in str(raised.value)
+    assert sorted(index for batch in seen[:7] for index in batch) == list(range(NUM_IMAGES))
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000007"]
+    assert only(read_log(tmp_path / "log.jsonl"), "failed")[0]["step"] == 9
 
 
 def test_data_that_gives_no_step_is_refused_with_the_way_out(beton: Path, tmp_path: Path) -> None:

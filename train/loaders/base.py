@@ -28,12 +28,15 @@ class TrainBatch(NamedTuple):
         The first so many rows count; the rest is padding that evens out the ranks. May be 0.
     global_size : int
         Sum of `num_valid` over all ranks: the divisor that makes a mean loss exact.
+    indices : numpy.ndarray or None
+        Number of each row's sample in the data set, int64; None where the loader does not tell.
     """
 
     images: torch.Tensor
     labels: torch.Tensor
     num_valid: int
     global_size: int
+    indices: np.ndarray | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

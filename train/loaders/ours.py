@@ -68,7 +68,7 @@ class BetonLoader:
     def __iter__(self) -> Iterator[TrainBatch]:
         image, label = self._fields
         for batch in self._loader:
-            yield TrainBatch(batch[image], batch[label], int(batch.num_valid), int(batch.global_size))
+            yield TrainBatch(batch[image], batch[label], int(batch.num_valid), int(batch.global_size), batch.indices)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration."""

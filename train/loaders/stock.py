@@ -128,6 +128,7 @@ class KeyedBatches(Sampler[list[tuple[int, int]]]):
             batch_size=spec.batch_size,
             drop_last=spec.tail == "drop",
         )
+        self._mine = indices[:0]
         self._order: DistributedSampler[int] = DistributedSampler(
             indices,  # type: ignore[arg-type]  # only its length is used
             num_replicas=spec.world_size,
@@ -142,13 +143,15 @@ class KeyedBatches(Sampler[list[tuple[int, int]]]):
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
         self._order.set_epoch(self.epoch)
-        mine = self._indices[np.fromiter(self._order, dtype=np.int64)].tolist()
-        size = self._spec.batch_size
+        self._mine = self._indices[np.fromiter(self._order, dtype=np.int64)]
         for batch in range(self.start, len(self.shares)):
             yield [
-                (index, sample_seed(self._spec.seed, self.epoch, index))
-                for index in mine[batch * size : (batch + 1) * size]
+                (index, sample_seed(self._spec.seed, self.epoch, index)) for index in self.indices_of(batch).tolist()
             ]
+
+    def indices_of(self, batch: int) -> np.ndarray:
+        """Return this rank's samples in a batch of the epoch that has begun."""
+        return self._mine[batch * self._spec.batch_size : (batch + 1) * self._spec.batch_size]
 
 
 def one_thread_per_worker(_worker: int) -> None:
@@ -209,7 +212,8 @@ class StockLoader:
         self._position = start
         for batch, (images, labels) in enumerate(_to_device(self._loader, self._spec.device), start):
             self._position = batch + 1
-            yield TrainBatch(images, labels, shares.num_valid(batch), shares.global_size(batch))
+            indices = self._batches.indices_of(batch)
+            yield TrainBatch(images, labels, shares.num_valid(batch), shares.global_size(batch), indices)
         self._batches.start = 0
 
     def set_epoch(self, epoch: int) -> None:
