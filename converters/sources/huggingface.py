@@ -209,9 +209,14 @@ class HuggingFace:
                 f"{column}=text says so"
             )
             return None
+        try:
+            names = labels.names()
+        except ConvertError as error:
+            self.hints.append(f"{column}: text, since {str(error).partition(';')[0]}; --field {column}=text says so")
+            return None
         self._specs[column] = plain_spec(column, "int")
         self._label = column
-        return labels.names()
+        return names
 
     def _class_names(self, features: Mapping[str, Any]) -> list[str] | None:
         labels = [

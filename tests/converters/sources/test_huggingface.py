@@ -349,3 +349,18 @@ def test_a_text_for_nearly_every_row_is_no_class(tmp_path: Path, monkeypatch: py
     source = HuggingFace([str(tmp_path / "t.parquet")])
     assert (source.class_names, source.fields) == (None, {"target": TextField()})
     assert source.hints == ["target: text, since nearly every row has another one (4); --field target=text says so"]
+
+
+def test_labels_that_are_numbers_and_words_stay_texts_with_a_hint(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    pa.parquet.write_table(pa.table({"label": ["10", "2", "dog"]}), tmp_path / "t.parquet")
+    source = HuggingFace([str(tmp_path / "t.parquet")])
+    assert source.fields == {"label": TextField()}
+    assert source.hints == [
+        "label: text, since labels are numbers and names: '2' and 'dog'; --field label=text says so"
+    ]
+    pa.parquet.write_table(pa.table({"label": ["10", "2"]}), tmp_path / "t.parquet")
+    source = HuggingFace([str(tmp_path / "t.parquet")])
+    assert (samples(source), source.class_names) == ([{"label": 10}, {"label": 2}], None)
