@@ -19,6 +19,8 @@ colour profile        ignored, as every common training pipeline does, or conver
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
@@ -85,7 +87,9 @@ def declared_orientation(data: bytes) -> int:
 def other_orientation(image: Image.Image) -> int:
     """Return the orientation (1..8) that an opened image declares; 1 where it declares none that can be read."""
     try:
-        value = image.getexif().get(_ORIENTATION, 1)
+        with warnings.catch_warnings():  # Pillow warns of metadata that is odd
+            warnings.simplefilter("ignore")
+            value = image.getexif().get(_ORIENTATION, 1)
     except Exception:  # damaged metadata says nothing; Pillow raises whatever its parsers meet
         return 1
     return value if isinstance(value, int) and value in _TURN else 1

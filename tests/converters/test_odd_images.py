@@ -324,3 +324,14 @@ def test_verify_refuses_what_the_loader_refuses(tmp_path: Path) -> None:
         else:
             with pytest.raises(DecodeError):
                 next(iter(loader))
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_corrupt_exif_is_silently_no_orientation(kind: str, recwarn: pytest.WarningsRecorder) -> None:
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010E] = 6, "a description"
+    data = exif.tobytes()
+    for length in range(8, len(data), 5):
+        stored, _ = ImagePolicy().store(encoded(photo(40, 30), kind, exif=data[:length]), 0)
+        assert {stored.width, stored.height} == {40, 30}
+    assert not recwarn.list
