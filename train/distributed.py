@@ -11,13 +11,14 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from dataloading import UsageError
+
+from .meeting import LIMIT, first_node, meet, rendezvous_place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,9 +117,7 @@ def _slurm_master(environ: Mapping[str, str]) -> str:
     host = environ.get("MASTER_ADDR")
     if host is None:
         nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or "127.0.0.1"
-        first = re.match(r"([^,\[]+)(?:\[(\d+))?", nodes)
-        assert first is not None
-        host = first.group(1) + (first.group(2) or "")
+        host = first_node(nodes)
     # One job id, one port: two jobs on a node do not meet, and every task computes the same.
     port = environ.get("MASTER_PORT") or str(20000 + _number(environ, "SLURM_JOB_ID", "0") % 10000)
     return f"{host}:{port}"
@@ -150,18 +149,21 @@ def process_group(world: World, device: torch.device) -> Iterator[None]:
     if world.world_size == 1 and world.launcher == "none":
         yield
         return
-    init_method = "env://"
     if world.launcher == "slurm":
-        init_method = f"tcp://{world.master}"
         os.environ.setdefault("LOCAL_RANK", str(world.local_rank))
+    place, store = rendezvous_place(os.environ, world.master), None
+    if place is not None:
+        by_slurm = world.launcher == "slurm"
+        speaks = world.local_rank == 0
+        store = meet(*place, rank=world.rank, world_size=world.world_size, speaks=speaks, at_once=by_slurm)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
-        init_method=init_method,
+        store=store,  # without one: torchrun's
         rank=world.rank,
         world_size=world.world_size,
-        timeout=timedelta(minutes=10),
+        timeout=LIMIT,
     )
     try:
         yield

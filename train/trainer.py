@@ -40,6 +40,7 @@ from .distributed import StopVote, World, broadcast_object, detect_world, pick_d
 from .elastic import seed_rank
 from .loaders import TrainBatch, TrainingLoader
 from .loaders.base import Normaliser
+from .meeting import check_started_by_srun
 from .metrics import RunLog
 from .model import MovingAverage, Replica, build_model, count_flops, parameter_groups
 from .options import RunOptions, TrainOptions
@@ -531,7 +532,10 @@ def run_training(options: TrainOptions, environ: Mapping[str, str] | None = None
     int
         Exit status.
     """
-    world = detect_world(os.environ if environ is None else environ)
+    environ = os.environ if environ is None else environ
+    world = detect_world(environ)
+    if world.launcher == "slurm":
+        check_started_by_srun(environ, world.world_size)
     device = pick_device(options.run.device, world)
     torch.use_deterministic_algorithms(options.run.deterministic)
     torch.backends.cudnn.benchmark = not options.run.deterministic
