@@ -86,8 +86,14 @@ def changed_files(then: Mapping[str, str], now: Mapping[str, str]) -> str:
 def describe_fields(fields: Mapping[str, Field]) -> dict[str, str]:
     """Return the kind and the arguments of each field, as they would be stored."""
     return {
-        name: f"{type(field).__name__} {field.arguments().rstrip(bytes(1)).hex()}" for name, field in fields.items()
+        name: " ".join([type(field).__name__, field.arguments().rstrip(bytes(1)).hex(), *_places(field)])
+        for name, field in fields.items()
     }
+
+
+def _places(field: Field) -> list[str]:
+    words = getattr(field, "coordinates", None)
+    return [] if words is None else [words]
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:

@@ -202,7 +202,7 @@ class MaskDecoder(WordDecoder):
                 row,
                 f"the mask is {requests['src_height'][row]}x{requests['src_width'][row]}, its image "
                 f"'{self._partner}' {requests['row_stride'][row]}x{requests['plane_stride'][row]}: the same part of "
-                f"both cannot be cut out; convert both with one --max-resolution",
+                f"both cannot be cut out; convert both again, with one --max-resolution and --orientation",
             )
             for row in np.flatnonzero(requests["mode"] == _MISFIT).tolist()
         ]

@@ -147,6 +147,9 @@ class TorchvisionDataset:
                 f"a target of torchvision's {self._name} is a {type(sample[1]).__name__}, which makes no field; choose "
                 "another by --option (such as target_types=category), or use converters.write"
             )
+        kinds = getattr(self._dataset, "target_type", None)
+        if name == "target" and kinds in (["bbox"], ["landmarks"]):  # CelebA's: named for what they are, since
+            name = kinds[0]  # places in an image must not stay behind when it is resized
         self._load.target = name
         self.has_files = isinstance(sample[0], bytes) or file_of(sample[0], opened) is not None
         return {"image": ImageField(), name: field}

@@ -254,3 +254,19 @@ def test_boxes_of_a_manifest_follow_and_stay_declared_in_later_files(tmp_path: P
             np.testing.assert_allclose(np.asarray(reader.value("boxes", 0)), [expected])
             np.testing.assert_allclose(np.asarray(reader.value("feet", 0)), [expected[:2]])
             assert reader.fields["feet"].coordinates == "points"  # type: ignore[attr-defined]
+
+
+def test_files_whose_boxes_are_written_in_other_ways_are_not_taken_for_the_same(tmp_path: Path) -> None:
+    from converters.care.merge import merge
+    from converters.identity import describe_fields
+
+    def made(name: str, words: str) -> Path:
+        fields = {"boxes": VarArrayField("float32", (None, 4), coordinates=words), "label": IntField()}
+        converters.write([(np.ones((1, 4), np.float32), 0)], tmp_path / name, fields, num_workers=0, quiet=True)
+        return tmp_path / name
+
+    one, other = made("a.beton", "xyxy"), made("b.beton", "xywh")
+    with pytest.raises(UsageError, match="'boxes' has coordinates xyxy in the first, xywh in the second"):
+        merge(tmp_path / "c.beton", [one, other])
+    with Reader(one) as first, Reader(other) as second:
+        assert describe_fields(first.fields) != describe_fields(second.fields)

@@ -343,3 +343,16 @@ def test_masks_of_files_come_with_their_images(tmp_path: Path) -> None:
     assert report.kinds["transcoded"] == 1
     with Reader(tmp_path / "o.beton") as reader:
         assert decode_image(reader.value("mask", 0)).reshape(3, 4).tolist() == np.asarray(mask).tolist()  # type: ignore[arg-type]
+
+
+def test_places_of_celeba_stop_a_conversion_that_would_resize_their_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torchvision.datasets import celeba
+
+    monkeypatch.setattr(celeba, "check_integrity", lambda *_: True)
+    put(tmp_path / "in", next(files() for name, _, files, *_ in LAYOUTS if name == "CelebA"))
+    source = TorchvisionDataset("CelebA", str(tmp_path / "in"), split="all", options={"target_type": "landmarks"})
+    with pytest.raises(UsageError, match="field 'landmarks' looks like places in the image"):
+        convert(source, tmp_path / "o.beton", policy=ImagePolicy(max_resolution=10), options=Options())
+    assert convert(source, tmp_path / "o.beton", policy=ImagePolicy(), options=Options()).num_samples == 2
