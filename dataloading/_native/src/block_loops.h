@@ -1,7 +1,6 @@
 // Thread-safety: pure functions over the caller's memory.
 //
-// Loops written once and compiled for each instruction set: entropy decoding, and the exact pixel arithmetic of
-// libjpeg. Include it inside an anonymous namespace's file only (kernels_*.cpp), which supplies
+// Loops written once and compiled for each instruction set: entropy decoding of blocks. Include it inside an anonymous namespace's file only (kernels_*.cpp), which supplies
 //   void idct_pair(const int16_t* a, const uint16_t* quant_a, uint8_t* out_a, ptrdiff_t stride_a, const int16_t* b, ...)
 #ifndef BETON_BLOCK_LOOPS_H
 #define BETON_BLOCK_LOOPS_H
@@ -219,32 +218,6 @@ done:
   for (int c = 0; c < 3; c++) state->last_dc[c] = dc[c];
   if (r.left() < 0) return kTruncated;  // before a bad code: the zeros behind the end may look like one
   return status;
-}
-
-// libjpeg's fancy upsampling (jdsample.c), one row: near * 3/4 + far * 1/4 with its alternating rounding.
-void blend_rows(const uint8_t* near, const uint8_t* far, int n, int bias, uint8_t* out) {
-  for (int i = 0; i < n; i++) out[i] = uint8_t((3 * near[i] + far[i] + bias) >> 2);
-}
-
-void double_row(const uint8_t* in, int n, uint8_t* out) {
-  out[0] = in[0];
-  for (int i = 0; i < n - 1; i++) {
-    out[2 * i + 1] = uint8_t((3 * in[i] + in[i + 1] + 2) >> 2);
-    out[2 * i + 2] = uint8_t((3 * in[i + 1] + in[i] + 1) >> 2);
-  }
-  out[2 * n - 1] = in[n - 1];
-}
-
-void double_both(const uint8_t* near, const uint8_t* far, int n, uint8_t* out) {
-  int here = 3 * near[0] + far[0];
-  out[0] = uint8_t((4 * here + 8) >> 4);
-  for (int i = 0; i < n - 1; i++) {
-    const int a = 3 * near[i] + far[i], b = 3 * near[i + 1] + far[i + 1];
-    out[2 * i + 1] = uint8_t((3 * a + b + 7) >> 4);
-    out[2 * i + 2] = uint8_t((3 * b + a + 8) >> 4);
-  }
-  here = 3 * near[n - 1] + far[n - 1];
-  out[2 * n - 1] = uint8_t((4 * here + 7) >> 4);
 }
 
 }  // namespace

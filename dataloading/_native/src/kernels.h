@@ -53,7 +53,7 @@ struct Kernels {
   void (*vertical)(const int16_t* src, ptrdiff_t stride, const int16_t* weights, int taps, int n, int16_t* out);
   // (q + 32) >> 6, clamped to a byte.
   void (*pack)(const int16_t* src, int n, uint8_t* dst);
-  // JFIF's YCbCr to RGB on values with six fractional bits, then as pack.
+  // JFIF's YCbCr to RGB on values with six fractional bits, then as pack. Whole numbers come out as from exact_ycc_to_rgb.
   void (*ycc_to_rgb)(const int16_t* y, const int16_t* cb, const int16_t* cr, int n, uint8_t* r, uint8_t* g, uint8_t* b);
   void (*split_rgb)(const uint8_t* rgb, int n, uint8_t* r, uint8_t* g, uint8_t* b);
   void (*merge_rgb)(const uint8_t* r, const uint8_t* g, const uint8_t* b, int n, uint8_t* rgb);
@@ -69,6 +69,9 @@ struct Kernels {
   void (*double_both)(const uint8_t* near, const uint8_t* far, int n, uint8_t* out);
   void (*exact_ycc_to_rgb)(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, int n, uint8_t* r, uint8_t* g,
                            uint8_t* b);
+  // By how many levels, added up, n colours lie outside 0..255: the highest channel above, the lowest below. At most 255
+  // a colour; conversion factors have seven bits. Up to 31 bytes behind the n are read.
+  int64_t (*colour_excess)(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, int n);
   // Baseline scans as lists of symbols; see symbol_loops.h.
   Status (*read_symbols)(ScanState* state, const SymbolLayout& layout, int mcus, SymbolSink* sink);
   uint8_t* (*write_codes)(const uint32_t* symbols, size_t count, const uint32_t* codes, uint8_t* out);

@@ -121,19 +121,22 @@ void horizontal(const RowPlan& plan, const uint8_t* src, ptrdiff_t src_stride, i
 
 void vertical(const int16_t* src, ptrdiff_t stride, const int16_t* weights, int taps, int n, int16_t* out) {
   const __m256i half = _mm256_set1_epi32(1 << (kWeightBits - 1));
-  for (int i = 0; i < n; i += 16) {
-    __m256i low = half, high = half;
+  for (int i = 0; i < n; i += 32) {
+    __m256i low = half, high = half, low2 = half, high2 = half;
     const int16_t* s = src + i;
     for (int t = 0; t < taps; t += 2) {
       int pair;
       __builtin_memcpy(&pair, weights + t, 4);
       const __m256i w = _mm256_set1_epi32(pair);
-      const __m256i a = load(s), b = load(s + stride);
+      const __m256i a = load(s), b = load(s + stride), a2 = load(s + 16), b2 = load(s + 16 + stride);
       low = _mm256_add_epi32(low, _mm256_madd_epi16(_mm256_unpacklo_epi16(a, b), w));
       high = _mm256_add_epi32(high, _mm256_madd_epi16(_mm256_unpackhi_epi16(a, b), w));
+      low2 = _mm256_add_epi32(low2, _mm256_madd_epi16(_mm256_unpacklo_epi16(a2, b2), w));
+      high2 = _mm256_add_epi32(high2, _mm256_madd_epi16(_mm256_unpackhi_epi16(a2, b2), w));
       s += 2 * stride;
     }
     store(out + i, _mm256_packs_epi32(_mm256_srai_epi32(low, kWeightBits), _mm256_srai_epi32(high, kWeightBits)));
+    store(out + i + 16, _mm256_packs_epi32(_mm256_srai_epi32(low2, kWeightBits), _mm256_srai_epi32(high2, kWeightBits)));
   }
 }
 
@@ -160,15 +163,17 @@ void pack(const int16_t* src, int n, uint8_t* dst) {
 
 void ycc_to_rgb(const int16_t* y, const int16_t* cb, const int16_t* cr, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
   const __m256i middle = _mm256_set1_epi16(128 << kValueBits);
-  const __m256i red_v = _mm256_set1_epi16(13173), green_u = _mm256_set1_epi16(11277),
-                green_v = _mm256_set1_epi16(23401), blue_u = _mm256_set1_epi16(25297);
+  const __m256i red_v = _mm256_set1_epi16(91881 - 65536), blue_u = _mm256_set1_epi16(116130 - 131072);
+  const __m256i green_uv = _mm256_set1_epi32(int(uint32_t(65536 - 46802) << 16 | uint16_t(-22554)));
   for (int i = 0; i < n; i += 16) {
     const __m256i l = load(y + i), u = _mm256_subs_epi16(load(cb + i), middle),
                   v = _mm256_subs_epi16(load(cr + i), middle);
-    const __m256i red = _mm256_adds_epi16(l, _mm256_adds_epi16(v, _mm256_mulhrs_epi16(v, red_v)));
-    const __m256i green =
-        _mm256_subs_epi16(_mm256_subs_epi16(l, _mm256_mulhrs_epi16(u, green_u)), _mm256_mulhrs_epi16(v, green_v));
-    const __m256i blue = _mm256_adds_epi16(l, _mm256_adds_epi16(u, _mm256_mulhrs_epi16(u, blue_u)));
+    const __m256i low = _mm256_madd_epi16(_mm256_unpacklo_epi16(u, v), green_uv);
+    const __m256i high = _mm256_madd_epi16(_mm256_unpackhi_epi16(u, v), green_uv);
+    const __m256i uv = _mm256_packs_epi32(_mm256_srai_epi32(low, 16), _mm256_srai_epi32(high, 16));
+    const __m256i red = _mm256_adds_epi16(l, _mm256_adds_epi16(v, _mm256_mulhi_epi16(v, red_v)));
+    const __m256i green = _mm256_adds_epi16(_mm256_subs_epi16(l, v), uv);
+    const __m256i blue = _mm256_adds_epi16(l, _mm256_adds_epi16(_mm256_adds_epi16(u, u), _mm256_mulhi_epi16(u, blue_u)));
     store_bytes(round_value(red), r + i, n - i);
     store_bytes(round_value(green), g + i, n - i);
     store_bytes(round_value(blue), b + i, n - i);
@@ -233,6 +238,65 @@ void merge_rgb(const uint8_t* r, const uint8_t* g, const uint8_t* b, int n, uint
   }
 }
 
+// libjpeg's fancy upsampling (jdsample.c), one row: near * 3/4 + far * 1/4 with its alternating rounding.
+void blend_rows(const uint8_t* near, const uint8_t* far, int n, int bias, uint8_t* out) {
+  for (int i = 0; i < n; i++) out[i] = uint8_t((3 * near[i] + far[i] + bias) >> 2);
+}
+
+// Outputs 2i + 1 and 2i + 2, as 16 bits, from samples a = i and b = i + 1 of 16 i: (3a + b + odd) >> shift is the lower byte.
+template <int kShift>
+inline __m256i between(__m256i a, __m256i b, __m256i odd, __m256i even) {
+  const __m256i both = _mm256_add_epi16(a, b);
+  const __m256i low = _mm256_add_epi16(_mm256_add_epi16(both, odd), _mm256_add_epi16(a, a));
+  const __m256i high = _mm256_add_epi16(_mm256_add_epi16(both, even), _mm256_add_epi16(b, b));
+  return _mm256_or_si256(_mm256_srli_epi16(low, kShift),
+                         _mm256_slli_epi16(_mm256_srli_epi16(high, kShift), 8));
+}
+
+// From n - 1 pairs of neighbours on: 16 at a time, the last ones twice where they do not fill a vector.
+template <typename Step, typename One>
+inline void each_pair(int n, const Step& step, const One& one) {
+  int i = 0;
+  for (; i + 16 <= n - 1; i += 16) step(i);
+  if (i == n - 1) return;
+  if (n - 1 >= 16) return step(n - 17);
+  for (; i < n - 1; i++) one(i);
+}
+
+inline __m256i sixteen(const uint8_t* p) {
+  return _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+
+void double_row(const uint8_t* in, int n, uint8_t* out) {
+  const __m256i one = _mm256_set1_epi16(1), two = _mm256_set1_epi16(2);
+  out[0] = in[0];
+  each_pair(
+      n, [&](int i) { store(out + 2 * i + 1, between<2>(sixteen(in + i), sixteen(in + i + 1), two, one)); },
+      [&](int i) {
+        out[2 * i + 1] = uint8_t((3 * in[i] + in[i + 1] + 2) >> 2);
+        out[2 * i + 2] = uint8_t((3 * in[i + 1] + in[i] + 1) >> 2);
+      });
+  out[2 * n - 1] = in[n - 1];
+}
+
+void double_both(const uint8_t* near, const uint8_t* far, int n, uint8_t* out) {
+  const __m256i weights = _mm256_set1_epi16(1 << 8 | 3), seven = _mm256_set1_epi16(7), eight = _mm256_set1_epi16(8);
+  const auto blend = [&](int i) {
+    const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(near + i));
+    const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(far + i));
+    return _mm256_maddubs_epi16(_mm256_set_m128i(_mm_unpackhi_epi8(a, b), _mm_unpacklo_epi8(a, b)), weights);
+  };
+  const auto sum = [&](int i) { return 3 * near[i] + far[i]; };
+  out[0] = uint8_t((4 * sum(0) + 8) >> 4);
+  each_pair(
+      n, [&](int i) { store(out + 2 * i + 1, between<4>(blend(i), blend(i + 1), seven, eight)); },
+      [&](int i) {
+        out[2 * i + 1] = uint8_t((3 * sum(i) + sum(i + 1) + 7) >> 4);
+        out[2 * i + 2] = uint8_t((3 * sum(i + 1) + sum(i) + 8) >> 4);
+      });
+  out[2 * n - 1] = uint8_t((4 * sum(n - 1) + 7) >> 4);
+}
+
 // libjpeg's colour conversion (jdcolor.c), exactly: what factors exceed 16 bits by is added as whole chroma values, and
 // the rounding comes in as a second product.
 void exact_ycc_to_rgb(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, int n, uint8_t* r, uint8_t* g,
@@ -255,6 +319,39 @@ void exact_ycc_to_rgb(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, in
     store_bytes(_mm256_add_epi16(_mm256_sub_epi16(l, v), product(u, v, green, half)), g + i, n - i);
     store_bytes(_mm256_add_epi16(_mm256_add_epi16(l, _mm256_add_epi16(u, u)), product(u, quarter, blue, zero)), b + i, n - i);
   }
+}
+
+int64_t colour_excess(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, int n) {
+  alignas(64) static const uint8_t kKept[64] = {
+      255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255,
+      255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
+  const auto pair = [](int first, int second) {
+    return _mm256_set1_epi16(short(uint16_t(uint8_t(second)) << 8 | uint8_t(first)));
+  };
+  const __m256i red = pair(0, 90), green = pair(-22, -46), blue = pair(113, 0);
+  const __m256i red_0 = _mm256_set1_epi16(90 * 128), green_0 = _mm256_set1_epi16(-68 * 128),
+                blue_0 = _mm256_set1_epi16(113 * 128);
+  const __m256i zero = _mm256_setzero_si256(), ones = _mm256_set1_epi8(-1);
+  __m256i sum = zero;
+  for (int i = 0; i < n; i += 32) {
+    const __m256i l = load(y + i), u = load(cb + i), v = load(cr + i);
+    __m256i up[2], down[2];
+    for (int half = 0; half < 2; half++) {
+      const __m256i uv = half == 0 ? _mm256_unpacklo_epi8(u, v) : _mm256_unpackhi_epi8(u, v);
+      const __m256i r = _mm256_sub_epi16(_mm256_maddubs_epi16(uv, red), red_0);
+      const __m256i g = _mm256_sub_epi16(_mm256_maddubs_epi16(uv, green), green_0);
+      const __m256i b = _mm256_sub_epi16(_mm256_maddubs_epi16(uv, blue), blue_0);
+      up[half] = _mm256_srai_epi16(_mm256_max_epi16(r, _mm256_max_epi16(g, b)), 6);
+      down[half] = _mm256_srai_epi16(_mm256_sub_epi16(zero, _mm256_min_epi16(r, _mm256_min_epi16(g, b))), 6);
+    }
+    const __m256i above = _mm256_subs_epu8(l, _mm256_xor_si256(_mm256_packus_epi16(up[0], up[1]), ones));
+    const __m256i below = _mm256_subs_epu8(_mm256_packus_epi16(down[0], down[1]), l);
+    __m256i both = _mm256_adds_epu8(above, below);
+    if (n - i < 32) both = _mm256_and_si256(both, load(kKept + 32 - (n - i)));
+    sum = _mm256_add_epi64(sum, _mm256_sad_epu8(both, zero));
+  }
+  const __m128i two = _mm_add_epi64(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+  return _mm_cvtsi128_si64(two) + _mm_extract_epi64(two, 1);
 }
 
 size_t find_marker(const uint8_t* data, size_t size) {
@@ -517,7 +614,7 @@ void fir_columns(const FirAxis& axis, int row, const uint8_t* src, ptrdiff_t str
 
 const Kernels kAvx2Kernels = {
     "avx2",      horizontal, vertical,   pack,        ycc_to_rgb,       split_rgb,    merge_rgb,   find_marker, unstuff,
-    decode_mcus, blend_rows, double_row, double_both, exact_ycc_to_rgb, read_symbols, write_codes, stuff,       rgb_to_ycc,
+    decode_mcus, blend_rows, double_row, double_both, exact_ycc_to_rgb, colour_excess, read_symbols, write_codes, stuff,       rgb_to_ycc,
     halve_row,   halve_both, encode_mcus, fir_rows,  fir_columns};
 
 }  // namespace

@@ -140,9 +140,6 @@ uint8_t byte_of(int q) {
   return uint8_t(v < 0 ? 0 : v > 255 ? 255 : v);
 }
 
-// Product of a value and a 15-bit fraction, rounded: what pmulhrsw and sqrdmulh compute.
-int times(int a, int b) { return (a * b + (1 << 14)) >> 15; }
-
 void horizontal(const RowPlan& plan, const uint8_t* src, ptrdiff_t src_stride, int rows, int16_t* dst,
                 ptrdiff_t dst_stride) {
   const Axis& axis = *plan.axis;
@@ -183,9 +180,10 @@ void pack(const int16_t* src, int n, uint8_t* dst) {
 void ycc_to_rgb(const int16_t* y, const int16_t* cb, const int16_t* cr, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
   for (int i = 0; i < n; i++) {
     const int u = saturate(cb[i] - (128 << kValueBits)), v = saturate(cr[i] - (128 << kValueBits));
-    r[i] = byte_of(saturate(y[i] + saturate(v + times(v, 13173))));                      // 1.402
-    g[i] = byte_of(saturate(saturate(y[i] - times(u, 11277)) - times(v, 23401)));        // 0.344136, 0.714136
-    b[i] = byte_of(saturate(y[i] + saturate(u + times(u, 25297))));                      // 1.772
+    // Factors of exact_ycc_to_rgb less what exceeds 16 bits; rounding down here loses nothing, as y is a whole number.
+    r[i] = byte_of(saturate(y[i] + saturate(v + ((v * (91881 - 65536)) >> 16))));
+    g[i] = byte_of(saturate(saturate(y[i] - v) + ((-22554 * u + (65536 - 46802) * v) >> 16)));
+    b[i] = byte_of(saturate(y[i] + saturate(saturate(2 * u) + ((u * (116130 - 131072)) >> 16))));
   }
 }
 
@@ -205,6 +203,32 @@ void merge_rgb(const uint8_t* r, const uint8_t* g, const uint8_t* b, int n, uint
   }
 }
 
+// libjpeg's fancy upsampling (jdsample.c), one row: near * 3/4 + far * 1/4 with its alternating rounding.
+void blend_rows(const uint8_t* near, const uint8_t* far, int n, int bias, uint8_t* out) {
+  for (int i = 0; i < n; i++) out[i] = uint8_t((3 * near[i] + far[i] + bias) >> 2);
+}
+
+void double_row(const uint8_t* in, int n, uint8_t* out) {
+  out[0] = in[0];
+  for (int i = 0; i < n - 1; i++) {
+    out[2 * i + 1] = uint8_t((3 * in[i] + in[i + 1] + 2) >> 2);
+    out[2 * i + 2] = uint8_t((3 * in[i + 1] + in[i] + 1) >> 2);
+  }
+  out[2 * n - 1] = in[n - 1];
+}
+
+void double_both(const uint8_t* near, const uint8_t* far, int n, uint8_t* out) {
+  int here = 3 * near[0] + far[0];
+  out[0] = uint8_t((4 * here + 8) >> 4);
+  for (int i = 0; i < n - 1; i++) {
+    const int a = 3 * near[i] + far[i], b = 3 * near[i + 1] + far[i + 1];
+    out[2 * i + 1] = uint8_t((3 * a + b + 7) >> 4);
+    out[2 * i + 2] = uint8_t((3 * b + a + 8) >> 4);
+  }
+  here = 3 * near[n - 1] + far[n - 1];
+  out[2 * n - 1] = uint8_t((4 * here + 7) >> 4);
+}
+
 // libjpeg's colour conversion (jdcolor.c), exactly.
 void exact_ycc_to_rgb(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, int n, uint8_t* r, uint8_t* g,
                       uint8_t* b) {
@@ -217,6 +241,21 @@ void exact_ycc_to_rgb(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, in
     g[i] = uint8_t(green < 0 ? 0 : green > 255 ? 255 : green);
     b[i] = uint8_t(blue < 0 ? 0 : blue > 255 ? 255 : blue);
   }
+}
+
+int64_t colour_excess(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, int n) {
+  int64_t sum = 0;
+  for (int i = 0; i < n; i++) {
+    const int u = cb[i] - 128, v = cr[i] - 128;
+    const int red = 90 * v, green = -22 * u - 46 * v, blue = 113 * u;
+    const int highest = red > green ? (red > blue ? red : blue) : green > blue ? green : blue;
+    const int lowest = red < green ? (red < blue ? red : blue) : green < blue ? green : blue;
+    const int up = highest >> 6, down = -lowest >> 6;
+    const int above = y[i] + up - 255, below = down - y[i];
+    const int both = (above > 0 ? above : 0) + (below > 0 ? below : 0);
+    sum += both < 255 ? both : 255;
+  }
+  return sum;
 }
 
 size_t find_marker(const uint8_t* data, size_t size) {
@@ -316,7 +355,7 @@ void fir_columns(const FirAxis& axis, int row, const uint8_t* src, ptrdiff_t str
 
 const Kernels kPortableKernels = {
     "portable", horizontal,  vertical,    pack,       ycc_to_rgb,  split_rgb,        merge_rgb,    find_marker, unstuff,
-    decode_mcus, blend_rows, double_row,  double_both, exact_ycc_to_rgb, read_symbols, write_codes, stuff, rgb_to_ycc,
+    decode_mcus, blend_rows, double_row,  double_both, exact_ycc_to_rgb, colour_excess, read_symbols, write_codes, stuff, rgb_to_ycc,
     halve_row,  halve_both,  encode_mcus, fir_rows, fir_columns};
 
 }  // namespace beton

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "scan.h"
 
@@ -27,14 +28,51 @@ Upsampling upsampling(const JpegHeader& h, int c) {
   return u;
 }
 
-// Samples [low, high) of each component that are wanted, and the MCUs that hold them.
+// The filters of a component, at place `at` of the scratch memory.
+void make_filters(const beton_request& q, const Geometry& g, const Upsampling& u, const Component& component, int at,
+                  Scratch* s) {
+  AxisSpec spec = axis_spec(q, g, true);
+  spec.ratio = u.x;
+  spec.fancy = u.fancy_x;
+  spec.component_length = component.width;
+  make_axis(spec, s->box_x, &s->x[at]);
+  make_row_plan(s->x[at], &s->plan[at]);
+  spec = axis_spec(q, g, false);
+  spec.ratio = u.y;
+  spec.fancy = u.fancy_y;
+  spec.component_length = component.height;
+  make_axis(spec, s->box_y, &s->y[at]);
+}
+
+// Samples [low, high) of each component that are wanted, the MCUs that hold them, and memory for some rows of these.
 struct Cover {
   int x_low[3], x_high[3], y_low[3], y_high[3];
   int mcu_first = 0, mcu_last = 0, row_first = 0, row_last = 0;
   int h[3], v[3];  // blocks of a component in an MCU
   int block_row_low[3], block_row_high[3];
-  StripSet strips;
+  StripSet strips;          // the row of MCUs decoded last
+  uint8_t* held[3];
+  int rows_held[3] = {0, 0, 0};  // the last so many sample rows are there
+
+  // Row y of component c, where its sample 0 would be.
+  const uint8_t* row(int c, int y) const {
+    const int at = (y - row_first * v[c] * 8) % rows_held[c];
+    return held[c] + at * strips.stride[c] - mcu_first * h[c] * 8;
+  }
 };
+
+// Adds the samples of which pixels [x0, x1) of rows [y0, y1) are made.
+void add_pixels(const JpegHeader& header, const Upsampling up[3], int x0, int x1, int y0, int y1, Cover* cover) {
+  for (int c = 0; c < header.num_components; c++) {
+    const Component& component = header.component[c];
+    // One more sample on each side for the triangle filter.
+    const int dx = up[c].fancy_x ? 1 : 0, dy = up[c].fancy_y ? 1 : 0;
+    cover->x_low[c] = std::min(cover->x_low[c], std::max(x0 / up[c].x - dx, 0));
+    cover->x_high[c] = std::max(cover->x_high[c], std::min((x1 - 1) / up[c].x + 1 + dx, component.width));
+    cover->y_low[c] = std::min(cover->y_low[c], std::max(y0 / up[c].y - dy, 0));
+    cover->y_high[c] = std::max(cover->y_high[c], std::min((y1 - 1) / up[c].y + 1 + dy, component.height));
+  }
+}
 
 void finish_cover(const JpegHeader& header, Cover* cover) {
   cover->mcu_first = cover->row_first = 1 << 30;
@@ -55,14 +93,13 @@ void finish_cover(const JpegHeader& header, Cover* cover) {
   cover->strips.first_mcu = cover->mcu_first;
 }
 
-// Planes of `mcu_rows` rows of MCUs. All of it is initialised: blocks that are not wanted are never written.
+// Planes of `mcu_rows` rows of MCUs. What is not wanted is never written, and counts for nothing where it is read.
 void make_strips(const JpegHeader& header, int mcu_rows, Cover* cover, Scratch* s) {
   for (int c = 0; c < header.num_components; c++) {
     const ptrdiff_t stride = (ptrdiff_t(cover->mcu_last - cover->mcu_first) * cover->h[c] * 8 + kRowPadding + 63) & ~63;
-    const size_t bytes = size_t(stride) * size_t(cover->v[c]) * 8 * size_t(mcu_rows);
+    cover->rows_held[c] = cover->v[c] * 8 * mcu_rows;
     cover->strips.stride[c] = stride;
-    cover->strips.data[c] = s->strip[c].get<uint8_t>(bytes);
-    std::memset(cover->strips.data[c], 0, bytes);
+    cover->held[c] = s->strip[c].get<uint8_t>(size_t(stride) * size_t(cover->rows_held[c]));
   }
 }
 
@@ -74,17 +111,160 @@ Status open_scan(const beton_request& q, const JpegHeader& header, const Cover& 
   return scan->finish_image();  // who reads to the last MCU must also find the image's end
 }
 
+// Decodes a row of MCUs over the oldest one held.
+Status decode_strip(const JpegHeader& header, int row, Scan* scan, Cover* cover) {
+  for (int c = 0; c < header.num_components; c++) {
+    const int at = (row - cover->row_first) * cover->v[c] * 8 % cover->rows_held[c];
+    cover->strips.data[c] = cover->held[c] + at * cover->strips.stride[c];
+  }
+  return scan->decode_row(row, cover->mcu_first, cover->mcu_last, cover->strips, cover->block_row_low,
+                          cover->block_row_high);
+}
+
+// Bytes that full_row needs for a component of `width` pixels; kernels may read and write some behind the end.
+ptrdiff_t full_row_bytes(int width) { return (width + kRowPadding + 63) & ~63; }
+
+// Component c at pixels x0, x0 + 1, ... x1 - 1 of row y, upsampled as libjpeg does. `wide` is used where there is something to do.
+const uint8_t* full_row(const Kernels& k, const JpegHeader& header, const Cover& cover, const Upsampling& u, int c, int y,
+                        int x0, int x1, uint8_t* wide) {
+  const int low = cover.x_low[c], count = cover.x_high[c] - low;
+  const int near_y = y / u.y, last = header.component[c].height - 1;
+  const uint8_t* near = cover.row(c, near_y) + low;
+  const uint8_t* far = near;
+  if (u.fancy_y) far = cover.row(c, std::min(std::max((y & 1) ? near_y + 1 : near_y - 1, 0), last)) + low;
+  if (u.fancy_x) {
+    // Two outputs a sample, from sample `low` on; only the image's own edges may repeat a sample.
+    if (u.fancy_y) {
+      k.double_both(near, far, count, wide);
+    } else {
+      k.double_row(near, count, wide);
+    }
+    return wide + (x0 - 2 * low);
+  }
+  if (u.fancy_y) {
+    k.blend_rows(near, far, count, (y & 1) ? 2 : 1, wide);
+    return wide + (x0 - low);
+  }
+  if (u.x > 1) {
+    for (int x = x0; x < x1; x++) wide[x - x0] = near[x / u.x - low];
+    return wide;
+  }
+  return near + (x0 - low);
+}
+
+// A resize of which the filters see what a full decode shows: rows at full resolution, in RGB, clipped to 0..255. Clipping
+// comes before the filters there, so where colours leave that range, filtering YCbCr gives other pixels.
+class FullRows {
+ public:
+  FullRows(const JpegHeader& header, const Upsampling up[3], const Cover& cover, const Axis& x, const Axis& y,
+           const RowPlan& plan, Scratch* s)
+      : k_(kernels()), header_(header), up_(up), cover_(cover), x_(x), y_(y), plan_(plan), s_(s) {
+    line_bytes_ = full_row_bytes(x.high - x.low);
+    lines_ = s->rgb.get<uint8_t>(size_t(line_bytes_) * 3 * (1 + kRows));
+    // 32 rows tell, up to 64; a power of two.
+    while (y.high - y.low >= 64 * step_) step_ *= 2;
+  }
+
+  // Looks at some of rows [first, last): one of each `step_`, drawn without regard to the content. Returns whether the image has
+  // shown more colours outside 0..255 by now than the filters may see. Their mean, highest channel above and lowest below
+  // added up, may be 0.4 levels: the mean error of the pixels then stays under 0.2 (docs/native.md).
+  bool too_much(int first, int last) {
+    for (int top = first & -step_; top < last; top += step_) {
+      const int y = top + int((uint32_t(top) * 0x9E3779B1u >> 16) & uint32_t(step_ - 1));
+      if (y < first || y >= last) continue;
+      const uint8_t* full[3];
+      for (int c = 0; c < 3; c++) full[c] = row(c, y);
+      excess_ += k_.colour_excess(full[0], full[1], full[2], x_.high - x_.low) * step_;
+    }
+    return 5 * excess_ > 2 * int64_t(x_.high - x_.low) * (y_.high - y_.low);
+  }
+
+  // Sets memory aside, and makes rows [y.low, last) of what the horizontal pass has made of the components so far.
+  void start(const int16_t* const middle[3], const Axis* const axis_y[3], ptrdiff_t stride, int width, int last) {
+    stride_ = stride;
+    for (int c = 0; c < 3; c++) full_[c] = make_middle(y_, stride, &s_->full[c]);
+    int16_t* line = s_->line.get<int16_t>(size_t(stride) * 5);
+    uint8_t* bytes = reinterpret_cast<uint8_t*>(line + 3 * stride);
+    for (int y = y_.low; y < last; y++) {
+      for (int c = 0; c < 3; c++) {
+        const Axis& a = *axis_y[c];
+        const int near_y = y / up_[c].y;
+        const int far_y = !up_[c].fancy_y ? near_y : (y & 1) ? near_y + 1 : near_y - 1;
+        const int near = std::min(std::max(near_y, a.low), a.high - 1), far = std::min(std::max(far_y, a.low), a.high - 1);
+        const int16_t one = 1 << kWeightBits, w[2] = {int16_t(near == far ? one : near < far ? one / 4 * 3 : one / 4),
+                                                      int16_t(near == far ? 0 : near < far ? one / 4 : one / 4 * 3)};
+        k_.vertical(middle[c] + (std::min(near, far) - a.low) * stride, stride, w, 2, width, line + c * stride);
+      }
+      k_.ycc_to_rgb(line, line + stride, line + 2 * stride, width, bytes, bytes + stride, bytes + 2 * stride);
+      for (int c = 0; c < 3; c++) {
+        int16_t* out = full_[c] + (y - y_.low) * stride;
+        const uint8_t* from = bytes + c * stride;
+        for (ptrdiff_t at = 0; at < stride; at += 32) {  // a fixed count compiles to vector code
+          for (int i = 0; i < 32; i++) out[at + i] = int16_t(from[at + i] << kValueBits);
+        }
+      }
+    }
+  }
+
+  // The horizontal pass over rows [first, last).
+  void filter(int first, int last) {
+    uint8_t* rgb[3];
+    for (int c = 0; c < 3; c++) rgb[c] = lines_ + (3 + c * kRows) * line_bytes_;
+    for (int y = first; y < last; y += kRows) {
+      const int rows = std::min(kRows, last - y);
+      for (int i = 0; i < rows; i++) {
+        const uint8_t* full[3];
+        for (int c = 0; c < 3; c++) full[c] = row(c, y + i);
+        const ptrdiff_t at = i * line_bytes_;
+        k_.exact_ycc_to_rgb(full[0], full[1], full[2], x_.high - x_.low, rgb[0] + at, rgb[1] + at, rgb[2] + at);
+      }
+      for (int c = 0; c < 3; c++) {
+        k_.horizontal(plan_, rgb[c] - x_.low, line_bytes_, rows, full_[c] + (y - y_.low) * stride_, stride_);
+      }
+    }
+  }
+
+  const int16_t* middle(int c) const { return full_[c]; }
+
+ private:
+  static constexpr int kRows = 8;
+
+  const uint8_t* row(int c, int y) {
+    return full_row(k_, header_, cover_, up_[c], c, y, x_.low, x_.high, lines_ + c * line_bytes_);
+  }
+
+  const Kernels& k_;
+  const JpegHeader& header_;
+  const Upsampling* up_;
+  const Cover& cover_;
+  const Axis &x_, &y_;  // at full resolution
+  const RowPlan& plan_;
+  Scratch* s_;
+  ptrdiff_t line_bytes_, stride_ = 0;
+  uint8_t* lines_;  // a row of each component, then kRows rows of each colour
+  int16_t* full_[3] = {nullptr, nullptr, nullptr};
+  int step_ = 1;
+  int64_t excess_ = 0;
+};
+
 }  // namespace
 
 Status resize_planar(const beton_request& q, const Geometry& g, const JpegHeader& header, const Target& target,
                      Scratch* s) {
   const Kernels& k = kernels();
   const int n = header.num_components;
+  const bool ycc = n == 3 && header.space == BETON_SPACE_YCBCR;
+  make_box_filter(axis_spec(q, g, true), &s->box_x);
+  make_box_filter(axis_spec(q, g, false), &s->box_y);
   Cover cover;
+  Upsampling up[3];
   int of[3] = {0, 0, 0};  // which component's filters this one shares
+  int full = -1;          // which filters are those of full resolution
+  bool lags = false;      // the last pixels of a row of MCUs wait for the next row
   for (int c = 0; c < n; c++) {
-    const Upsampling u = upsampling(header, c);
     const Component& component = header.component[c];
+    up[c] = upsampling(header, c);
+    lags |= up[c].fancy_y;
     of[c] = c;
     for (int d = 0; d < c; d++) {
       if (header.component[d].h == component.h && header.component[d].v == component.v) {
@@ -92,49 +272,62 @@ Status resize_planar(const beton_request& q, const Geometry& g, const JpegHeader
         break;
       }
     }
-    if (of[c] == c) {
-      AxisSpec spec = axis_spec(q, g, true);
-      spec.ratio = u.x;
-      spec.fancy = u.fancy_x;
-      spec.component_length = component.width;
-      make_axis(spec, &s->x[c]);
-      make_row_plan(s->x[c], &s->plan[c]);
-      spec = axis_spec(q, g, false);
-      spec.ratio = u.y;
-      spec.fancy = u.fancy_y;
-      spec.component_length = component.height;
-      make_axis(spec, &s->y[c]);
-    }
+    if (of[c] == c) make_filters(q, g, up[c], component, c, s);
+    if (up[c].x == 1 && up[c].y == 1) full = of[c];
     cover.x_low[c] = s->x[of[c]].low;
     cover.x_high[c] = s->x[of[c]].high;
     cover.y_low[c] = s->y[of[c]].low;
     cover.y_high[c] = s->y[of[c]].high;
   }
+  // Where outputs are single pixels, they are clipped as well afterwards.
+  const bool may_clip = ycc && q.interpolation != BETON_NEAREST;
+  if (may_clip) {
+    if (full < 0) make_filters(q, g, Upsampling(), Component(), full = 3, s);
+    add_pixels(header, up, s->x[full].low, s->x[full].high, s->y[full].low, s->y[full].high, &cover);
+  }
   finish_cover(header, &cover);
   Scan scan;
   Status status = open_scan(q, header, cover, s, &scan);
   if (status != kOk) return status;
-  make_strips(header, 1, &cover, s);
+  make_strips(header, may_clip ? 2 : 1, &cover, s);
   const ptrdiff_t stride = middle_stride(g.width);
-  int16_t* middle[3] = {nullptr, nullptr, nullptr};
+  const int16_t* middle[3] = {nullptr, nullptr, nullptr};
+  int16_t* filled[3] = {nullptr, nullptr, nullptr};
   const Axis* axis_y[3] = {nullptr, nullptr, nullptr};
   for (int c = 0; c < n; c++) {
     axis_y[c] = &s->y[of[c]];
-    middle[c] = make_middle(*axis_y[c], stride, &s->middle[c]);
+    middle[c] = filled[c] = make_middle(*axis_y[c], stride, &s->middle[c]);
   }
+  std::optional<FullRows> rgb;
+  if (may_clip) rgb.emplace(header, up, cover, s->x[full], s->y[full], s->plan[full], s);
+  bool clip = false;
+  int done = may_clip ? s->y[full].low : 0;  // rows of pixels
   for (int row = cover.row_first; row < cover.row_last; row++) {
-    status = scan.decode_row(row, cover.mcu_first, cover.mcu_last, cover.strips, cover.block_row_low,
-                             cover.block_row_high);
+    status = decode_strip(header, row, &scan, &cover);
     if (status != kOk) return status;
-    for (int c = 0; c < n; c++) {
-      const int top = row * cover.v[c] * 8, left = cover.mcu_first * cover.h[c] * 8;
-      const int first = std::max(top, cover.y_low[c]), last = std::min(top + cover.v[c] * 8, cover.y_high[c]);
+    if (may_clip) {
+      const int end = row + 1 == cover.row_last ? s->y[full].high : (row + 1) * header.mcu_height - lags;
+      const int ready = std::max(done, std::min(end, s->y[full].high));
+      if (!clip && rgb->too_much(done, ready)) {
+        clip = true;
+        rgb->start(middle, axis_y, stride, g.width, done);
+      }
+      if (clip) rgb->filter(done, ready);
+      done = ready;
+    }
+    for (int c = 0; c < n && !clip; c++) {
+      const int top = row * cover.v[c] * 8;
+      const int first = std::max(top, axis_y[c]->low), last = std::min(top + cover.v[c] * 8, axis_y[c]->high);
       if (first >= last) continue;
-      k.horizontal(s->plan[of[c]], cover.strips.data[c] + (first - top) * cover.strips.stride[c] - left,
-                   cover.strips.stride[c], last - first, middle[c] + (first - cover.y_low[c]) * stride, stride);
+      k.horizontal(s->plan[of[c]], cover.row(c, first), cover.strips.stride[c], last - first,
+                   filled[c] + (first - axis_y[c]->low) * stride, stride);
     }
   }
-  finish_rows(g, n, header.space == BETON_SPACE_YCBCR, middle, stride, axis_y, target, s);
+  for (int c = 0; c < n && clip; c++) {
+    axis_y[c] = &s->y[full];
+    middle[c] = rgb->middle(c);
+  }
+  finish_rows(g, n, ycc && !clip, middle, stride, axis_y, target, s);
   return kOk;
 }
 
@@ -146,66 +339,28 @@ Status copy_planar(const beton_request& q, const Geometry& g, const JpegHeader& 
   Cover cover;
   Upsampling up[3];
   for (int c = 0; c < n; c++) {
-    const Component& component = header.component[c];
     up[c] = upsampling(header, c);
-    // One more sample on each side for the triangle filter.
-    const int dx = up[c].fancy_x ? 1 : 0, dy = up[c].fancy_y ? 1 : 0;
-    cover.x_low[c] = std::max(x0 / up[c].x - dx, 0);
-    cover.x_high[c] = std::min((x1 - 1) / up[c].x + 1 + dx, component.width);
-    cover.y_low[c] = std::max(y0 / up[c].y - dy, 0);
-    cover.y_high[c] = std::min((y1 - 1) / up[c].y + 1 + dy, component.height);
+    cover.x_low[c] = cover.y_low[c] = 1 << 30;
+    cover.x_high[c] = cover.y_high[c] = 0;
   }
+  add_pixels(header, up, x0, x1, y0, y1, &cover);
   finish_cover(header, &cover);
   Scan scan;
   Status status = open_scan(q, header, cover, s, &scan);
   if (status != kOk) return status;
   const bool interleaved = target.interleaved != nullptr;
   make_strips(header, cover.row_last - cover.row_first, &cover, s);
-  uint8_t* const base[3] = {cover.strips.data[0], cover.strips.data[1], cover.strips.data[2]};
   for (int row = cover.row_first; row < cover.row_last; row++) {
-    for (int c = 0; c < n; c++) {
-      cover.strips.data[c] = base[c] + ptrdiff_t(row - cover.row_first) * cover.v[c] * 8 * cover.strips.stride[c];
-    }
-    status = scan.decode_row(row, cover.mcu_first, cover.mcu_last, cover.strips, cover.block_row_low,
-                             cover.block_row_high);
+    status = decode_strip(header, row, &scan, &cover);
     if (status != kOk) return status;
   }
-  const ptrdiff_t line_bytes = (g.width + 16 + 63) & ~63;
+  const ptrdiff_t line_bytes = full_row_bytes(g.width);
   uint8_t* line = s->line.get<uint8_t>(size_t(line_bytes) * 6);
   // What is behind a row's end changes no pixel, but valgrind takes two pixels of vector code for one.
   std::memset(line, 0, size_t(line_bytes) * 6);
   for (int i = 0; i < g.height; i++) {
-    const int y = y0 + i;
     const uint8_t* full[3] = {nullptr, nullptr, nullptr};
-    for (int c = 0; c < n; c++) {
-      const Upsampling& u = up[c];
-      const int left = cover.mcu_first * cover.h[c] * 8, top = cover.row_first * cover.v[c] * 8;
-      const int low = cover.x_low[c], count = cover.x_high[c] - low;
-      const ptrdiff_t stride = cover.strips.stride[c];
-      const int near_y = y / u.y;
-      int far_y = (y & 1) ? near_y + 1 : near_y - 1;
-      far_y = std::min(std::max(far_y, 0), header.component[c].height - 1);
-      const uint8_t* near = base[c] + (near_y - top) * stride + (low - left);
-      const uint8_t* far = u.fancy_y ? base[c] + (far_y - top) * stride + (low - left) : near;
-      uint8_t* wide = line + c * line_bytes;
-      if (u.fancy_x) {
-        // Two outputs a sample, from sample `low` on; only the image's own edges may repeat a sample.
-        if (u.fancy_y) {
-          k.double_both(near, far, count, wide);
-        } else {
-          k.double_row(near, count, wide);
-        }
-        full[c] = wide + (x0 - 2 * low);
-      } else if (u.fancy_y) {
-        k.blend_rows(near, far, count, (y & 1) ? 2 : 1, wide);
-        full[c] = wide;
-      } else if (u.x > 1) {
-        for (int x = x0; x < x1; x++) wide[x - x0] = near[x / u.x - low];
-        full[c] = wide;
-      } else {
-        full[c] = near;
-      }
-    }
+    for (int c = 0; c < n; c++) full[c] = full_row(k, header, cover, up[c], c, y0 + i, x0, x1, line + c * line_bytes);
     const ptrdiff_t place = (g.upside_down ? g.height - 1 - i : i) * target.stride;
     uint8_t* d[3] = {nullptr, nullptr, nullptr};
     for (int c = 0; c < target.channels; c++) d[c] = interleaved ? line + (3 + c) * line_bytes : target.plane[c] + place;

@@ -52,6 +52,14 @@ void copy_pixels(const beton_request& q, const Geometry& g, const PixelSource& s
   }
 }
 
+void make_axes(const beton_request& q, const Geometry& g, Scratch* s) {
+  const AxisSpec x = axis_spec(q, g, true), y = axis_spec(q, g, false);
+  make_box_filter(x, &s->box_x);
+  make_box_filter(y, &s->box_y);
+  make_axis(x, s->box_x, &s->x[0]);
+  make_axis(y, s->box_y, &s->y[0]);
+}
+
 void resize_pixels(const beton_request& q, const Geometry& g, const PixelSource& src, const Target& target,
                    Scratch* s) {
   const Kernels& k = kernels();
@@ -95,8 +103,7 @@ Status render_with_libjpeg(const beton_request& q, const Geometry& g, const Jpeg
   if (status != kOk) return status;
   int x = q.box_x + g.x, y = q.box_y + g.y, width = g.width, height = g.height;
   if (!g.exact) {
-    make_axis(axis_spec(q, g, true), &s->x[0]);
-    make_axis(axis_spec(q, g, false), &s->y[0]);
+    make_axes(q, g, s);
     x = s->x[0].low;
     y = s->y[0].low;
     width = s->x[0].high - x;
@@ -128,8 +135,7 @@ Status render_raw(const beton_request& q, const Geometry& g, const Target& targe
   if (g.exact) {
     copy_pixels(q, g, src, target);
   } else {
-    make_axis(axis_spec(q, g, true), &s->x[0]);
-    make_axis(axis_spec(q, g, false), &s->y[0]);
+    make_axes(q, g, s);
     resize_pixels(q, g, src, target, s);
   }
   return kOk;

@@ -119,34 +119,44 @@ int through_upsampling(const AxisSpec& s, const double* w, int first, int count,
 
 }  // namespace
 
-void make_axis(const AxisSpec& spec, Axis* axis) {
+void make_box_filter(const AxisSpec& spec, BoxFilter* box) {
   const double scale = double(spec.length) / double(spec.scaled);
   const double support = (spec.interpolation == BETON_BICUBIC ? 2.0 : 1.0) * (spec.antialias ? std::max(scale, 1.0) : 1.0);
-  const int most = int(std::ceil(support)) * 2 + 6;
+  box->most = int(std::ceil(support)) * 2 + 6;
+  const size_t count = size_t(spec.count);
+  box->outputs.resize(count);
+  box->weights.resize(count * size_t(box->most + 2 * kBeside));
+  double* w = box->weights.data() + kBeside;
+  for (int i = 0; i < spec.count; i++, w += box->most + 2 * kBeside) {
+    BoxFilter::Output& output = box->outputs[size_t(i)];
+    output.taps = box_weights(spec, spec.first + i, w, &output.first, &output.norm);
+    for (int t = 0; t < kBeside; t++) w[t - kBeside] = w[output.taps + t] = 0.0;
+  }
+}
+
+void make_axis(const AxisSpec& spec, const BoxFilter& box, Axis* axis) {
+  const int most = box.most;
   axis->count = spec.count;
   axis->start.resize(size_t(spec.count));
-  axis->scratch.resize(size_t(most) * 2 + 2 * kBeside);
+  axis->scratch.resize(size_t(most));
   axis->wide.resize(size_t(most) * size_t(spec.count));
-  double* box = axis->scratch.data() + kBeside;
-  double* component = box + most + kBeside;
-  for (int i = 1; i <= kBeside; i++) box[-i] = 0.0;
+  double* component = axis->scratch.data();
+  const double* from_box = box.weights.data() + kBeside;
   axis->low = spec.box + spec.length;
   axis->high = 0;
   int counts_most = 1;
   // First with room for the most taps there may be; how many there are is known only at the end.
-  for (int i = 0; i < spec.count; i++) {
-    int first = 0;
-    double norm;
-    int n = box_weights(spec, spec.first + i, box, &first, &norm);
-    const double* w = box;
+  for (int i = 0; i < spec.count; i++, from_box += most + 2 * kBeside) {
+    int first = box.outputs[size_t(i)].first;
+    int n = box.outputs[size_t(i)].taps;
+    const double* w = from_box;
     if (spec.ratio == 1) {
       first += spec.box;
     } else {
-      for (int t = 0; t < kBeside; t++) box[n + t] = 0.0;
-      n = through_upsampling(spec, box, first, n, component, &first);
+      n = through_upsampling(spec, from_box, first, n, component, &first);
       w = component;
     }
-    norm *= 1 << kWeightBits;
+    const double norm = box.outputs[size_t(i)].norm * (1 << kWeightBits);
     while (n > 1 && std::fabs(w[n - 1] * norm) < 0.5) n--;
     while (n > 1 && std::fabs(w[0] * norm) < 0.5) {
       w++;

@@ -39,7 +39,20 @@ struct AxisSpec {
   int component_length = 0; // samples the component has along this axis
 };
 
-void make_axis(const AxisSpec& spec, Axis* axis);
+// The filter over full-resolution samples of the crop, from which those of all components are made.
+struct BoxFilter {
+  struct Output {
+    int first, taps;
+    double norm;  // what its weights are to be multiplied by
+  };
+  int most = 0;  // taps there is room for
+  std::vector<Output> outputs;
+  std::vector<double> weights;  // a few zeros, `most`, a few zeros for each output
+};
+
+void make_box_filter(const AxisSpec& spec, BoxFilter* box);
+
+void make_axis(const AxisSpec& spec, const BoxFilter& box, Axis* axis);
 
 }  // namespace beton
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 
 #include <vector>
@@ -17,7 +18,7 @@
 
 namespace beton {
 
-// Uninitialised memory, aligned to a cache line, that only grows until trim().
+// Memory aligned to a cache line that only grows until trim(): zeros at first, then whatever was left there.
 class Buffer {
  public:
   Buffer() = default;
@@ -35,6 +36,7 @@ class Buffer {
       const size_t rounded = (bytes + bytes / 4 + 63) & ~size_t(63);
       data_ = std::aligned_alloc(64, rounded);
       if (data_ == nullptr) throw std::bad_alloc();
+      std::memset(data_, 0, rounded);
       capacity_ = rounded;
     }
     return static_cast<T*>(data_);
@@ -58,12 +60,14 @@ struct Scratch {
   std::vector<size_t> segments;     // offsets into the JPEG
   Buffer segment;                   // the unstuffed one
   int64_t stray_bytes = 0;          // behind the scan's segments, as far as they were read
-  Axis x[3], y[3];       // per component
-  RowPlan plan[3];
+  BoxFilter box_x, box_y;
+  Axis x[4], y[4];       // per component, and of full resolution where no component has it
+  RowPlan plan[4];
   Buffer strip[3];       // decoded or split rows of a component
   Buffer middle[3];      // after the horizontal pass
+  Buffer full[3];        // the same of colours, where components come too early
   Buffer line;           // one output row of each component
-  Buffer rgb;            // interleaved pixels from libjpeg
+  Buffer rgb;            // interleaved pixels from libjpeg, or rows at full resolution
   Buffer core;           // planar result before padding
   SymbolTable symbol_tables[2][4];  // [DC, AC][slot]
   SymbolSink symbols;               // of the JPEG being written
@@ -76,6 +80,7 @@ struct Scratch {
     for (int i = 0; i < 3; i++) {
       strip[i].trim(kKeep);
       middle[i].trim(kKeep);
+      full[i].trim(kKeep);
     }
     segment.trim(kKeep);
     rgb.trim(kKeep);
