@@ -96,7 +96,8 @@ def decode_regions(requests: npt.NDArray[np.void]) -> int:
     -----
     Without a resize the pixels are exactly libjpeg-turbo's (accurate integer DCT, fancy upsampling), as Pillow gives
     them. With one, luma and chroma are resized apart and meet in RGB at output size, with the filters of Pillow and
-    torchvision's ``antialias=True`` in fixed point; ``docs/native.md`` states how near that is to exact arithmetic.
+    torchvision's ``antialias=True`` in fixed point; where colours are so strong that clipping them to 0..255 matters,
+    RGB is resized instead. ``docs/native.md`` states how near that is to a full decode and resize.
     The GIL is released. Any number of threads may call at once; scratch memory is per thread.
 
     Examples

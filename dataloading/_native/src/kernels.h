@@ -53,7 +53,8 @@ struct Kernels {
   void (*vertical)(const int16_t* src, ptrdiff_t stride, const int16_t* weights, int taps, int n, int16_t* out);
   // (q + 32) >> 6, clamped to a byte.
   void (*pack)(const int16_t* src, int n, uint8_t* dst);
-  // JFIF's YCbCr to RGB on values with six fractional bits, then as pack. Whole numbers come out as from exact_ycc_to_rgb.
+  // JFIF's YCbCr to RGB on values with six fractional bits, then as pack. Where cb and cr are whole levels, mostly because all
+  // pixels around have them, red, green and blue differ from y by whole levels too, as in exact_ycc_to_rgb.
   void (*ycc_to_rgb)(const int16_t* y, const int16_t* cb, const int16_t* cr, int n, uint8_t* r, uint8_t* g, uint8_t* b);
   void (*split_rgb)(const uint8_t* rgb, int n, uint8_t* r, uint8_t* g, uint8_t* b);
   void (*merge_rgb)(const uint8_t* r, const uint8_t* g, const uint8_t* b, int n, uint8_t* rgb);

@@ -119,24 +119,42 @@ void horizontal(const RowPlan& plan, const uint8_t* src, ptrdiff_t src_stride, i
   }
 }
 
-void vertical(const int16_t* src, ptrdiff_t stride, const int16_t* weights, int taps, int n, int16_t* out) {
+// kPairs pairs of taps, or `pairs` of them where that is 0; a constant keeps the weights in registers.
+template <int kPairs>
+void vertical_pairs(const int16_t* src, ptrdiff_t stride, const int16_t* weights, int pairs, int n, int16_t* out) {
   const __m256i half = _mm256_set1_epi32(1 << (kWeightBits - 1));
+  const auto weight = [&](int p) {
+    int pair;
+    __builtin_memcpy(&pair, weights + 2 * p, 4);
+    return _mm256_set1_epi32(pair);
+  };
+  __m256i kept[kPairs + 1];
+  for (int p = 0; p < kPairs; p++) kept[p] = weight(p);
   for (int i = 0; i < n; i += 32) {
-    __m256i low = half, high = half, low2 = half, high2 = half;
+    __m256i low[2] = {half, half}, high[2] = {half, half};
     const int16_t* s = src + i;
-    for (int t = 0; t < taps; t += 2) {
-      int pair;
-      __builtin_memcpy(&pair, weights + t, 4);
-      const __m256i w = _mm256_set1_epi32(pair);
-      const __m256i a = load(s), b = load(s + stride), a2 = load(s + 16), b2 = load(s + 16 + stride);
-      low = _mm256_add_epi32(low, _mm256_madd_epi16(_mm256_unpacklo_epi16(a, b), w));
-      high = _mm256_add_epi32(high, _mm256_madd_epi16(_mm256_unpackhi_epi16(a, b), w));
-      low2 = _mm256_add_epi32(low2, _mm256_madd_epi16(_mm256_unpacklo_epi16(a2, b2), w));
-      high2 = _mm256_add_epi32(high2, _mm256_madd_epi16(_mm256_unpackhi_epi16(a2, b2), w));
-      s += 2 * stride;
+    for (int p = 0; p < (kPairs > 0 ? kPairs : pairs); p++, s += 2 * stride) {
+      const __m256i w = kPairs > 0 ? kept[p] : weight(p);
+      for (int h = 0; h < 2; h++) {
+        const __m256i a = load(s + 16 * h), b = load(s + 16 * h + stride);
+        low[h] = _mm256_add_epi32(low[h], _mm256_madd_epi16(_mm256_unpacklo_epi16(a, b), w));
+        high[h] = _mm256_add_epi32(high[h], _mm256_madd_epi16(_mm256_unpackhi_epi16(a, b), w));
+      }
     }
-    store(out + i, _mm256_packs_epi32(_mm256_srai_epi32(low, kWeightBits), _mm256_srai_epi32(high, kWeightBits)));
-    store(out + i + 16, _mm256_packs_epi32(_mm256_srai_epi32(low2, kWeightBits), _mm256_srai_epi32(high2, kWeightBits)));
+    for (int h = 0; h < 2; h++) {
+      const __m256i l = _mm256_srai_epi32(low[h], kWeightBits), u = _mm256_srai_epi32(high[h], kWeightBits);
+      store(out + i + 16 * h, _mm256_packs_epi32(l, u));
+    }
+  }
+}
+
+void vertical(const int16_t* src, ptrdiff_t stride, const int16_t* weights, int taps, int n, int16_t* out) {
+  switch (taps) {
+    case 2: return vertical_pairs<1>(src, stride, weights, 1, n, out);
+    case 4: return vertical_pairs<2>(src, stride, weights, 2, n, out);
+    case 6: return vertical_pairs<3>(src, stride, weights, 3, n, out);
+    case 8: return vertical_pairs<4>(src, stride, weights, 4, n, out);
+    default: return vertical_pairs<0>(src, stride, weights, taps / 2, n, out);
   }
 }
 
@@ -157,26 +175,47 @@ inline void store_bytes(__m256i v, uint8_t* dst, int n) {
   }
 }
 
+inline void store_bytes(__m256i first, __m256i second, uint8_t* dst, int n) {
+  const __m256i bytes = _mm256_permute4x64_epi64(_mm256_packus_epi16(first, second), 0xD8);
+  if (n >= 32) {
+    store(dst, bytes);
+  } else {
+    alignas(32) uint8_t rest[32];
+    store(rest, bytes);
+    for (int i = 0; i < n; i++) dst[i] = rest[i];
+  }
+}
+
 void pack(const int16_t* src, int n, uint8_t* dst) {
-  for (int i = 0; i < n; i += 16) store_bytes(round_value(load(src + i)), dst + i, n - i);
+  for (int i = 0; i < n; i += 32) store_bytes(round_value(load(src + i)), round_value(load(src + i + 16)), dst + i, n - i);
 }
 
 void ycc_to_rgb(const int16_t* y, const int16_t* cb, const int16_t* cr, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
-  const __m256i middle = _mm256_set1_epi16(128 << kValueBits);
+  const __m256i middle = _mm256_set1_epi16(128 << kValueBits), zero = _mm256_setzero_si256();
+  const __m256i fraction = _mm256_set1_epi16((1 << kValueBits) - 1), half = _mm256_set1_epi16(1 << (kValueBits - 1));
   const __m256i red_v = _mm256_set1_epi16(91881 - 65536), blue_u = _mm256_set1_epi16(116130 - 131072);
   const __m256i green_uv = _mm256_set1_epi32(int(uint32_t(65536 - 46802) << 16 | uint16_t(-22554)));
-  for (int i = 0; i < n; i += 16) {
-    const __m256i l = load(y + i), u = _mm256_subs_epi16(load(cb + i), middle),
-                  v = _mm256_subs_epi16(load(cr + i), middle);
-    const __m256i low = _mm256_madd_epi16(_mm256_unpacklo_epi16(u, v), green_uv);
-    const __m256i high = _mm256_madd_epi16(_mm256_unpackhi_epi16(u, v), green_uv);
-    const __m256i uv = _mm256_packs_epi32(_mm256_srai_epi32(low, 16), _mm256_srai_epi32(high, 16));
-    const __m256i red = _mm256_adds_epi16(l, _mm256_adds_epi16(v, _mm256_mulhi_epi16(v, red_v)));
-    const __m256i green = _mm256_adds_epi16(_mm256_subs_epi16(l, v), uv);
-    const __m256i blue = _mm256_adds_epi16(l, _mm256_adds_epi16(_mm256_adds_epi16(u, u), _mm256_mulhi_epi16(u, blue_u)));
-    store_bytes(round_value(red), r + i, n - i);
-    store_bytes(round_value(green), g + i, n - i);
-    store_bytes(round_value(blue), b + i, n - i);
+  for (int i = 0; i < n; i += 32) {
+    __m256i red[2], green[2], blue[2];
+    for (int h = 0; h < 2; h++) {
+      const int at = i + 16 * h;
+      const __m256i u = _mm256_subs_epi16(load(cb + at), middle), v = _mm256_subs_epi16(load(cr + at), middle);
+      const __m256i low = _mm256_madd_epi16(_mm256_unpacklo_epi16(u, v), green_uv);
+      const __m256i high = _mm256_madd_epi16(_mm256_unpackhi_epi16(u, v), green_uv);
+      const __m256i uv = _mm256_packs_epi32(_mm256_srai_epi32(low, 16), _mm256_srai_epi32(high, 16));
+      // Whole chroma: these three are rounded here, to no bits of a fraction; elsewhere 0 is added and nothing is cut off.
+      const __m256i whole = _mm256_cmpeq_epi16(_mm256_and_si256(_mm256_or_si256(u, v), fraction), zero);
+      const __m256i more = _mm256_and_si256(whole, half), cut = _mm256_and_si256(whole, fraction);
+      const auto value = [&](__m256i x) {
+        return round_value(_mm256_adds_epi16(load(y + at), _mm256_andnot_si256(cut, _mm256_add_epi16(x, more))));
+      };
+      red[h] = value(_mm256_add_epi16(v, _mm256_mulhi_epi16(v, red_v)));
+      green[h] = value(_mm256_sub_epi16(uv, v));
+      blue[h] = value(_mm256_add_epi16(_mm256_add_epi16(u, u), _mm256_mulhi_epi16(u, blue_u)));
+    }
+    store_bytes(red[0], red[1], r + i, n - i);
+    store_bytes(green[0], green[1], g + i, n - i);
+    store_bytes(blue[0], blue[1], b + i, n - i);
   }
 }
 

@@ -177,13 +177,22 @@ void pack(const int16_t* src, int n, uint8_t* dst) {
   for (int i = 0; i < n; i++) dst[i] = byte_of(src[i]);
 }
 
+int whole_levels(int v) { return (v + (1 << (kValueBits - 1))) & -(1 << kValueBits); }
+
 void ycc_to_rgb(const int16_t* y, const int16_t* cb, const int16_t* cr, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
   for (int i = 0; i < n; i++) {
     const int u = saturate(cb[i] - (128 << kValueBits)), v = saturate(cr[i] - (128 << kValueBits));
-    // Factors of exact_ycc_to_rgb less what exceeds 16 bits; rounding down here loses nothing, as y is a whole number.
-    r[i] = byte_of(saturate(y[i] + saturate(v + ((v * (91881 - 65536)) >> 16))));
-    g[i] = byte_of(saturate(saturate(y[i] - v) + ((-22554 * u + (65536 - 46802) * v) >> 16)));
-    b[i] = byte_of(saturate(y[i] + saturate(saturate(2 * u) + ((u * (116130 - 131072)) >> 16))));
+    // The factors of exact_ycc_to_rgb less what exceeds 16 bits.
+    int red = v + ((v * (91881 - 65536)) >> 16), green = ((-22554 * u + (65536 - 46802) * v) >> 16) - v;
+    int blue = 2 * u + ((u * (116130 - 131072)) >> 16);
+    if (((u | v) & ((1 << kValueBits) - 1)) == 0) {
+      red = whole_levels(red);
+      green = whole_levels(green);
+      blue = whole_levels(blue);
+    }
+    r[i] = byte_of(saturate(y[i] + red));
+    g[i] = byte_of(saturate(y[i] + green));
+    b[i] = byte_of(saturate(y[i] + blue));
   }
 }
 

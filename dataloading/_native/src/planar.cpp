@@ -166,8 +166,9 @@ class FullRows {
   }
 
   // Looks at some of rows [first, last): one of each `step_`, drawn without regard to the content. Returns whether the image has
-  // shown more colours outside 0..255 by now than the filters may see. Their mean, highest channel above and lowest below
-  // added up, may be 0.4 levels: the mean error of the pixels then stays under 0.2 (docs/native.md).
+  // shown more colours outside 0..255 by now than the filters may see. How far they are outside (the highest channel above,
+  // the lowest below) is the most that clipping them afterwards can change. It may be 0.3 levels in the mean of all pixels
+  // (docs/native.md); images that are full of such colours are known by their first rows.
   bool too_much(int first, int last) {
     for (int top = first & -step_; top < last; top += step_) {
       const int y = top + int((uint32_t(top) * 0x9E3779B1u >> 16) & uint32_t(step_ - 1));
@@ -176,7 +177,8 @@ class FullRows {
       for (int c = 0; c < 3; c++) full[c] = row(c, y);
       excess_ += k_.colour_excess(full[0], full[1], full[2], x_.high - x_.low) * step_;
     }
-    return 5 * excess_ > 2 * int64_t(x_.high - x_.low) * (y_.high - y_.low);
+    const int64_t width = x_.high - x_.low, all = width * (y_.high - y_.low), seen = width * (last - y_.low);
+    return 10 * excess_ > 3 * all || (20 * excess_ > all && excess_ > seen);
   }
 
   // Sets memory aside, and makes rows [y.low, last) of what the horizontal pass has made of the components so far.
@@ -219,7 +221,15 @@ class FullRows {
         k_.exact_ycc_to_rgb(full[0], full[1], full[2], x_.high - x_.low, rgb[0] + at, rgb[1] + at, rgb[2] + at);
       }
       for (int c = 0; c < 3; c++) {
-        k_.horizontal(plan_, rgb[c] - x_.low, line_bytes_, rows, full_[c] + (y - y_.low) * stride_, stride_);
+        int16_t* out = full_[c] + (y - y_.low) * stride_;
+        k_.horizontal(plan_, rgb[c] - x_.low, line_bytes_, rows, out, stride_);
+        // Whole levels between the passes, as in Pillow: rounding there tells where the same pixels come again and again.
+        for (ptrdiff_t at = 0; at < rows * stride_; at += 32) {
+          for (int i = 0; i < 32; i++) {
+            const int v = (out[at + i] + (1 << (kValueBits - 1))) >> kValueBits;
+            out[at + i] = int16_t(std::min(std::max(v, 0), 255) << kValueBits);
+          }
+        }
       }
     }
   }

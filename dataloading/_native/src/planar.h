@@ -11,7 +11,8 @@
 
 namespace beton {
 
-// Luma and chroma are resized apart, straight to output size; each strip of decoded rows is filtered while it is hot.
+// Luma and chroma are resized apart, straight to output size; each strip of decoded rows is filtered while it is hot. Where
+// many colours leave 0..255, red, green and blue are resized instead, from the row on where that shows.
 Status resize_planar(const beton_request& q, const Geometry& g, const JpegHeader& header, const Target& target,
                      Scratch* s);
 
