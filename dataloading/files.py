@@ -79,15 +79,18 @@ class FileSet:
     def __repr__(self) -> str:
         return f"FileSet({list(self.paths)}, num_samples={self.num_samples})"
 
-    def use_memory(self, memory: Sequence[npt.NDArray[np.uint8]]) -> None:
+    def use_memory(self, memory: Sequence[npt.NDArray[np.uint8]], owner: object = None) -> None:
         """Read stored bytes from there; sample tables still come from the files.
 
         Parameters
         ----------
         memory : sequence of uint8 arrays
             One for each file, as long as the file.
+        owner : object, optional
+            Kept for as long as this object.
         """
         self.memory = list(memory)
+        self._memory_owner = owner
         self._bases = np.array([each.ctypes.data for each in memory], np.uint64)
 
     # ---- samples

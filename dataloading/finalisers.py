@@ -1,74 +1,70 @@
-"""Where finalisers may wait.
+"""What happens when an object goes, without any Python code in the thread that drops it.
 
-The garbage collector runs finalisers in whatever thread happens to allocate: one that holds a lock of ours, one of our
-own, or one that has not even begun. A finaliser of ours that stops threads waits for them, and they may wait for that
-very thread. So `run_outside` gives what waits to a thread of its own, unless the calling thread is a caller's and no
-code of ours is under way in it.
+The reference count and the garbage collector run finalisers in whatever thread happens to be there. Where that is the
+caller's, Ctrl-C may raise in any line of one, and Python prints such an exception and forgets it: the key was pressed
+for nothing. So no class of ours has a ``__del__``, and no weak reference a callback written in Python. A callback is C
+code (`deque.append`, `SimpleQueue.put`, a function of a C library), which only leaves a note. Whoever comes next, or a
+thread that waits for notes (`dataloading.keeper`), does what is to be done.
 
-Counting the locks a thread holds would say the same, but not in one step with taking them: Ctrl-C would come between.
-Knows nothing of what is stopped.
+Knows nothing of what is finalised.
 """
 
 from __future__ import annotations
 
-import _thread
-import contextlib
-import os
-import sys
-import threading
-from collections.abc import Callable
-from types import FrameType
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
 
-__all__ = ["from_caller", "run_outside"]
+__all__ = ["Living", "Note"]
 
-_PACKAGE = os.path.join(os.path.dirname(__file__), "")  # compared with frames' names as they are
+T = TypeVar("T")
 
 
-class _Thread(threading.local):
-    is_callers = False
+class Note(weakref.ref[Any]):
+    """A weak reference that is passed to `callback` when its object goes, with something attached.
 
-
-_this_thread = _Thread()
-
-
-def from_caller() -> None:
-    """Note that the calling thread is not one of ours."""
-    _this_thread.is_callers = True
-
-
-def run_outside(work: Callable[[], object]) -> None:
-    """Do what waits for threads of ours: now, or on a thread of its own if they may be waiting for the calling one.
-
-    To be called by the finaliser itself (``__del__``, or as the callback of `weakref.finalize`).
+    It must be alive then: keep it outside of the object, or the garbage collector passes over it where the object is
+    part of a cycle.
 
     Parameters
     ----------
-    work : callable
-        Must not raise. Not done at all where it needs a thread and the interpreter is ending.
+    target : object
+    callback : callable
+        C code.
+    attached : any
+        What whoever reads the note needs.
 
     Examples
     --------
-    >>> from_caller()
-    >>> run_outside(lambda: print("done"))
-    done
+    >>> notes = []
+    >>> class Thing: ...
+    >>> thing = Thing()
+    >>> note = Note(thing, notes.append, "the thing")
+    >>> del thing
+    >>> notes[0].attached
+    'the thing'
     """
-    if _this_thread.is_callers and not _is_inside(sys._getframe(1).f_back):
-        work()
-        return
-    # Starting a thread waits for it, and finalisers may run in it before it begins: so the waiting is not done here.
-    with contextlib.suppress(RuntimeError):  # the interpreter is ending, and all threads with it
-        _thread.start_new_thread(_start, (work,))
+
+    __slots__ = ("attached",)
+
+    def __new__(cls, target: object, callback: Callable[[Any], object], attached: Any) -> Note:
+        """Make the reference."""
+        return super().__new__(cls, target, callback)
+
+    def __init__(self, target: object, callback: Callable[[Any], object], attached: Any) -> None:
+        super().__init__(target, callback)  # type: ignore[call-arg]  # typeshed has only __new__
+        self.attached = attached
 
 
-def _is_inside(frame: FrameType | None) -> bool:
-    """Whether code of this package is under way in a frame or in one of those that wait for it."""
-    while frame is not None:
-        if frame.f_code.co_filename.startswith(_PACKAGE):
-            return True
-        frame = frame.f_back
-    return False
+class Living(Generic[T]):
+    """Objects that somebody else still refers to, in the order in which they came. Unlike a WeakSet, no callback."""
 
+    def __init__(self) -> None:
+        self._references: list[weakref.ref[T]] = []
 
-def _start(work: Callable[[], object]) -> None:
-    with contextlib.suppress(RuntimeError):
-        threading.Thread(target=work, name="beton-finaliser", daemon=True).start()
+    def add(self, item: T) -> None:
+        """Note an object."""
+        self._references = [*(each for each in self._references if each() is not None), weakref.ref(item)]
+
+    def __iter__(self) -> Iterator[T]:
+        return iter([item for each in self._references if (item := each()) is not None])

@@ -299,10 +299,9 @@ class Loader:
             num_workers=self._num_workers,
             max_in_flight=self._prefetch_batches,
             go_on=self._persistent_workers,
-            read_ahead=ReadAhead(self._files.paths),
+            read_ahead=functools.partial(ReadAhead, self._files.paths),
             storage=self._storage,
         )
-        self._engines.end_with(self)
         if len(self) == 0:
             warnings.warn(self._empty_reason(), stacklevel=3)
 
@@ -389,7 +388,11 @@ class Loader:
         self._cursor.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Begin an epoch. Iterators are independent of one another; leaving one early costs nothing."""
+        """Begin an epoch. Iterators are independent of one another; leaving one early costs nothing.
+
+        Threads may share one: each batch goes to one of them. After a fork, `close` or `load_state_dict`, an iterator
+        begun before raises UsageError.
+        """
         return self._begin_epoch(0)
 
     def skip_first_batches(self, num_batches: int) -> SkippedBatches:
@@ -465,6 +468,7 @@ class Loader:
             The state belongs to other data, another seed or another order; both values are shown.
         """
         place.restore(state, self._cursor, self.dataset)
+        self._engines.outdate()
 
     def stats(self) -> LoaderStats:
         """Sum up what happened so far: print it for seconds per hop and a verdict."""
@@ -573,8 +577,6 @@ class Loader:
             epoch=job.epoch,
             step=step,
         )
-        failed = "replaced" if self._recipe.on_error == "replace" else "skipped"
-        self._clock.count(samples=len(job.indices), batches=1, **{failed: len(job.errors)})
         return self._after_batching(batch, job) if self._plan.batch_transforms else batch
 
     def _after_batching(self, batch: Batch, job: BatchJob) -> Batch:

@@ -6,6 +6,8 @@ Knows the files' layout and no order: which pages come next is told.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import os
 import weakref
 from collections.abc import Sequence
@@ -60,7 +62,7 @@ class ReadAhead:
     def __init__(self, paths: Sequence[str]) -> None:
         self._paths = paths
         self._open: tuple[int, int] | None = None  # the file's number and its descriptor
-        self._close: weakref.finalize[[int], ReadAhead] | None = None
+        self._note: object = None  # closes it when this object is dropped
 
     def __call__(self, ranges: Ranges) -> None:
         """Ask for byte ranges (number of the file, first byte, number of bytes)."""
@@ -70,11 +72,23 @@ class ReadAhead:
             with contextlib.suppress(OSError):  # a file that was removed or moved is still mapped, and read on demand
                 os.posix_fadvise(self._descriptor(file), start, num_bytes, os.POSIX_FADV_WILLNEED)
 
+    def close(self) -> None:
+        """Close the file that is open."""
+        if self._open is not None:
+            (_, descriptor), self._open, self._note = self._open, None, None
+            os.close(descriptor)
+
     def _descriptor(self, file: int) -> int:
         if self._open is None or self._open[0] != file:
-            if self._close is not None:
-                self._close()
-                self._open = self._close = None
+            self.close()
             descriptor = os.open(self._paths[file], os.O_RDONLY | os.O_CLOEXEC)
-            self._open, self._close = (file, descriptor), weakref.finalize(self, os.close, descriptor)
+            self._open = file, descriptor
+            self._note = weakref.ref(self, functools.partial(_libc().close, descriptor))
         return self._open[1]
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    library = ctypes.CDLL(None)
+    library.close.argtypes = [ctypes.c_int, ctypes.py_object]  # a weak reference, which it ignores
+    return library

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ class Clock:
         self._seconds = dict.fromkeys((*HOPS, "wait"), 0.0)
         self._counts = dict.fromkeys(("samples", "batches", "skipped", "replaced", "bytes_read"), 0)
         self._consumer_seconds = 0.0
+        self._notes: deque[tuple[float, float, int, int, int]] = deque()
 
     def after_fork(self) -> None:
         """Let go of the lock in a forked child, where whoever held it does not exist."""
@@ -39,6 +41,7 @@ class Clock:
         """Add `seconds` of one thread's time to `hop`, or to "wait": the caller's time in wait for a batch."""
         with self._lock:
             self._seconds[hop] += seconds
+            self._fold()
 
     def count(self, **increments: int) -> None:
         """Add to the counts named."""
@@ -46,10 +49,20 @@ class Clock:
             for name, increment in increments.items():
                 self._counts[name] += increment
 
-    def add_consumer(self, seconds: float) -> None:
-        """Add time the caller spent on a batch, between receiving it and asking for the next."""
-        with self._lock:
-            self._consumer_seconds += seconds
+    def note_batch(
+        self, wait_seconds: float, consumer_seconds: float, *, samples: int, skipped: int = 0, replaced: int = 0
+    ) -> None:
+        """Note a batch in the caller's thread, which takes no lock: what it waited, and worked on the one before."""
+        self._notes.append((wait_seconds, consumer_seconds, samples, skipped, replaced))
+
+    def _fold(self) -> None:
+        while self._notes:
+            wait, consumer, samples, skipped, replaced = self._notes.popleft()
+            self._seconds["wait"] += wait
+            self._consumer_seconds += consumer
+            counts = {"samples": samples, "batches": int(samples > 0), "skipped": skipped, "replaced": replaced}
+            for name, count in counts.items():
+                self._counts[name] += count
 
     @contextmanager
     def measure(self, hop: str) -> Iterator[None]:
@@ -63,6 +76,7 @@ class Clock:
     def snapshot(self, num_workers: int) -> LoaderStats:
         """Freeze the sums so far."""
         with self._lock:
+            self._fold()
             seconds = dict(self._seconds)
             wait = seconds.pop("wait")
             return LoaderStats(

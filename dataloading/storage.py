@@ -7,15 +7,15 @@ addresses in a store, pages come through a cache of our own. Owns that choice an
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from dataloading.checks import at_least, true_or_false
 from dataloading.errors import UsageError
 from dataloading.files import FileSet
-from dataloading.finalisers import from_caller, run_outside
 from dataloading.format import Reader
+from dataloading.keeper import Kept, on_own_thread
 from dataloading.machine import memory_bytes
 from dataloading.opening import Paths, open_groups
 from dataloading.pagecache.addresses import is_url
@@ -86,8 +86,7 @@ def open_dataset(groups: Sequence[Paths], options: StorageOptions) -> tuple[File
     FormatError
         A file is not a complete ``.beton`` file.
     """
-    from_caller()
-    caches: list[PageCache] = []
+    kept: list[Kept[_Opened]] = []
 
     def opened(paths: Sequence[str]) -> list[Reader]:
         remote = any(is_url(path) for path in paths)
@@ -101,21 +100,31 @@ def open_dataset(groups: Sequence[Paths], options: StorageOptions) -> tuple[File
             unit_bytes=None if options.by_page else _SMALL_UNIT_BYTES,
             name=" ".join([*job, f"node={options.node}", f"cache_bytes={options.cache_bytes}"]),
         )
-        readers = opener.open(paths)
-        caches.append(opener.cache)
-        return readers
+
+        def begin() -> _Opened:
+            return on_own_thread(lambda: (opener.open(paths), opener.cache), "beton-open")
+
+        kept.append(Kept(begin, _close))
+        return kept[0].value[0]
 
     try:
         files, sizes = open_groups(groups, opened)
     except BaseException:
-        for cache in caches:
-            cache.close()
+        for each in kept:
+            each.end()
         raise
-    if not caches:
+    if not kept:
         return files, sizes, None
-    weakref.finalize(files, run_outside, caches[0].close)
-    files.use_memory([each.data for each in caches[0].files])
-    return files, sizes, caches[0]
+    cache = kept[0].value[1]
+    files.use_memory([each.data for each in cache.files], owner=kept[0])
+    return files, sizes, cache
+
+
+_Opened: TypeAlias = "tuple[list[Reader], PageCache]"
+
+
+def _close(opened: _Opened) -> None:
+    on_own_thread(opened[1].close, "beton-close")
 
 
 def make_storage(

@@ -6,7 +6,6 @@ needed, and lets go of it when the batch is finished. Knows no pixels and no thr
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +15,7 @@ import numpy.typing as npt
 
 from dataloading.errors import FormatError
 from dataloading.files import FileSet
+from dataloading.finalisers import Note
 from dataloading.pagecache.cache import PageCache
 from dataloading.slicing import EpochOrder, Ranges, Step
 
@@ -40,22 +40,19 @@ class Pins:
 
     def __init__(self, cache: PageCache, units: Units) -> None:
         self._cache = cache
-        self._units = units
-        self._lock = threading.Lock()
-        self.released = False
+        # Whoever drops this may hold the cache's lock: it only leaves a note.
+        self._note: Note | None = cache.release_when_dropped(self, units)
+
+    @property
+    def released(self) -> bool:
+        """Whether they may go."""
+        return self._note is None
 
     def release(self) -> None:
         """Let the pages go; may be called again, and by any thread."""
-        with self._lock:
-            if self.released:
-                return
-            self.released = True
-        self._cache.release(self._units)
-
-    def __del__(self) -> None:
-        # Runs in any thread at any time, perhaps one that holds the cache's lock: it must not wait for it.
-        if not self.released:
-            self._cache.release_later(self._units)
+        note, self._note = self._note, None
+        if note is not None:
+            self._cache.release_held(note)
 
 
 class Storage:
@@ -128,6 +125,7 @@ class Supply:
         self._storage = storage
         self._cache = storage.cache
         self._stopped = stopped
+        self._owner = object()  # of what is announced: the cache's threads must not keep this object and its files
         self._in_use: deque[tuple[int, weakref.ref[Pins]]] = deque()
         # What was announced: it is needed no more when all steps before this one are released; and its stamp.
         self._announced: deque[tuple[int, int]] = deque()
@@ -146,7 +144,7 @@ class Supply:
     def close(self) -> None:
         """Need nothing any more. Pins of batches in the making stay theirs."""
         self._announced.clear()
-        self._cache.forget(self)
+        self._cache.forget(self._owner)
 
     def _by_pages(self, order: EpochOrder) -> Iterator[tuple[Step, Units]]:
         """Announce a node's pages as the order goes through them, window by window."""
@@ -161,10 +159,10 @@ class Supply:
             bring = self._storage.units_of_ranges(order.readahead(number))
             if due > known:
                 units = self._storage.units_of_ranges(order.node_pages(known, due))
-                windows.append((due, self._cache.announce(self, np.unique(units), bring=bring)))
+                windows.append((due, self._cache.announce(self._owner, np.unique(units), bring=bring)))
                 known = due
             elif len(bring):
-                self._cache.plan(self, bring)
+                self._cache.plan(self._owner, bring)
             step = order.step(number)
             yield step, self._storage.units(step.indices)
         # What is left is of the last window: needed until the last batch is finished.
@@ -182,7 +180,7 @@ class Supply:
                 step = order.step(begun)
                 units = self._storage.units(step.indices)
                 num_bytes = self._cache.num_bytes_of(units)
-                self._announced.append((self._num_before + begun + 1, self._cache.announce(self, units)))
+                self._announced.append((self._num_before + begun + 1, self._cache.announce(self._owner, units)))
                 ahead.append((step, units, num_bytes))
                 ahead_bytes += num_bytes
                 begun += 1
@@ -209,4 +207,4 @@ class Supply:
                 self._forget(stamp, last=not self._announced)
 
     def _forget(self, stamp: int, *, last: bool) -> None:
-        self._cache.forget_until(self, stamp, last=last)
+        self._cache.forget_until(self._owner, stamp, last=last)

@@ -11,21 +11,32 @@ items, and lets N threads run groups across the borders of jobs, so that no thre
 
 Errors travel: whatever a thread raises is kept in its job and raised again from `take`.
 
-Threads, not processes: groups run compiled code that has let go of the interpreter lock.
+Ctrl-C may raise in the caller's thread between any two instructions, so that thread holds no lock and changes nothing
+the workers need: it takes from one queue and puts into another, both written in C. Threads are started and stopped by
+a thread of ours (`dataloading.keeper`).
+
+Threads, not processes: groups run compiled code that releases the GIL.
 """
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Generic, Protocol, TypeVar
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from dataloading._native import this_thread_is_own
+from dataloading.finalisers import Note
+from dataloading.keeper import Kept, wait_for_threads
+
 __all__ = ["Engine", "Job", "Ring"]
+
+# `take` looks that often whether anything can still come.
+_LOOK_SECONDS = 1.0
 
 
 class Job(Protocol):
@@ -51,19 +62,19 @@ J = TypeVar("J", bound=Job)
 class _Entry(Generic[J]):
     """A job in flight."""
 
-    __slots__ = ("done", "error", "job", "next_group", "num_running", "num_unfinished")
+    __slots__ = ("done", "error", "groups", "job", "left")
 
     def __init__(self, job: J) -> None:
         self.job = job
-        self.next_group = 0
-        self.num_unfinished = job.num_groups
-        self.num_running = 0
+        # Both are taken from by several threads: advancing the iterator of a range is one step.
+        self.groups = iter(range(job.num_groups))
+        self.left = iter(range(job.num_groups - 1, -1, -1))
         self.done = False
         self.error: BaseException | None = None
 
 
 class Engine(Generic[J]):
-    """Run the jobs of `source` on threads and hand them out in order.
+    """Run the jobs of `source` on threads and hand them out in order. Dropping it ends the threads.
 
     Parameters
     ----------
@@ -76,12 +87,13 @@ class Engine(Generic[J]):
     name : str
         Prefix of the threads' names.
     on_stop : callable, optional
-        Called when `stop` begins: ends what the source may be waiting for.
+        Called when the end begins: ends what the source may be waiting for.
+    on_end : callable, optional
+        Called when the threads have ended and the source is closed. Both run on a thread of ours.
 
     Notes
     -----
-    Threads are daemons, so that an interpreter that exits with an engine open does not wait for it;
-    `stop` waits for them and is what owners call.
+    Threads are daemons, so that an interpreter that exits with an engine open does not wait for it.
     """
 
     def __init__(
@@ -91,140 +103,208 @@ class Engine(Generic[J]):
         num_workers: int,
         max_in_flight: int,
         name: str = "beton",
-        on_stop: Callable[[], None] | None = None,
+        on_stop: Callable[[], object] | None = None,
+        on_end: Callable[[], object] | None = None,
     ) -> None:
-        self._source = source
-        self._on_stop = on_stop
-        self._max_in_flight = max_in_flight
-        self._lock = threading.Lock()
-        self._work = threading.Condition(self._lock)  # something to do, or the end
-        self._done = threading.Condition(self._lock)  # the head of the queue may be complete
-        self._entries: deque[_Entry[J]] = deque()
-        self._making = False  # one thread is advancing the source
-        self._exhausted = False
-        self._source_error: BaseException | None = None
-        self._stopped = False
-        self._threads = [
-            threading.Thread(target=self._run, args=(k,), name=f"{name}-{k}", daemon=True) for k in range(num_workers)
-        ]
-        try:
-            for thread in self._threads:
-                thread.start()
-        except BaseException:  # Ctrl-C, or no more threads: nobody would ever stop those that have begun
-            self.stop()
-            raise
+        self._crew = _Crew(source, num_workers, max_in_flight, name, on_stop, on_end)
+        self.is_stopped = False  # or about to be
+        self._kept = Kept(self._crew.begin, self._crew.end)
 
     def take(self) -> J | None:
-        """Wait for the next job in order; None once the source has ended.
+        """Wait for the next job in order; None once the source has ended, or the engine was stopped.
 
         Raises
         ------
         BaseException
             What a thread raised while making or running this job.
         """
-        with self._done:
-            while True:
-                if self._entries:
-                    if self._entries[0].done:
-                        entry = self._entries.popleft()
-                        self._work.notify()
-                        if entry.error is not None:
-                            raise entry.error
-                        return entry.job
-                elif self._source_error is not None:
-                    raise self._source_error
-                elif self._exhausted or self._stopped:
+        crew = self._crew
+        while True:
+            try:
+                entry = crew.ready.get(True, _LOOK_SECONDS)
+            except Empty:
+                if crew.over and crew.ready.empty():
                     return None
-                self._done.wait()
+                continue
+            if entry is None:
+                return None
+            crew.tasks.put(_ROOM)
+            if entry.error is not None:
+                raise entry.error
+            return entry.job
 
     @property
     def num_ready(self) -> int:
         """Finished jobs that wait to be taken, for statistics."""
-        with self._lock:
-            return sum(entry.done for entry in self._entries)
+        return self._crew.ready.qsize()
 
     def stop(self) -> None:
         """End the threads after the group each is running, and drop all jobs. May be called twice."""
+        self.is_stopped = True
+        self._kept.end()
+
+
+class _Signal:
+    """What is put among the tasks instead of a group to run."""
+
+
+_ROOM, _END = _Signal(), _Signal()
+
+
+class _Crew(Generic[J]):
+    """The threads of an engine, and what they share. Refers to nobody who owns the engine."""
+
+    def __init__(
+        self,
+        source: Iterator[J],
+        num_workers: int,
+        max_in_flight: int,
+        name: str,
+        on_stop: Callable[[], object] | None,
+        on_end: Callable[[], object] | None,
+    ) -> None:
+        self._source = source
+        self._on_stop = on_stop
+        self._on_end = on_end
+        self._num_workers = num_workers
+        self._name = name
+        # An entry for each of its groups; _ROOM: another job may be made; _END: for each thread, which passes it on.
+        self.tasks: SimpleQueue[_Entry[J] | _Signal] = SimpleQueue()
+        self.ready: SimpleQueue[_Entry[J] | None] = SimpleQueue()
+        self.stopped = False
+        self.over = False  # whatever was not put into `ready` by now never will be
+        self._lock = threading.Lock()  # never taken in a caller's thread
+        self._entries: deque[_Entry[J]] = deque()
+        self._making = False  # one thread is advancing the source
+        self._exhausted = False
+        self._num_rooms = max_in_flight - 1  # that nobody has been told of: a job that is made tells of the next one
+        self._left: SimpleQueue[None] = SimpleQueue()
+
+    # ---- on the keeper's thread
+
+    def begin(self) -> None:
+        self.tasks.put(_ROOM)
+        threads: list[threading.Thread] = []
+        self._threads = threads
+        try:
+            for k in range(self._num_workers):
+                thread = threading.Thread(target=self._run, args=(k,), name=f"{self._name}-{k}", daemon=True)
+                thread.start()
+                threads.append(thread)
+        except BaseException:  # no more threads: nobody would ever stop those that have begun
+            self.end(None)
+            raise
+
+    def end(self, _begun: None) -> None:
+        self.stopped = True
         if self._on_stop is not None:
             self._on_stop()
-        with self._lock:
-            self._stopped = True
-            self._work.notify_all()
-            self._done.notify_all()
-        for thread in self._threads:
-            if thread.is_alive() and thread is not threading.current_thread():
-                thread.join()
+        self.tasks.put(_END)
+        for _ in self._threads:
+            self._left.get()
+        wait_for_threads(self._threads)
         self._entries.clear()
+        self.over = True
+        while True:
+            try:
+                self.ready.get_nowait()
+            except Empty:
+                break
         close = getattr(self._source, "close", None)
         if close is not None:
-            with contextlib.suppress(ValueError):  # a generator that is running belongs to the thread in it
-                close()
+            close()
+        if self._on_end is not None:
+            self._on_end()
+        self.ready.put(None)
+
+    # ---- on the workers' threads
 
     def _run(self, worker: int) -> None:
-        while True:
-            with self._work:
-                entry = self._claim()
-                if entry is None:
-                    return
-                group = entry.next_group
-                entry.next_group += 1
-                entry.num_running += 1
-            error: BaseException | None = None
+        this_thread_is_own()
+        try:
+            while not self.stopped:
+                task = self.tasks.get()
+                if task is _END:
+                    break
+                if isinstance(task, _Signal):
+                    self._make()
+                elif not self.stopped:
+                    self._run_group(task, worker)
+                del task  # a thread that waits keeps no batch
+        finally:
+            self.tasks.put(_END)
+            self._left.put(None)
+
+    def _make(self) -> None:
+        """Make the next job, or have the thread that is making one tell of this room."""
+        with self._lock:
+            if self._making:
+                self._num_rooms += 1
+            if self._making or self._exhausted:
+                return
+            self._making = True
+        job: J | None = None
+        error: BaseException | None = None
+        try:
+            job = next(self._source, None)
+        except BaseException as caught:  # it is raised again in the caller's thread
+            error = caught
+        with self._lock:
+            self._making = False
+            self._exhausted = job is None
+            if job is not None:
+                self._entries.append(entry := _Entry(job))
+            tell = bool(self._num_rooms) and job is not None
+            self._num_rooms -= tell
+        if job is None:
+            self._finish_source(error)
+            return
+        for _ in range(job.num_groups):
+            self.tasks.put(entry)
+        if tell:
+            self.tasks.put(_ROOM)  # after the groups: a job is not begun before the one ahead of it
+
+    def _finish_source(self, error: BaseException | None) -> None:
+        last: _Entry[Any] = _Entry(_Nothing())
+        last.done, last.error = True, error
+        with self._lock:
+            self._entries.append(last)
+        self._hand_out()
+        self.tasks.put(_END)
+
+    def _run_group(self, entry: _Entry[J], worker: int) -> None:
+        group = next(entry.groups)
+        if entry.error is None:  # a failed job's remaining groups are not run
             try:
                 entry.job.run_group(group, worker)
             except BaseException as caught:  # it is raised again in the caller's thread
-                error = caught
-            self._settle(entry, error)
-
-    def _claim(self) -> _Entry[J] | None:
-        """Find an entry with a group left, making the next job if need be. Holds the lock, may let go of it."""
-        while not self._stopped:
-            for entry in self._entries:
-                if entry.error is None and entry.next_group < entry.job.num_groups:
-                    return entry
-            if self._exhausted and not self._making:
-                return None
-            if self._making or self._exhausted or len(self._entries) >= self._max_in_flight:
-                self._work.wait()
-                continue
-            self._making = True
-            self._lock.release()
-            job: J | None = None
-            error: BaseException | None = None
-            try:
-                job = next(self._source, None)
-            except BaseException as caught:  # it is raised again in the caller's thread
-                error = caught
-            finally:
-                self._lock.acquire()
-                self._making = False
-            if job is not None:
-                self._entries.append(_Entry(job))
-            else:
-                self._exhausted = True
-                self._source_error = error
-                self._done.notify_all()
-            self._work.notify_all()
-        return None
-
-    def _settle(self, entry: _Entry[J], error: BaseException | None) -> None:
-        with self._lock:
-            entry.num_running -= 1
-            entry.num_unfinished -= 1
-            if error is not None and entry.error is None:
-                entry.error = error
-            # A failed job's remaining groups are never claimed: it is complete once nobody is inside it.
-            complete = entry.num_running == 0 if entry.error else entry.num_unfinished == 0
-        if not complete:
+                entry.error = entry.error or caught
+        if next(entry.left):
             return
         if entry.error is None:
             try:
                 entry.job.finish()
             except BaseException as caught:  # it is raised again in the caller's thread
                 entry.error = caught
+        entry.done = True
+        self._hand_out()
+
+    def _hand_out(self) -> None:
         with self._lock:
-            entry.done = True
-            self._done.notify_all()
+            while self._entries and self._entries[0].done:
+                entry = self._entries.popleft()
+                is_last = isinstance(entry.job, _Nothing)
+                if entry.error is not None or not is_last:
+                    self.ready.put(entry)
+                if is_last:
+                    self.ready.put(None)
+                    self.over = True
+
+
+class _Nothing:
+    """What stands for the end of the source among the jobs."""
+
+    num_groups = 1
 
 
 class Ring:
@@ -248,22 +328,21 @@ class Ring:
         self, num_bytes: int, capacity: int, allocate: Callable[[int], npt.NDArray[np.uint8]] | None = None
     ) -> None:
         self.num_bytes = num_bytes
-        self._capacity = capacity
         self._allocate = allocate or _aligned
-        self._free: deque[npt.NDArray[np.uint8]] = deque()
+        # Notes of loans that are over, with their memory. One more than fits drops the oldest.
+        self._free: deque[Note] = deque(maxlen=capacity)
 
     def lend(self) -> npt.NDArray[np.uint8]:
         """Lend one buffer, uint8 of shape (num_bytes,), contents undefined."""
         try:
-            memory = self._free.pop()  # the one used last is the one the cache knows
+            memory = self._free.pop().attached  # the one used last is the one the cache knows
         except IndexError:
             memory = self._allocate(self.num_bytes)
-        return np.asarray(_Loan(memory, self))
-
-    def _return(self, memory: npt.NDArray[np.uint8]) -> None:
-        # Called from whatever thread drops the last reference, perhaps inside a lock: only atomic deque operations.
-        if len(self._free) < self._capacity:
-            self._free.append(memory)
+        loan = _Loan()
+        loan.__array_interface__ = memory.__array_interface__
+        # Of a loan in a cycle of garbage the note goes too, and the memory with it.
+        loan.note = Note(loan, self._free.append, memory)
+        return np.asarray(loan)
 
     @property
     def num_free(self) -> int:
@@ -274,15 +353,9 @@ class Ring:
 class _Loan:
     """Owns a buffer for as long as an array is based on this object."""
 
-    __slots__ = ("__array_interface__", "_memory", "_ring")
-
-    def __init__(self, memory: npt.NDArray[np.uint8], ring: Ring) -> None:
-        self.__array_interface__ = memory.__array_interface__
-        self._memory = memory
-        self._ring = ring
-
-    def __del__(self) -> None:
-        self._ring._return(self._memory)
+    __slots__ = ("__array_interface__", "__weakref__", "note")
+    __array_interface__: dict[str, Any]
+    note: Note
 
 
 def _aligned(num_bytes: int, alignment: int = 4096) -> npt.NDArray[np.uint8]:

@@ -25,6 +25,7 @@ LEVELS = [
     ["decode", "transforms", "dataset", "pagefile"],
     ["gather", "opening", "supply"],
     ["files", "stored", "pagecache"],
+    ["keeper"],
     ["sampler", "quality", "format", "_native", "stats", "batch", "ranks"],
     ["cursor", "mixture"],
     ["orders", "pages", "slicing", "subsets"],

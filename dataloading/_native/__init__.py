@@ -12,12 +12,14 @@ module        what it holds
 ``regions``   ``REQUEST`` and ``decode_regions``: the hot path, many samples a call
 ``plan``      geometry of a pipeline's front: which region each request asks for
 ``jpeg``      one JPEG at a time: probe, decode, encode, transcode
+``gate``      waiting for other threads where no signal handler can run
 ``resize``    whole images resized exactly as Pillow does
 ============= ==========================================================================================
 """
 
 from __future__ import annotations
 
+from .gate import Gate, close_gates, this_thread_is_own
 from .jpeg import JpegInfo, check_jpeg, decode_jpeg, encode_jpeg, probe_jpeg, transcode_jpeg
 from .library import kernels_in_use, library_path, use_kernels
 from .plan import PlanFailure, plan_requests
@@ -52,9 +54,11 @@ __all__ = [
     "PAD_REFLECT",
     "PAD_SYMMETRIC",
     "REQUEST",
+    "Gate",
     "JpegInfo",
     "PlanFailure",
     "check_jpeg",
+    "close_gates",
     "decode_jpeg",
     "decode_regions",
     "encode_jpeg",
@@ -64,6 +68,7 @@ __all__ = [
     "probe_jpeg",
     "resize_rgb",
     "status_text",
+    "this_thread_is_own",
     "transcode_jpeg",
     "use_kernels",
 ]

@@ -93,6 +93,12 @@ def _load() -> ctypes.CDLL:
         "beton_free": (None, [pointer]),
         "beton_kernels": (text, []),
         "beton_set_kernels": (i32, [text]),
+        "beton_gate_init": (None, [pointer]),
+        "beton_gate_open": (None, [pointer]),
+        "beton_gate_wait": (i32, [pointer, i32]),
+        "beton_gate_wait_for_dropped": (None, [pointer, i32, ctypes.py_object]),
+        "beton_gates_close": (None, []),
+        "beton_thread_is_own": (None, []),
     }
     for name, (result, arguments) in signatures.items():
         try:

@@ -47,8 +47,9 @@ def map_file(descriptor: int, num_bytes: int, *, writable: bool = False) -> npt.
         code = ctypes.get_errno()
         raise OSError(code, f"cannot map {num_bytes} bytes: {os.strerror(code)}")
     owner = Memory(address, num_bytes, read_only=not writable)
-    # Not at exit: threads may still read, and the system takes the map back with the process.
-    weakref.finalize(owner, library.munmap, address, num_bytes).atexit = False
+    # Threads may still read at exit, and the system takes the map back with the process.
+    # The note goes with its object: arrays hide the object from the garbage collector, so it is in no cycle.
+    owner.note = weakref.ref(owner, functools.partial(library.munmap, address, num_bytes))
     return np.asarray(owner)
 
 
@@ -79,6 +80,7 @@ class Memory:
             "strides": (stride,),
             "data": (address, read_only),
         }
+        self.note: object = None
 
 
 @functools.cache
@@ -86,5 +88,5 @@ def _libc() -> ctypes.CDLL:
     library = ctypes.CDLL(None, use_errno=True)
     library.mmap.restype = ctypes.c_void_p
     library.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_ssize_t]
-    library.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    library.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.py_object]  # which it ignores
     return library

@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataloading.errors import BetonError, StorageError, UsageError
+from dataloading.finalisers import Note
 
 from .eviction import choose
 from .failures import Failures
@@ -121,7 +122,9 @@ class PageCache:
         self._changed = threading.Condition()
         self._failures = Failures()
         self._planned: dict[object, int] = {}
-        self._dropped: deque[Units] = deque()
+        # What is pinned for an object, by the note that says that it is gone; and those notes.
+        self._held: dict[int, Note] = {}
+        self._dropped: deque[Note] = deque()
 
     # ---- what is where
 
@@ -261,21 +264,35 @@ class PageCache:
 
     def release(self, units: Units) -> None:
         """Take pins back."""
-        self.release_later(units)
+        if not self._roster.is_closed:
+            with self._roster.locked():
+                self._unpin(units)
         self.release_dropped()
         self._fetchers.wake()
 
-    def release_later(self, units: Units) -> None:
-        """Take pins back when the lock is held next; for finalizers, which must not wait for it."""
-        self._dropped.append(units)
+    def release_when_dropped(self, owner: object, units: Units) -> Note:
+        """Take pins back with the next `release` or `release_dropped` after `owner` is gone."""
+        note = Note(owner, self._dropped.append, units)
+        self._held[id(note)] = note
+        return note
+
+    def release_held(self, note: Note) -> None:
+        """Take an owner's pins back now, once."""
+        if self._held.pop(id(note), None) is not None:
+            self.release(note.attached)
 
     def release_dropped(self) -> None:
-        """Take back the pins of `release_later`."""
+        """Take back the pins of owners that are gone."""
         if self._dropped and not self._roster.is_closed:
             with self._roster.locked():
                 while self._dropped:
-                    for page_file, places in self._parts(self._dropped.popleft()):
-                        page_file.table.unpin(places)
+                    note = self._dropped.popleft()
+                    if self._held.pop(id(note), None) is not None:
+                        self._unpin(note.attached)
+
+    def _unpin(self, units: Units) -> None:
+        for page_file, places in self._parts(units):
+            page_file.table.unpin(places)
 
     def _reserve(self, units: Units, stopped: Callable[[], bool], *, count: bool) -> None:
         needed = self.num_bytes_of(units)
@@ -497,3 +514,5 @@ class PageCache:
         """Stop bringing, and give up all pins. Maps stay as long as anybody looks at them. May be called twice."""
         self._fetchers.close()
         self._store.close()
+        for file in self.files:
+            file.source.close()

@@ -10,6 +10,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from dataloading._native import this_thread_is_own
+
 __all__ = ["Fetchers", "nothing"]
 
 _CLOSE_SECONDS = 1.0
@@ -97,6 +99,7 @@ class Fetchers:
             thread.start()
 
     def _run(self) -> None:
+        this_thread_is_own()
         while (bring := self._next()) is not None:
             bring()
 

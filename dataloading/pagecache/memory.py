@@ -18,9 +18,10 @@ import struct
 import threading
 import time
 import warnings
-import weakref
 
+from dataloading._native import this_thread_is_own
 from dataloading.errors import UsageError
+from dataloading.finalisers import Living
 from dataloading.format.mapping import map_file
 
 from .shared import PageTable, Roster
@@ -117,7 +118,7 @@ class _Keeper:
         self.files.close()
 
 
-_keepers: weakref.WeakSet[_Keeper] = weakref.WeakSet()
+_keepers: Living[_Keeper] = Living()
 
 
 @functools.cache
@@ -132,6 +133,7 @@ def _close_in_children() -> None:
 
 
 def _keep(address: str, files: _Files, asleep: socket.socket) -> None:
+    this_thread_is_own()
     while True:
         listener, files.listener = files.listener or _bound(address), None
         if listener is not None:

@@ -26,7 +26,6 @@ import os
 import struct
 import threading
 import time
-import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,6 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataloading.errors import FormatError, StorageError, UsageError
+from dataloading.finalisers import Living
 from dataloading.format.mapping import map_file
 
 __all__ = ["ABSENT", "LOADING", "READY", "STORED", "WANTED", "PageTable", "Roster"]
@@ -203,7 +203,7 @@ class Roster:
         return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
 
 
-_rosters: weakref.WeakSet[Roster] = weakref.WeakSet()
+_rosters: Living[Roster] = Living()
 
 
 @functools.cache

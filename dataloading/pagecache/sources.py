@@ -105,6 +105,10 @@ class Source(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """Let go of connections."""
+        ...
+
 
 class LocalSource:
     """A file of this machine or of a network file system, read without leaving it in the system's page cache.
@@ -135,6 +139,9 @@ class LocalSource:
                 f"{self.path}: the file ends at byte {offset + done}, where it had {self.num_bytes} bytes when it was "
                 f"opened: it was replaced or cut short; restore it and start again"
             )
+
+    def close(self) -> None:
+        """Do nothing: files are open only while they are read."""
 
     def _fill_directly(self, offset: int, out: Bytes) -> int:
         """Read past the page cache; returns how much, which is less where that is not possible."""
@@ -215,6 +222,10 @@ class RemoteSource:
         """Write the bytes from `offset` on to `out`, asking again when the answer is damaged, short or late."""
         what = f"bytes {offset} to {offset + len(out) - 1}"
         ask(self.path, what, self.retry, lambda: self._fill_once(offset, out))
+
+    def close(self) -> None:
+        """Let go of the client here, where the finalisers of other packages may take their time."""
+        self._client = None
 
     def _fill_once(self, offset: int, out: Bytes) -> None:
         limit = self.retry.timeout_seconds + len(out) / 1e6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -12,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-import dataloading
 from dataloading import Loader
-from dataloading.finalisers import from_caller, run_outside
+from dataloading.finalisers import Living, Note
+from dataloading.keeper import Kept
 from tests.support.files import write_labels
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,11 +63,6 @@ def run(code: str, folder: Path) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-def as_ours(statement: str, **names: object) -> None:
-    """Run a statement as code of the package does."""
-    exec(compile(statement, str(Path(dataloading.__file__).with_name("some.py")), "exec"), names)
-
-
 def in_a_thread(work) -> bool:
     """Whether `work` ends within some seconds."""
     thread = threading.Thread(target=work, daemon=True)
@@ -75,62 +71,108 @@ def in_a_thread(work) -> bool:
     return not thread.is_alive()
 
 
-def test_work_is_done_at_once_by_a_callers_thread():
-    done = []
-
-    def finalise() -> None:
-        run_outside(lambda: done.append(threading.current_thread()))
-
-    from_caller()
-    finalise()
-    assert done == [threading.current_thread()]
+class Thing:
+    pass
 
 
-@pytest.mark.parametrize("caller", [True, False])
-def test_work_that_may_wait_for_the_thread_that_finalises_is_done_by_another(caller):
-    lock, done = threading.Lock(), threading.Event()
+@pytest.mark.parametrize("how", ["dropped", "ended"])
+def test_a_kept_value_is_begun_and_ended_once_by_a_thread_of_its_own(how):
+    threads, ended = [], []
+    kept = Kept(lambda: threads.append(threading.get_ident()) or "value", ended.append)
+    assert kept.value == "value"
+    if how == "ended":
+        kept.end()
+    del kept
+    assert ended == ["value"]
+    assert threads[0] != threading.get_ident()
 
-    def wait_for_the_lock() -> None:
-        with lock:
-            done.set()
 
-    def finalise() -> None:
-        run_outside(wait_for_the_lock)
+def test_what_begin_raises_is_raised_to_the_caller_and_nothing_is_ended():
+    ended = []
+    with pytest.raises(ZeroDivisionError):
+        Kept(lambda: 1 // 0, ended.append)
+    assert ended == []
 
-    def work() -> None:
-        with lock:
-            if caller:
-                from_caller()
-                as_ours("finalise()", finalise=finalise)
-            else:
-                finalise()
-            assert not done.is_set()
 
-    assert in_a_thread(work)
-    assert done.wait(20)
+def test_a_kept_value_that_is_part_of_a_cycle_is_ended_by_the_garbage_collector():
+    ended = []
+    thing = Thing()
+    thing.itself, thing.kept = thing, Kept(lambda: "value", ended.append)
+    del thing
+    assert ended == []
+    gc.collect()
+    assert ended == ["value"]
+
+
+def test_whoever_drops_a_value_does_not_wait_for_ever_for_its_end():
+    go_on = threading.Event()
+    kept = Kept(lambda: None, lambda _: go_on.wait(20))
+    started = time.monotonic()
+    del kept
+    assert 1 < time.monotonic() - started < 10
+    go_on.set()
+
+
+def test_ctrl_c_ends_the_wait_for_a_dropped_value():
+    go_on = threading.Event()
+    kept = Kept(lambda: None, lambda _: go_on.wait(20))
+    threading.Timer(0.2, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)).start()
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        del kept
+        time.sleep(0)
+    assert time.monotonic() - started < 1.5
+    go_on.set()
+
+
+def test_a_thread_of_ours_does_not_wait_for_what_it_drops():
+    """It may be the very thread that the end waits for."""
+    ended = threading.Event()
+    kept = [Kept(lambda: None, lambda _: ended.wait(20))]
+    waited = []
+
+    def drop() -> None:
+        started = time.monotonic()
+        kept.clear()
+        waited.append(time.monotonic() - started)
+
+    Kept(drop, lambda _: None)
+    assert waited[0] < 1
+    ended.set()
+
+
+def test_notes_are_left_for_objects_that_are_gone_and_the_living_are_listed():
+    notes, living = [], Living()
+    one, two = Thing(), Thing()
+    note = Note(one, notes.append, 7)
+    living.add(one)
+    living.add(two)
+    del one
+    assert notes == [note]
+    assert note.attached == 7
+    assert list(living) == [two]
 
 
 @pytest.mark.parametrize("held", ["engine", "cache", "clock"])
-def test_an_iterator_that_is_collected_where_a_lock_is_held_stops_all_the_same(tmp_path, held):
+def test_an_iterator_that_is_dropped_where_a_lock_is_held_stops_all_the_same(tmp_path, held):
     before = threading.active_count()
     loader = Loader(write_labels(tmp_path / "labels.beton", 100), batch_size=2, num_workers=2, os_cache=False)
     iterators = [iter(loader)]
     next(iterators[0])
-    engine = next(iter(loader._engines._in_use))
     assert loader._storage is not None
     lock = {
-        "engine": engine._lock,
+        "engine": iterators[0]._engine._crew._lock,
         "cache": loader._storage.cache._roster._thread_lock,
         "clock": loader._clock._lock,
     }[held]
 
     def collect() -> None:
-        from_caller()
-        as_ours("with lock: iterators.clear()", lock=lock, iterators=iterators)  # as if the collector ran here
+        with lock:
+            iterators.clear()  # as if the collector ran here
 
     assert in_a_thread(collect)
     assert [len(batch["label"]) for batch in loader] == [2] * 50
-    del loader, engine
+    del loader
     deadline = time.monotonic() + 20
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -80,6 +80,20 @@ BETON_API void beton_free(uint8_t* memory);
 BETON_API const char* beton_kernels(void);
 BETON_API int32_t beton_set_kernels(const char* name);
 
+// Gates: some thread opens one, others wait for that in C, where Python's signal handlers cannot run.
+// `gate` is memory of BETON_GATE_BYTES, aligned to 16, that the caller keeps.
+enum { BETON_GATE_BYTES = 64 };
+BETON_API void beton_gate_init(void* gate);
+BETON_API void beton_gate_open(void* gate);
+// Waits at most so long, or until a signal arrives; returns whether the gate is open, -1 where nobody will open it: in
+// a process that was forked later, or after beton_gates_close.
+BETON_API int32_t beton_gate_wait(void* gate, int32_t milliseconds);
+// The same as the callback of a weak reference, which it ignores; returns at once in our own threads, which the one
+// that opens the gate may be waiting for.
+BETON_API void beton_gate_wait_for_dropped(void* gate, int32_t milliseconds, void* reference);
+BETON_API void beton_gates_close(void);
+BETON_API void beton_thread_is_own(void);
+
 #ifdef __cplusplus
 }
 #endif
