@@ -6,6 +6,7 @@ Knows neither the order of samples (that comes as a `Step`) nor threads (it is t
 
 from __future__ import annotations
 
+import resource
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -182,7 +183,7 @@ class BatchJob:
             self._values[name] = image.lend(rows)
             with recipe.clock.measure("view"):
                 requests = image.decoder.requests(step.indices)
-                recipe.clock.count(bytes_read=int(requests["src_bytes"].sum()))
+                recipe.clock.count_bytes(int(requests["src_bytes"].sum()))
             self._requests[name] = requests
             self._plan(name, image.pipeline, requests)
 
@@ -200,9 +201,11 @@ class BatchJob:
         """Take the samples of one group through decoding and transforms."""
         size = self._recipe.group_size
         first, last = group * size, min((group + 1) * size, len(self.indices))
+        started = time.perf_counter()
         for name, decoder in self._recipe.others.items():
             for row, reason in decoder.decode(self.indices[first:last], self._values[name], first):
                 self._fail(DecodeError, reason, first + row, name)
+        self._recipe.clock.add("decode", time.perf_counter() - started)
         for name, image in self._recipe.images.items():
             self._run_images(name, image, first, last)
 
@@ -216,6 +219,7 @@ class BatchJob:
         decoded = planar
         if not pipeline.in_place:
             decoded = recipe.scratch(f"{name} decoded", pipeline.decode_shape, np.uint8)[:num]
+        cpu, page_faults = _used_by_thread()
         started = time.perf_counter()
         for run_first, run_last in self._good_runs(first, last):
             requests = self._requests[name][run_first:run_last]
@@ -227,8 +231,14 @@ class BatchJob:
             self._transform(name, pipeline, decoded[part], self._keys[run_first:run_last], planar[part], run_first)
         if image.interleaved:
             interleave(planar, out)
-        recipe.clock.add("decode", decoded_at - started)
-        recipe.clock.add("transform", time.perf_counter() - decoded_at)
+        transformed_at = time.perf_counter()
+        cpu_after, page_faults_after = _used_by_thread()
+        recipe.clock.add_group(
+            decoded_at - started,
+            transformed_at - decoded_at,
+            cpu=cpu_after - cpu,
+            page_faults=page_faults_after - page_faults,
+        )
 
     def _transform(
         self,
@@ -281,7 +291,8 @@ class BatchJob:
         if self.errors:
             if self._recipe.on_error == "raise" or len(self.errors) == len(self.indices):
                 raise self.errors[0]  # the first by row, whichever thread was fastest
-            self._repair()
+            with self._recipe.clock.measure("decode"):
+                self._repair()
         tensors = [self._tensor(name) for name in self._recipe.names]
         with self._recipe.clock.measure("transfer"):
             self.sent = self._recipe.transfer.send(tensors)
@@ -322,3 +333,11 @@ class BatchJob:
         if image.squeezed:
             return tensor[:, 0]
         return tensor.permute(0, 3, 1, 2) if image.interleaved else tensor
+
+
+def _used_by_thread() -> tuple[float, int]:
+    """Return the calling thread's seconds on a core so far, and how often it waited for the system to read a file."""
+    if not hasattr(resource, "RUSAGE_THREAD"):  # not Linux: as if there had been no waiting
+        return time.perf_counter(), 0
+    usage = resource.getrusage(resource.RUSAGE_THREAD)
+    return usage.ru_utime + usage.ru_stime, usage.ru_majflt

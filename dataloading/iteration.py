@@ -211,6 +211,7 @@ class EpochIterator(Iterator[Batch]):
         self._consumed = consumed
         self._failed = "replaced" if engines.replaces_failed else "skipped"
         self._handed_at: float | None = None
+        self._handed_cpu = 0.0
         self._process = os.getpid()
         self._turn = threading.RLock()  # for callers' threads among themselves; no thread of ours takes it
         self._is_inside = False
@@ -249,10 +250,12 @@ class EpochIterator(Iterator[Batch]):
                 "transforms"
             )
         self._is_inside = True  # and stays so where something is raised: then the iteration is over
-        asked_at = time.perf_counter()
-        consumer_seconds = 0.0 if self._handed_at is None else asked_at - self._handed_at
+        asked_at, cpu = time.perf_counter(), time.thread_time()
+        step = step_cpu = 0.0
+        if self._handed_at is not None:
+            step, step_cpu = asked_at - self._handed_at, max(cpu - self._handed_cpu, 0.0)
         if self._step == self._num_steps:
-            self._clock.note_batch(0.0, consumer_seconds, samples=0)
+            self._clock.note_batch(self._epoch, step=step, step_cpu=step_cpu)
             self._engines.cursor.finish(self._epoch)
             self._engines.hand_on(engine, self._epoch + 1)
             self._engine = None
@@ -260,11 +263,19 @@ class EpochIterator(Iterator[Batch]):
         job = engine.take()
         if job is None or job.epoch != self._epoch:
             raise UsageError(self._why_ended or "the iteration was closed by another thread")
+        taken_at = time.perf_counter()
         batch = self._deliver(job, self._step)
         self._step += 1
-        self._handed_at = time.perf_counter()
-        failed = {self._failed: len(job.errors)}
-        self._clock.note_batch(self._handed_at - asked_at, consumer_seconds, samples=len(job.indices), **failed)
+        self._handed_at, self._handed_cpu = time.perf_counter(), time.thread_time()
+        self._clock.note_batch(
+            self._epoch,
+            wait=taken_at - asked_at,
+            callables=self._handed_at - taken_at,
+            step=step,
+            step_cpu=step_cpu,
+            samples=len(job.indices),
+            **{self._failed: len(job.errors)},
+        )
         self._is_inside = False
         return batch, job.step.consumed
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -258,6 +259,7 @@ class Loader:
         groups = -(-batch_size // self._group_size)
         ahead = 2 + -(-self._num_workers // groups) if prefetch_batches is None else prefetch_batches
         self._prefetch_batches = at_least("prefetch_batches", ahead, 1)
+        started = time.perf_counter()
         self._plan = plan_fields(
             self._files,
             {} if transforms is None else transforms,
@@ -266,6 +268,7 @@ class Loader:
             capacity=self._prefetch_batches + 2,
             transfer=self._transfer,
         )
+        self._compile_seconds = time.perf_counter() - started
         self._storage = make_storage(
             cache,
             self._files,
@@ -281,7 +284,7 @@ class Loader:
     def _start(self) -> None:
         """Make what belongs to one order of samples: everything else can be shared by several."""
         self.errors: list[SampleError] = []
-        self._clock = Clock()
+        self._clock = Clock(self._compile_seconds)
         self._recipe = Recipe(
             files=self._files,
             names=self._plan.names,
@@ -470,9 +473,15 @@ class Loader:
         place.restore(state, self._cursor, self.dataset)
         self._engines.outdate()
 
-    def stats(self) -> LoaderStats:
-        """Sum up what happened so far: print it for seconds per hop and a verdict."""
-        return self._clock.snapshot(self._num_workers)
+    def stats(self, *, reset: bool = False) -> LoaderStats:
+        """Sum up what this rank's loader did so far: print it for seconds per hop and a verdict.
+
+        Parameters
+        ----------
+        reset : bool
+            Begin new sums: the next call tells what happened since. ``stats().epochs`` has each epoch's own figures.
+        """
+        return self._clock.snapshot(self._num_workers, num_cores=self._ranks.num_local_cores, reset=reset)
 
     def close(self) -> None:
         """Stop the workers and let go of prefetched batches; the loader can still be iterated again."""
@@ -584,6 +593,7 @@ class Loader:
         # Ranks mix differently, and so do two transforms of one batch.
         key = batch_key(self.seed, job.epoch, job.step.consumed * self.world_size + self.rank)
         for number, step in enumerate(self._plan.batch_transforms):
+            started = time.perf_counter()
             given, num_rows = values[step.field], len(batch.indices)
             if isinstance(step.op, BatchOp):
                 label = self._plan.label_field
@@ -592,6 +602,7 @@ class Loader:
                 values[step.field], values[label] = mixed
             else:
                 values[step.field] = apply_step(step, num_rows, given)
+            self._clock.note_call(step.shown, time.perf_counter() - started)
         return batch.replace(values.values())
 
 

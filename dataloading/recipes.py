@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -39,6 +40,13 @@ class BatchStep(NamedTuple):
     field: str
     position: int
     op: Any
+
+    @property
+    def shown(self) -> str:
+        """The operation's name and place, for statistics."""
+        op = self.op.func if isinstance(self.op, functools.partial) else self.op
+        name = getattr(op, "__name__", None) or type(op).__name__
+        return f"{name} (transforms[{self.field!r}][{self.position}])"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,58 +11,86 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from dataloading.words import counted
 
-__all__ = ["HOPS", "Clock", "LoaderStats"]
+__all__ = ["HOPS", "Clock", "EpochStats", "LoaderStats"]
 
 HOPS = ("sampler", "view", "decode", "transform", "transfer")
 """The five hops from file to device, in order; the names used in docs, statistics and benchmarks."""
+
+_MAX_EPOCHS = 1000  # of which figures are kept
+
+
+class _Received(NamedTuple):
+    """What the caller's thread notes of one batch, in seconds; the step is the caller's own, on the batch before."""
+
+    epoch: int
+    wait: float
+    callables: float
+    step: float
+    step_cpu: float
+    samples: int
+    skipped: int
+    replaced: int
 
 
 class Clock:
     """Adds up seconds and counts from any thread.
 
-    Adding takes a lock for well under a microsecond, a few times a group of samples.
+    Adding takes a lock for well under a microsecond, a few times a group of samples. Callers' threads take none: they
+    leave notes, which are added up by whoever has the lock next.
+
+    Parameters
+    ----------
+    compile_seconds : float
+        Spent on compiling transforms, before there was a clock.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, compile_seconds: float = 0.0) -> None:
         self._lock = threading.Lock()
-        self._seconds = dict.fromkeys((*HOPS, "wait"), 0.0)
-        self._counts = dict.fromkeys(("samples", "batches", "skipped", "replaced", "bytes_read"), 0)
-        self._consumer_seconds = 0.0
-        self._notes: deque[tuple[float, float, int, int, int]] = deque()
+        self._compile_seconds = compile_seconds
+        self._received: deque[_Received] = deque()
+        self._called: deque[tuple[str, float]] = deque()
+        self._has_begun = False
+        self._clear()
+
+    def _clear(self) -> None:
+        self._hops = dict.fromkeys(HOPS, 0.0)
+        self._bytes_read = self._page_faults = 0
+        self._busy = self._cpu = self._step_cpu = 0.0
+        self._first_batch = self._first_step = 0.0
+        self._callables: dict[str, float] = {}
+        # Of each epoch, and of all: samples, batches, skipped, replaced, seconds of wait, of callables, of the step.
+        self._epochs: dict[int, list[float]] = {}
+        self._total = [0.0] * 7
 
     def after_fork(self) -> None:
         """Let go of the lock in a forked child, where whoever held it does not exist."""
         self._lock = threading.Lock()
 
+    # ---- workers
+
     def add(self, hop: str, seconds: float) -> None:
-        """Add `seconds` of one thread's time to `hop`, or to "wait": the caller's time in wait for a batch."""
+        """Add `seconds` of one worker's time to `hop`."""
         with self._lock:
-            self._seconds[hop] += seconds
+            self._hops[hop] += seconds
             self._fold()
 
-    def count(self, **increments: int) -> None:
-        """Add to the counts named."""
+    def add_group(self, decode: float, transform: float, *, cpu: float = 0.0, page_faults: int = 0) -> None:
+        """Add one worker's time for a group of samples: on both hops, and on a core; and its reads from storage."""
         with self._lock:
-            for name, increment in increments.items():
-                self._counts[name] += increment
+            self._hops["decode"] += decode
+            self._hops["transform"] += transform
+            self._busy += decode + transform
+            self._cpu += cpu
+            self._page_faults += page_faults
 
-    def note_batch(
-        self, wait_seconds: float, consumer_seconds: float, *, samples: int, skipped: int = 0, replaced: int = 0
-    ) -> None:
-        """Note a batch in the caller's thread, which takes no lock: what it waited, and worked on the one before."""
-        self._notes.append((wait_seconds, consumer_seconds, samples, skipped, replaced))
-
-    def _fold(self) -> None:
-        while self._notes:
-            wait, consumer, samples, skipped, replaced = self._notes.popleft()
-            self._seconds["wait"] += wait
-            self._consumer_seconds += consumer
-            counts = {"samples": samples, "batches": int(samples > 0), "skipped": skipped, "replaced": replaced}
-            for name, count in counts.items():
-                self._counts[name] += count
+    def count_bytes(self, num_bytes: int) -> None:
+        """Add stored bytes that are about to be read."""
+        with self._lock:
+            self._bytes_read += num_bytes
 
     @contextmanager
     def measure(self, hop: str) -> Iterator[None]:
@@ -73,28 +101,155 @@ class Clock:
         finally:
             self.add(hop, time.perf_counter() - start)
 
-    def snapshot(self, num_workers: int) -> LoaderStats:
-        """Freeze the sums so far."""
+    # ---- callers' threads
+
+    def note_batch(
+        self,
+        epoch: int,
+        *,
+        wait: float = 0.0,
+        callables: float = 0.0,
+        step: float = 0.0,
+        step_cpu: float = 0.0,
+        samples: int = 0,
+        skipped: int = 0,
+        replaced: int = 0,
+    ) -> None:
+        """Note a batch: seconds of waiting, of callables behind it, and of the caller's step on the one before."""
+        self._received.append(_Received(epoch, wait, callables, step, step_cpu, samples, skipped, replaced))
+
+    def note_call(self, name: str, seconds: float) -> None:
+        """Note the time of one callable behind a batch."""
+        self._called.append((name, seconds))
+
+    # ---- sums
+
+    def snapshot(self, num_workers: int, *, num_cores: int = 0, reset: bool = False) -> LoaderStats:
+        """Freeze the sums so far; `reset` begins new ones."""
         with self._lock:
             self._fold()
-            seconds = dict(self._seconds)
-            wait = seconds.pop("wait")
-            return LoaderStats(
+            total = EpochStats.of(-1, self._total)
+            stats = LoaderStats(
                 num_workers=num_workers,
-                num_samples=self._counts["samples"],
-                num_batches=self._counts["batches"],
-                num_skipped=self._counts["skipped"],
-                num_replaced=self._counts["replaced"],
-                num_bytes_read=self._counts["bytes_read"],
-                data_wait_seconds=wait,
-                consumer_seconds=self._consumer_seconds,
-                hop_seconds=seconds,
+                num_samples=total.num_samples,
+                num_batches=total.num_batches,
+                num_skipped=total.num_skipped,
+                num_replaced=total.num_replaced,
+                num_bytes_read=self._bytes_read,
+                data_wait_seconds=total.data_wait_seconds,
+                consumer_seconds=total.consumer_seconds,
+                hop_seconds=dict(self._hops),
+                num_cores=num_cores,
+                callable_seconds=dict(self._callables),
+                compile_seconds=self._compile_seconds,
+                first_batch_seconds=self._first_batch,
+                first_step_seconds=self._first_step,
+                worker_busy_seconds=self._busy,
+                worker_cpu_seconds=self._cpu,
+                consumer_cpu_seconds=self._step_cpu,
+                num_page_faults=self._page_faults,
+                epochs=tuple(EpochStats.of(epoch, sums) for epoch, sums in self._epochs.items()),
             )
+            if reset:
+                self._clear()
+            return stats
+
+    def _fold(self) -> None:
+        while self._called:
+            name, seconds = self._called.popleft()
+            self._callables[name] = self._callables.get(name, 0.0) + seconds
+        while self._received:
+            self._fold_batch(self._received.popleft())
+
+    def _fold_batch(self, noted: _Received) -> None:
+        if noted.samples and not self._has_begun:
+            self._has_begun = True
+            self._first_batch = noted.wait + noted.callables
+        elif noted.step and self._first_batch and not self._first_step:
+            self._first_step = noted.step
+        self._step_cpu += noted.step_cpu
+        if noted.epoch not in self._epochs:
+            self._epochs[noted.epoch] = [0.0] * 7
+            if len(self._epochs) > _MAX_EPOCHS:
+                del self._epochs[next(iter(self._epochs))]
+        num_batches = float(noted.samples > 0)
+        amounts = (noted.samples, num_batches, noted.skipped, noted.replaced, noted.wait, noted.callables, noted.step)
+        for sums in (self._total, self._epochs[noted.epoch]):
+            for place, amount in enumerate(amounts):
+                sums[place] += amount
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochStats:
+    """What one rank received of one epoch.
+
+    Parameters
+    ----------
+    epoch : int
+    num_samples, num_batches : int
+        Delivered to the caller.
+    num_skipped, num_replaced : int
+        Samples that failed, by what `on_error` made of them.
+    data_wait_seconds, callable_seconds, consumer_seconds : float
+        The caller's time: in wait for data, in its callables on finished batches, and in its own step.
+    """
+
+    epoch: int
+    num_samples: int = 0
+    num_batches: int = 0
+    num_skipped: int = 0
+    num_replaced: int = 0
+    data_wait_seconds: float = 0.0
+    callable_seconds: float = 0.0
+    consumer_seconds: float = 0.0
+
+    @classmethod
+    def of(cls, epoch: int, sums: list[float]) -> EpochStats:
+        """Make it of the clock's sums."""
+        samples, batches, skipped, replaced = map(int, sums[:4])
+        return cls(
+            epoch=epoch,
+            num_samples=samples,
+            num_batches=batches,
+            num_skipped=skipped,
+            num_replaced=replaced,
+            data_wait_seconds=sums[4],
+            callable_seconds=sums[5],
+            consumer_seconds=sums[6],
+        )
+
+    @property
+    def seconds(self) -> float:
+        """The caller's time."""
+        return self.data_wait_seconds + self.callable_seconds + self.consumer_seconds
+
+    @property
+    def images_per_second(self) -> float:
+        """Samples of this rank by the caller's time."""
+        return self.num_samples / self.seconds if self.seconds > 0 else 0.0
+
+    def __str__(self) -> str:
+        share = self.data_wait_seconds / self.seconds if self.seconds > 0 else 0.0
+        return (
+            f"epoch {self.epoch}: {counted(self.num_samples, 'sample')} in {self.seconds:.1f} s, "
+            f"{self.images_per_second:.0f} images/s per rank, data wait {share:.1%}"
+        )
+
+
+# Below this share of the caller's time, waiting is no bottleneck: nothing would be felt to be faster.
+_FELT = 0.05
+_ADVICE = {
+    "sampler": "the order is being computed, by one worker at a time",
+    "view": "storage is slow to answer: use a faster disk or network, or let the cache warm up",
+    "decode": "store smaller images (beton convert --max-resolution) or raw ones",
+    "transform": "move pixel work to the device",
+    "transfer": "batches leave faster than the bus takes them: send uint8 and normalise on the device",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderStats:
-    """What a loader has done so far; ``print`` it for a table and a verdict.
+    """What a loader has done so far on this rank; ``print`` it for a table and a verdict.
 
     Parameters
     ----------
@@ -109,9 +264,27 @@ class LoaderStats:
     data_wait_seconds : float
         Time the caller waited for data. Advice: this is what more workers or a faster pipeline can win back.
     consumer_seconds : float
-        Time the caller spent on batches.
+        Time the caller spent on batches: its own step.
     hop_seconds : dict of str to float
         Seconds of worker time in each hop, summed over threads. Advice: start with the largest.
+    num_cores : int
+        Cores that this rank may use; 0: not known.
+    callable_seconds : dict of str to float
+        Time of each torch module or callable on finished batches. They run in the caller's thread, inside ``next()``.
+    compile_seconds : float
+        Spent on compiling transforms when the loader was made.
+    first_batch_seconds, first_step_seconds : float
+        Wait for the very first batch, callables included, and the caller's step on it. Both are in the sums above,
+        and left out where shares are compared: what is compiled or filled then comes once.
+    worker_busy_seconds, worker_cpu_seconds : float
+        Time of workers in decode and transform of images, and how much of it on a core: the rest they were kept
+        waiting, by storage, the GIL or whoever else uses the cores.
+    consumer_cpu_seconds : float
+        How much of the caller's step was on a core.
+    num_page_faults : int
+        Times that a worker waited for the system to read the file.
+    epochs : tuple of EpochStats
+        The same by epoch, as far as the caller's time goes.
     """
 
     num_workers: int
@@ -123,54 +296,144 @@ class LoaderStats:
     data_wait_seconds: float
     consumer_seconds: float
     hop_seconds: dict[str, float] = field(default_factory=dict)
+    num_cores: int = 0
+    callable_seconds: dict[str, float] = field(default_factory=dict)
+    compile_seconds: float = 0.0
+    first_batch_seconds: float = 0.0
+    first_step_seconds: float = 0.0
+    worker_busy_seconds: float = 0.0
+    worker_cpu_seconds: float = 0.0
+    consumer_cpu_seconds: float = 0.0
+    num_page_faults: int = 0
+    epochs: tuple[EpochStats, ...] = ()
 
     @property
     def data_wait_fraction(self) -> float:
-        """Share of the caller's time spent in wait for data, 0..1."""
-        total = self.data_wait_seconds + self.consumer_seconds
-        return self.data_wait_seconds / total if total > 0 else 0.0
+        """Share of the caller's time spent in wait for data, 0..1; the first batch and step do not count."""
+        wait, called, step = self._steady
+        total = wait + called + step
+        return wait / total if total > 0 else 0.0
 
     @property
     def images_per_second(self) -> float:
-        """Samples delivered by the seconds the caller waited or worked."""
-        total = self.data_wait_seconds + self.consumer_seconds
+        """Samples delivered by the seconds the caller waited or worked; of this rank alone."""
+        total = self.data_wait_seconds + sum(self.callable_seconds.values()) + self.consumer_seconds
         return self.num_samples / total if total > 0 else 0.0
 
     @property
+    def _steady(self) -> tuple[float, float, float]:
+        """Seconds of waiting, of callables and of the caller's step, without the first of each."""
+        called = sum(self.callable_seconds.values())
+        whole = self.data_wait_seconds, called, self.consumer_seconds
+        if self.num_batches < 2:
+            return whole
+        # The first batch's callables are not known apart from its wait: take from the wait what it has.
+        first_called = min(called / self.num_batches, self.first_batch_seconds)
+        wait = max(self.data_wait_seconds - (self.first_batch_seconds - first_called), 0.0)
+        return wait, called - first_called, max(self.consumer_seconds - self.first_step_seconds, 0.0)
+
+    @property
     def verdict(self) -> str:
-        """One sentence: is it the loader, and if so which hop."""
+        """What limits the training: the loader, and then which hop; callables on the batch; or the caller's step."""
         if self.num_batches == 0:
             return "No batch has been delivered yet."
-        share = self.data_wait_fraction
-        if share < 0.02:
-            return f"The consumer is the limit: it waited for data {share:.1%} of the time."
-        busy = sum(self.hop_seconds.values())
-        if busy <= 0:
-            return f"The consumer waited for data {share:.1%} of the time."
-        hop = max(self.hop_seconds, key=lambda name: self.hop_seconds[name])
-        used = busy / (self.num_workers * max(self.data_wait_seconds + self.consumer_seconds, 1e-9))
-        advice = {
-            "sampler": "the order is being computed",
-            "view": "storage is slow to answer: use a faster disk or let the page cache warm up",
-            "decode": "add workers, store smaller images (--max-resolution) or raw ones",
-            "transform": "add workers, or move pixel work to the device",
-            "transfer": "batches leave faster than the bus takes them: send uint8 and normalise on the device",
-        }[hop]
-        if used < 0.6 and hop != "transfer":
-            advice = "the workers idle as well: other processes may hold the cores, or prefetch_batches is too small"
+        wait, called, step = self._steady
+        total = wait + called + step
+        if total <= 0:
+            return f"Only one batch so far, after {self.first_batch_seconds:.2f} s."
+        shares = wait / total, called / total, step / total
+        if shares[1] >= _FELT and called >= max(wait, step):
+            text = self._callables_are_the_limit(shares)
+        elif shares[0] < _FELT:
+            text = f"The consumer is the limit: it waited for data {shares[0]:.1%} of the time."
+            if shares[1] >= _FELT:
+                text += f" {self._share_of_callables(shares[1])}"
+        else:
+            text = self._loader_is_the_limit(wait, total)
+        failed = self.num_skipped + self.num_replaced
+        if failed > 0.01 * self.num_samples:
+            done = "skipped" if self.num_skipped else "replaced"
+            text += f" {counted(failed, 'sample')} failed and were {done}: see loader.errors."
+        once = self.compile_seconds + self.first_batch_seconds
+        if once > total:
+            text += (
+                f" Starting took longer than all that ({self.compile_seconds:.1f} s to compile, "
+                f"{self.first_batch_seconds:.1f} s to the first batch): measure a longer run."
+            )
+        return text
+
+    def _share_of_callables(self, share: float) -> str:
+        name = max(self.callable_seconds, key=lambda each: self.callable_seconds[each])
+        part = "" if len(self.callable_seconds) == 1 else ", most of it"
+        return f"Callables on finished batches take {share:.1%}{part} in {name}."
+
+    def _callables_are_the_limit(self, shares: tuple[float, float, float]) -> str:
+        name = max(self.callable_seconds, key=lambda each: self.callable_seconds[each])
         return (
-            f"The loader is the limit: the consumer waited {share:.1%} of the time. "
-            f"Most worker time goes to {hop} ({self.hop_seconds[hop] / busy:.0%}): {advice}."
+            f"The callable {name} is the limit: callables on finished batches take {shares[1]:.1%} of the caller's "
+            f"time (data wait {shares[0]:.1%}). They run in the calling thread, inside next(), where workers do not "
+            f"help: use transforms of dataloading.transforms, which workers run, or do the work on the device."
         )
+
+    def _loader_is_the_limit(self, wait: float, total: float) -> str:
+        head = f"The loader is the limit: the consumer waited {wait / total:.1%} of the time. "
+        hops = self.hop_seconds
+        busy = sum(hops.values())
+        if busy <= 0:
+            return head.rstrip()
+        # One worker at a time makes the next batch: its seconds are the caller's, those of other hops are divided.
+        for hop in ("sampler", "view"):
+            if hops.get(hop, 0.0) >= 0.5 * wait and hops[hop] == max(hops.get("sampler", 0.0), hops.get("view", 0.0)):
+                return f"{head}Most of that goes to {hop} ({hops[hop]:.1f} s): {_ADVICE[hop]}."
+        hop = max(hops, key=lambda name: hops[name])
+        text = f"{head}Most worker time goes to {hop} ({hops[hop] / busy:.0%})"
+        return f"{text}: {self._advice(hop, busy / (self.num_workers * total), total)}."
+
+    def _advice(self, hop: str, used: float, total: float) -> str:
+        kept_waiting = 1 - self.worker_cpu_seconds / self.worker_busy_seconds if self.worker_busy_seconds > 0 else 0.0
+        if hop in ("decode", "transform") and kept_waiting > 0.4:
+            if self.num_page_faults > max(4, self.num_batches / 2):
+                return f"but workers wait for the disk {kept_waiting:.0%} of it: {_ADVICE['view']}"
+            used_cores = (self.worker_cpu_seconds + self.consumer_cpu_seconds) / total
+            python = self.consumer_cpu_seconds > 0.7 * self.consumer_seconds > 0.1 * total
+            if python and used_cores < 0.75 * min(self.num_workers + 1, self.num_cores or self.num_workers):
+                return (
+                    f"but workers wait {kept_waiting:.0%} of it for the GIL, which Python code of the caller's step "
+                    f"holds: do that work in compiled code that releases it, or in another process"
+                )
+            if used >= 0.6:
+                return (
+                    f"but workers wait {kept_waiting:.0%} of it for a core: other threads or processes hold the cores "
+                    f"(torch.set_num_threads, other jobs)"
+                )
+        if used < 0.6 and hop != "transfer":
+            return "the workers idle as well: other processes may hold the cores, or prefetch_batches is too small"
+        if hop not in ("decode", "transform"):
+            return _ADVICE[hop]
+        if self.num_cores and self.num_workers >= self.num_cores:
+            return f"all of this rank's {counted(self.num_cores, 'core')} have a worker; {_ADVICE[hop]}"
+        more = f" (up to {self.num_cores}, this rank's cores)" if self.num_cores else ""
+        return f"add workers{more}, or {_ADVICE[hop]}"
 
     def __str__(self) -> str:
         per = max(self.num_samples, 1)
         lines = [
             f"{counted(self.num_samples, 'sample')} in {counted(self.num_batches, 'batch')}, "
-            f"{self.images_per_second:.0f} images/s, {counted(self.num_workers, 'worker')}, "
+            f"{self.images_per_second:.0f} images/s per rank, {counted(self.num_workers, 'worker')}, "
             f"data wait {self.data_wait_fraction:.1%}",
         ]
         lines += [f"  {hop:<10}{self.hop_seconds.get(hop, 0.0) / per * 1e3:8.3f} ms a sample" for hop in HOPS]
+        lines += [
+            f"  {name}: {seconds / per * 1e3:.3f} ms a sample, in the calling thread"
+            for name, seconds in self.callable_seconds.items()
+        ]
+        lines.append(f"  your step {self.consumer_seconds / per * 1e3:8.3f} ms a sample")
+        lines.append(
+            f"  once: {self.compile_seconds:.2f} s to compile, {self.first_batch_seconds:.2f} s to the first batch, "
+            f"{self.first_step_seconds:.2f} s for your first step"
+        )
+        if len(self.epochs) > 1:
+            lines += [f"  {each}" for each in self.epochs[-5:]]
         if self.num_skipped or self.num_replaced:
             lines.append(f"  {self.num_skipped} skipped, {self.num_replaced} replaced: see loader.errors")
         lines.append(self.verdict)

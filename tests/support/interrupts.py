@@ -133,7 +133,8 @@ def _one_trial_after_another(
     deadline = time.monotonic() + seconds
     while report.interrupts < num and time.monotonic() < deadline:
         trial = _Trial(loader, make, chance)
-        faulthandler.dump_traceback_later(_HANG_SECONDS, exit=True)
+        if report.interrupts % 20 == 0:
+            faulthandler.dump_traceback_later(_HANG_SECONDS, exit=True)
         try:
             signal.setitimer(signal.ITIMER_REAL, chance.random() * 0.004 + 1e-5)
             trial.run()

@@ -53,7 +53,6 @@ class BetonContender(Contender):
         )
         self.num_ahead = self._loader.prefetch_batches
         self._image_field = source.image_field
-        self._opened: Any = None
         self._timed: Any = None
 
     def batches(self) -> Iterator[Any]:
@@ -63,11 +62,9 @@ class BetonContender(Contender):
 
     def window(self, opens: bool) -> None:
         """Keep the statistics of timed rounds apart from those of warming up and of standing still."""
-        stats = self._loader.stats()
-        if opens:
-            self._opened = stats
-        else:
-            self._timed = _plus(self._timed, _minus(stats, self._opened))
+        stats = self._loader.stats(reset=True)
+        if not opens:
+            self._timed = stats if self._timed is None else _plus(self._timed, stats)
 
     def report(self) -> dict[str, Any]:
         """Return seconds per hop and the verdict."""
@@ -86,22 +83,16 @@ class BetonContender(Contender):
         self._loader.close()
 
 
-def _minus(later: Any, earlier: Any) -> Any:
-    return _combine(later, earlier, -1)
-
-
 def _plus(total: Any, more: Any) -> Any:
-    return more if total is None else _combine(total, more, 1)
-
-
-def _combine(one: Any, other: Any, sign: int) -> Any:
-    changes: dict[str, Any] = {
-        field.name: getattr(one, field.name) + sign * getattr(other, field.name)
-        for field in dataclasses.fields(one)
-        if field.name not in ("num_workers", "hop_seconds")
+    """Add the sums of two windows; whatever is no sum is the same in both."""
+    sums = {
+        field.name: getattr(total, field.name) + getattr(more, field.name)
+        for field in dataclasses.fields(total)
+        if field.name.startswith("num_") or field.name.endswith("_seconds")
+        if field.name not in ("num_workers", "num_cores", "compile_seconds", "hop_seconds", "callable_seconds")
     }
-    hops = {hop: seconds + sign * other.hop_seconds[hop] for hop, seconds in one.hop_seconds.items()}
-    return dataclasses.replace(one, hop_seconds=hops, **changes)
+    hops = {hop: seconds + more.hop_seconds[hop] for hop, seconds in total.hop_seconds.items()}
+    return dataclasses.replace(total, hop_seconds=hops, epochs=(), **sums)
 
 
 class KernelsContender(Contender):
