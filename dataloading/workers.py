@@ -20,6 +20,7 @@ Threads, not processes: groups run compiled code that releases the GIL.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -148,7 +149,7 @@ class _Signal:
     """What is put among the tasks instead of a group to run."""
 
 
-_ROOM, _END = _Signal(), _Signal()
+_ROOM, _LOOK, _END = _Signal(), _Signal(), _Signal()
 
 
 class _Crew(Generic[J]):
@@ -168,7 +169,8 @@ class _Crew(Generic[J]):
         self._on_end = on_end
         self._num_workers = num_workers
         self._name = name
-        # An entry for each of its groups; _ROOM: another job may be made; _END: for each thread, which passes it on.
+        # An entry for each of its groups; _ROOM: a job was taken; _LOOK: perhaps another can be made; _END: for each
+        # thread, which passes it on.
         self.tasks: SimpleQueue[_Entry[J] | _Signal] = SimpleQueue()
         self.ready: SimpleQueue[_Entry[J] | None] = SimpleQueue()
         self.stopped = False
@@ -177,13 +179,14 @@ class _Crew(Generic[J]):
         self._entries: deque[_Entry[J]] = deque()
         self._making = False  # one thread is advancing the source
         self._exhausted = False
-        self._num_rooms = max_in_flight - 1  # that nobody has been told of: a job that is made tells of the next one
+        self._num_rooms = max_in_flight  # for jobs that may be made
+        self._num_queued = 0  # groups that no thread has taken
         self._left: SimpleQueue[None] = SimpleQueue()
 
     # ---- on the keeper's thread
 
     def begin(self) -> None:
-        self.tasks.put(_ROOM)
+        self.tasks.put(_LOOK)
         threads: list[threading.Thread] = []
         self._threads = threads
         try:
@@ -205,11 +208,8 @@ class _Crew(Generic[J]):
         wait_for_threads(self._threads)
         self._entries.clear()
         self.over = True
-        while True:
-            try:
-                self.ready.get_nowait()
-            except Empty:
-                break
+        _empty(self.tasks)
+        _empty(self.ready)
         close = getattr(self._source, "close", None)
         if close is not None:
             close()
@@ -227,7 +227,7 @@ class _Crew(Generic[J]):
                 if task is _END:
                     break
                 if isinstance(task, _Signal):
-                    self._make()
+                    self._make(is_room=task is _ROOM)
                 elif not self.stopped:
                     self._run_group(task, worker)
                 del task  # a thread that waits keeps no batch
@@ -235,44 +235,49 @@ class _Crew(Generic[J]):
             self.tasks.put(_END)
             self._left.put(None)
 
-    def _make(self) -> None:
-        """Make the next job, or have the thread that is making one tell of this room."""
+    def _make(self, *, is_room: bool) -> None:
+        """Make the next job if there is room, but not before all groups are taken.
+
+        Making one may wait for what only the jobs before it give back, on this machine or in another process.
+        """
         with self._lock:
-            if self._making:
-                self._num_rooms += 1
-            if self._making or self._exhausted:
+            self._num_rooms += is_room
+            if self._making or self._exhausted or not self._num_rooms or self._num_queued:
                 return
             self._making = True
+            self._num_rooms -= 1
         job: J | None = None
         error: BaseException | None = None
         try:
             job = next(self._source, None)
         except BaseException as caught:  # it is raised again in the caller's thread
             error = caught
-        with self._lock:
-            self._making = False
-            self._exhausted = job is None
-            if job is not None:
-                self._entries.append(entry := _Entry(job))
-            tell = bool(self._num_rooms) and job is not None
-            self._num_rooms -= tell
         if job is None:
             self._finish_source(error)
             return
+        entry = _Entry(job)
+        with self._lock:
+            self._making = False
+            self._entries.append(entry)
+            self._num_queued += job.num_groups
         for _ in range(job.num_groups):
             self.tasks.put(entry)
-        if tell:
-            self.tasks.put(_ROOM)  # after the groups: a job is not begun before the one ahead of it
 
     def _finish_source(self, error: BaseException | None) -> None:
         last: _Entry[Any] = _Entry(_Nothing())
         last.done, last.error = True, error
         with self._lock:
+            self._making, self._exhausted = False, True
             self._entries.append(last)
         self._hand_out()
         self.tasks.put(_END)
 
     def _run_group(self, entry: _Entry[J], worker: int) -> None:
+        with self._lock:
+            self._num_queued -= 1
+            may_make = not (self._num_queued or self._making or self._exhausted) and self._num_rooms > 0
+        if may_make:
+            self.tasks.put(_LOOK)  # for whoever is free first
         group = next(entry.groups)
         if entry.error is None:  # a failed job's remaining groups are not run
             try:
@@ -299,6 +304,12 @@ class _Crew(Generic[J]):
                 if is_last:
                     self.ready.put(None)
                     self.over = True
+
+
+def _empty(queue: SimpleQueue[Any]) -> None:
+    with contextlib.suppress(Empty):
+        while True:
+            queue.get_nowait()
 
 
 class _Nothing:

@@ -30,7 +30,7 @@ __all__ = ["bench"]
 # Small files are repeated to epochs of this many images: 40 to 160 batches, as borders are rare in real training.
 _EPOCH_IMAGES = 20_000
 _PIPELINES = ("train", "train-normalized", "eval")
-_DEFAULT_LOADERS = "beton,kernels,synthetic"
+_DEFAULT_LOADERS = "beton,torch,kernels,synthetic"
 
 
 class _Bench(click.Command):
@@ -206,6 +206,7 @@ def _text(results: Sequence[Result], baseline: str) -> list[str]:
     from .benchmarking.report import RATE_HEAD, format_table, noise, rate_rows
 
     text = [format_table(RATE_HEAD, rate_rows(results, baseline))]
+    text += _stock_lines(results)
     ours = _best(results, "beton")
     if ours is not None:
         text += ["", *hop_lines(ours)]
@@ -216,6 +217,20 @@ def _text(results: Sequence[Result], baseline: str) -> list[str]:
         text.append(str(ours.report.get("verdict", "")))
     warning = noise(results)
     return [*text, "", warning] if warning else text
+
+
+def _stock_lines(results: Sequence[Result]) -> list[str]:
+    """Say how the stock loaders that were measured are tuned."""
+    from .benchmarking.contenders import CONTENDERS
+
+    tuned = "processes that persist, prefetch_factor=4, one thread each; the same images and transforms"
+    found = {result.spec.loader: result.spec for result in results if result.rates}
+    lines = [
+        f"{name}: {CONTENDERS[name].summary}; {counted(spec.num_workers, 'worker')} as {tuned}."
+        for name, spec in found.items()
+        if name in ("torch", "torch-fast")
+    ]
+    return ["", *lines] if lines else []
 
 
 def _best(results: Sequence[Result], loader: str, num_workers: int | None = None) -> Result | None:
@@ -255,14 +270,15 @@ def _write(out: Path, results: Sequence[Result], baseline: str, head: str, worke
         write_report,
     )
 
+    title = head.replace(results[0].spec.path, Path(results[0].spec.path).name, 1)
     if workers:
         series: dict[str, list[tuple[float, float]]] = {}
         for result in results:
             if result.summary is not None and result.spec.loader != "synthetic":
                 series.setdefault(result.spec.loader, []).append((result.spec.num_workers, result.summary.median))
-        figure = lines(series, title=head, x="workers", y="images/s")
+        figure = lines(series, title=title, x="workers", y="images/s")
     else:
-        figure = bars(results, title=head, baseline=baseline)
+        figure = bars(results, title=title, baseline=baseline)
     ours = _best(results, "beton")
     hops = "```\n" + "\n".join([*hop_lines(ours), str(ours.report.get("verdict", ""))]) + "\n```" if ours else ""
     return write_report(
@@ -270,7 +286,12 @@ def _write(out: Path, results: Sequence[Result], baseline: str, head: str, worke
         "workers" if workers else "bench",
         title=f"beton bench: {Path(results[0].spec.path).name}",
         command="beton " + shlex.join(sys.argv[1:]),
-        sections=[head, markdown_table(RATE_HEAD, rate_rows(results, baseline)), hops],
+        sections=[
+            title,
+            markdown_table(RATE_HEAD, rate_rows(results, baseline)),
+            *filter(None, ["\n".join(_stock_lines(results)).strip()]),
+            hops,
+        ],
         data=results_as_data(results),
         results=results,
         figure=figure,

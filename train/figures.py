@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 from dataloading import UsageError
 
-__all__ = ["new_figure", "one_chart"]
+__all__ = ["new_figure", "one_chart", "set_title"]
 
 
 def new_figure(width: float, height: float, **options: Any) -> Any:
@@ -40,3 +41,11 @@ def one_chart(width: float, height: float) -> tuple[Any, Any]:
     axes = figure.add_subplot()
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
+
+
+def set_title(figure: Any, title: str) -> None:
+    """Write a title of any length above a chart, in as many lines as it needs; the figure grows by them."""
+    width, height = figure.get_size_inches()
+    lines = textwrap.wrap(title, int(11 * width)) or [""]
+    figure.set_size_inches(width, height + 0.19 * (len(lines) - 1))
+    figure.suptitle("\n".join(lines), fontsize=11)

@@ -127,6 +127,18 @@ class StoreClient:
         """Return whatever the store says of the object that changes with its bytes: size, checksum, time of change."""
         return " ".join(version_of(self.info(limit_seconds=limit_seconds)))
 
+    def close(self) -> None:
+        """End the connections of a file system of its own.
+
+        By itself it refers to itself, and its finaliser, which waits for its connections, would run in whatever thread
+        collects the garbage: an exception such as Ctrl-C would be lost there.
+        """
+        own = vars(self.filesystem)
+        for name in [name for name, value in own.items() if callable(value)]:
+            del own[name]
+        if self._http is not None:
+            self._http.close()
+
     # ---- what an exception of these methods means
 
     @staticmethod

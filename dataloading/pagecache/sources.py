@@ -224,8 +224,10 @@ class RemoteSource:
         ask(self.path, what, self.retry, lambda: self._fill_once(offset, out))
 
     def close(self) -> None:
-        """Let go of the client here, where the finalisers of other packages may take their time."""
-        self._client = None
+        """End the connections."""
+        client, self._client = self._client, None
+        if client is not None and self._process == os.getpid():
+            client.close()
 
     def _fill_once(self, offset: int, out: Bytes) -> None:
         limit = self.retry.timeout_seconds + len(out) / 1e6

@@ -61,6 +61,38 @@ def test_no_more_jobs_are_made_than_may_be_in_flight():
     engine.stop()
 
 
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_no_job_is_made_while_groups_of_others_wait_for_a_thread(num_workers):
+    """Making one may wait for what only they give back."""
+    jobs: list[Sum] = []
+    waiting = []
+
+    def source():
+        for number in range(40):
+            waiting.append(sum(job.num_groups - len(job.begun) for job in jobs))
+            jobs.append(Counted(number))
+            yield jobs[-1]
+
+    class Counted(Sum):
+        def __init__(self, number: int) -> None:
+            super().__init__(number, num_groups=5)
+            self.begun: list[int] = []
+
+        def run_group(self, group: int, worker: int) -> None:
+            self.begun.append(group)
+            super().run_group(group, worker)
+
+    engine = Engine(source(), num_workers=num_workers, max_in_flight=4)
+    time.sleep(0.05)
+    for number in range(40):
+        if number % 4 == 0:
+            time.sleep(0.02)  # now several are taken at once
+        assert engine.take().number == number
+    engine.stop()
+    # A thread that has taken a group may not have counted it yet.
+    assert all(num < num_workers for num in waiting)
+
+
 def test_an_error_in_a_group_is_raised_at_its_turn_and_the_next_jobs_go_on():
     fault = ValueError("boom")
     engine = Engine((Sum(k, fail=fault if k == 2 else None) for k in range(5)), num_workers=2, max_in_flight=3)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from train.figures import one_chart
+from train.figures import one_chart, set_title
 
 from .machine import hardware, hardware_slug
 from .machine import versions as installed_versions
@@ -250,7 +250,7 @@ def bars(results: Sequence[Result], *, title: str, baseline: str) -> Any:
     axes.set_xlabel(f"images/s (median, whiskers: min-max; ratio to {baseline})")
     axes.margins(x=0.22)
     axes.set_xlim(left=0)
-    axes.set_title(title, fontsize=11)
+    set_title(figure, title)
     return figure
 
 
@@ -282,7 +282,7 @@ def lines(
         axes.set_ylim(bottom=0)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
-    axes.set_title(title, fontsize=11)
+    set_title(figure, title)
     axes.legend(frameon=False, fontsize=9)
     return figure
 

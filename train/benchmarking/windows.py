@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dataloading import WindowQuality
-from train.figures import one_chart
+from train.figures import one_chart, set_title
 
 __all__ = ["HEAD", "draw_windows", "smallest_window", "window_rows", "windows_as_data"]
 
@@ -125,7 +125,7 @@ def draw_windows(found: Sequence[WindowQuality], within: float, *, title: str) -
     memory.minorticks_off()
     memory.tick_params(labelsize=8)
     memory.set_xlabel("memory for two windows", fontsize=9)
-    axes.set_title(title, fontsize=11)
+    set_title(figure, title)
     return figure
 
 
