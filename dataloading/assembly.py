@@ -173,6 +173,7 @@ class BatchJob:
         self.errors: list[SampleError] = []
         self.sent: Sent | None = None
         self._recipe = recipe
+        self._seconds: list[float] = []  # of each group, for fields that are not images
         self._failures: dict[int, SampleError] = {}  # by row; assignment to a dict is atomic
         rows = len(step.indices)
         self.num_groups = max(-(-rows // recipe.group_size), 1)
@@ -205,7 +206,7 @@ class BatchJob:
         for name, decoder in self._recipe.others.items():
             for row, reason in decoder.decode(self.indices[first:last], self._values[name], first):
                 self._fail(DecodeError, reason, first + row, name)
-        self._recipe.clock.add("decode", time.perf_counter() - started)
+        self._seconds.append(time.perf_counter() - started)
         for name, image in self._recipe.images.items():
             self._run_images(name, image, first, last)
 
@@ -285,6 +286,7 @@ class BatchJob:
 
     def finish(self) -> None:
         """Deal with the samples that failed, make tensors, and start their way to the device."""
+        self._recipe.clock.add("decode", sum(self._seconds))
         if self._pins is not None:
             self._pins.release()
         self.errors = [self._failures[row] for row in sorted(self._failures)]

@@ -576,7 +576,7 @@ class Loader:
 
     def _deliver(self, job: BatchJob, step: int) -> Batch:
         assert job.sent is not None
-        self.errors += job.errors
+        self.errors.extend(job.errors)
         batch = Batch(
             self._transfer.receive(job.sent),
             names=self._recipe.names,

@@ -21,6 +21,7 @@ HOPS = ("sampler", "view", "decode", "transform", "transfer")
 """The five hops from file to device, in order; the names used in docs, statistics and benchmarks."""
 
 _MAX_EPOCHS = 1000  # of which figures are kept
+_MAX_NOTES = 256  # that wait to be added up
 
 
 class _Received(NamedTuple):
@@ -62,9 +63,9 @@ class Clock:
         self._busy = self._cpu = self._step_cpu = 0.0
         self._first_batch = self._first_step = 0.0
         self._callables: dict[str, float] = {}
-        # Of each epoch, and of all: samples, batches, skipped, replaced, seconds of wait, of callables, of the step.
+        # Of each epoch, and of older ones: samples, batches, skipped, replaced, seconds of wait, callables, the step.
         self._epochs: dict[int, list[float]] = {}
-        self._total = [0.0] * 7
+        self._older = [0.0] * 7
 
     def after_fork(self) -> None:
         """Let go of the lock in a forked child, where whoever held it does not exist."""
@@ -76,7 +77,8 @@ class Clock:
         """Add `seconds` of one worker's time to `hop`."""
         with self._lock:
             self._hops[hop] += seconds
-            self._fold()
+            if len(self._received) > _MAX_NOTES:
+                self._fold()
 
     def add_group(self, decode: float, transform: float, *, cpu: float = 0.0, page_faults: int = 0) -> None:
         """Add one worker's time for a group of samples: on both hops, and on a core; and its reads from storage."""
@@ -128,7 +130,7 @@ class Clock:
         """Freeze the sums so far; `reset` begins new ones."""
         with self._lock:
             self._fold()
-            total = EpochStats.of(-1, self._total)
+            total = EpochStats.of(-1, [sum(each) for each in zip(self._older, *self._epochs.values(), strict=True)])
             stats = LoaderStats(
                 num_workers=num_workers,
                 num_samples=total.num_samples,
@@ -168,15 +170,19 @@ class Clock:
         elif noted.step and self._first_batch and not self._first_step:
             self._first_step = noted.step
         self._step_cpu += noted.step_cpu
-        if noted.epoch not in self._epochs:
-            self._epochs[noted.epoch] = [0.0] * 7
+        sums = self._epochs.get(noted.epoch)
+        if sums is None:
+            sums = self._epochs[noted.epoch] = [0.0] * 7
             if len(self._epochs) > _MAX_EPOCHS:
-                del self._epochs[next(iter(self._epochs))]
-        num_batches = float(noted.samples > 0)
-        amounts = (noted.samples, num_batches, noted.skipped, noted.replaced, noted.wait, noted.callables, noted.step)
-        for sums in (self._total, self._epochs[noted.epoch]):
-            for place, amount in enumerate(amounts):
-                sums[place] += amount
+                oldest = self._epochs.pop(next(iter(self._epochs)))
+                self._older = [one + other for one, other in zip(self._older, oldest, strict=True)]
+        sums[0] += noted.samples
+        sums[1] += noted.samples > 0
+        sums[2] += noted.skipped
+        sums[3] += noted.replaced
+        sums[4] += noted.wait
+        sums[5] += noted.callables
+        sums[6] += noted.step
 
 
 @dataclass(frozen=True, kw_only=True)
