@@ -94,7 +94,7 @@ def slow(source_HWC: np.ndarray, request: np.void) -> np.ndarray:
     part = torch.from_numpy(source_HWC[y : y + h, x : x + w].astype(np.int64)).permute(2, 0, 1)
     scaled = int(request["scaled_h"]), int(request["scaled_w"])
     if scaled != (h, w):
-        resized = TF.resize(part.to(torch.float64), list(scaled), interpolation=v2.InterpolationMode.NEAREST)
+        resized = TF.resize(part.to(torch.float32), list(scaled), interpolation=v2.InterpolationMode.NEAREST)
         part = resized.to(torch.int64)
     top, left = int(request["window_y"]), int(request["window_x"])
     out_h, out_w = int(request["out_h"]), int(request["out_w"])
