@@ -15,10 +15,10 @@ from typing import Any
 from common import finish, parse, say
 from inputs import our_file
 
-from train.benchmarking.numbers import interleave, summarise
-from train.benchmarking.report import markdown_table, write_report
-from train.benchmarking.rounds import Child, ChildError
-from train.benchmarking.spec import PIPELINES, BenchSpec
+from train.bench.report import markdown_table, write_report
+from train.bench.rounds import Child, ChildError
+from train.bench.spec import PIPELINES, BenchSpec
+from train.bench.statistics import interleave, summarise
 
 CASES = ("beton", "beton, normalised", "beton, again", "torch-fast", "torch", "ffcv")
 

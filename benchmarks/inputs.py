@@ -102,7 +102,7 @@ def large_file(options: Options, copies: int) -> Path:
             for number in range(len(source) * copies):
                 item = source[number % len(source)]
                 assert item.encoded is not None
-                from dataloading import probe_jpeg
+                from dataloading.tools import probe_jpeg
 
                 facts = probe_jpeg(item.encoded)
                 image = EncodedImage(0, facts.width, facts.height, item.encoded)

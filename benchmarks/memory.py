@@ -15,10 +15,10 @@ from typing import Any
 from common import Options, finish, parse, say
 from inputs import large_file
 
-from train.benchmarking.numbers import summarise
-from train.benchmarking.report import markdown_table, write_report
-from train.benchmarking.rounds import Child, ChildError
-from train.benchmarking.spec import BenchSpec
+from train.bench.report import markdown_table, write_report
+from train.bench.rounds import Child, ChildError
+from train.bench.spec import BenchSpec
+from train.bench.statistics import summarise
 
 LOADERS = ("beton", "torch-fast", "ffcv")
 RANKS = (1, 2, 4)

@@ -18,7 +18,7 @@ from typing import Any
 
 from common import ROOT, finish, parse, say
 
-from train.benchmarking.report import lines, markdown_table, write_report
+from train.bench.report import lines, markdown_table, write_report
 
 STEPS = """
 import json, re, sys, time

@@ -14,8 +14,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from dataloading.pages import PageLayout
-from dataloading.quality import expected_distinct, measure_windows
+from dataloading.sampling.page_order import PageLayout
+from dataloading.sampling.shuffle_quality import expected_distinct, measure_windows
 
 NUM_SAMPLES, NUM_CLASSES, IMAGE_BYTES, PAGE_BYTES = 1_281_000, 1000, 110_000, 1 << 23
 WINDOWS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]

@@ -26,18 +26,10 @@ from pathlib import Path
 from common import Options, finish, parse, say
 from inputs import ffcv_file, our_file
 
-from train.benchmarking.numbers import compare
-from train.benchmarking.report import (
-    RATE_HEAD,
-    bars,
-    lines,
-    markdown_table,
-    rate_rows,
-    results_as_data,
-    write_report,
-)
-from train.benchmarking.rounds import Result, measure, search_workers
-from train.benchmarking.spec import PIPELINES, BenchSpec
+from train.bench.report import RATE_HEAD, bars, lines, markdown_table, rate_rows, results_as_data, write_report
+from train.bench.rounds import Result, measure, search_workers
+from train.bench.spec import PIPELINES, BenchSpec
+from train.bench.statistics import compare
 
 PEERS = ("dali", "webdataset", "litdata", "mosaicml-streaming", "grain", "spdl", "timm")
 CEILINGS = ("kernels", "synthetic")

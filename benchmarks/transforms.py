@@ -47,7 +47,7 @@ import sys, time
 start = time.process_time(), time.perf_counter()
 sys.path.insert(0, {root!r})
 from dataloading import transforms as T
-from dataloading.pipeline import Pipeline
+from dataloading.transforms.pipeline import Pipeline
 pipeline = Pipeline([T.RandomResizedCrop({size}), T.RandomHorizontalFlip(), {chain}])
 pipeline.warm_up()
 print(time.process_time() - start[0], time.perf_counter() - start[1])
@@ -68,7 +68,7 @@ def milliseconds(chain: list[str], size: int, rounds: int) -> float:
     import numpy as np
 
     from dataloading import transforms as T
-    from dataloading.pipeline import Pipeline
+    from dataloading.transforms.pipeline import Pipeline
 
     pipeline = Pipeline([T.RandomResizedCrop(size), *(eval(text, {"T": T}) for text in chain)])
     pipeline.warm_up()

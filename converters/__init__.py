@@ -1,33 +1,10 @@
 """Image datasets -> ``.beton`` files: sources, the image policy, and the engine of worker processes.
 
 ``beton convert`` is the command; `write` does the same from Python for any dataset that can be indexed.
+``__init__.pyi`` lists the public names. They load on first use:
+``beton convert --help`` must not wait for Pillow and NumPy.
 """
 
-from __future__ import annotations
+import lazy_loader
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from .dataset import write
-    from .encode import Options, convert
-    from .policy import ImagePolicy
-    from .sources.imagefolder import ImageFolder
-
-__all__ = ["ImageFolder", "ImagePolicy", "Options", "convert", "write"]
-
-_HOME = {
-    "ImageFolder": "sources.imagefolder",
-    "ImagePolicy": "policy",
-    "Options": "encode",
-    "convert": "encode",
-    "write": "dataset",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    # Lazily: `beton convert --help` imports this package and must not wait for Pillow and NumPy.
-    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

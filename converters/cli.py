@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from dataloading import ConvertError, UsageError, counted
+from dataloading import ConvertError, UsageError
 from dataloading.cli import (
     Choice,
     LazyGroup,
@@ -29,9 +29,10 @@ from dataloading.cli import (
     option_quiet,
     option_seed,
 )
+from dataloading.messages import counted
 
 if TYPE_CHECKING:
-    from .sources.base import Source
+    from converters.source import Source
 
 __all__ = ["conversion_options", "convert", "run_conversion"]
 
@@ -151,7 +152,7 @@ def conversion_options(command: _Command) -> _Command:
 
 
 def _colour(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[int, int, int]:
-    from .policy import colour
+    from converters.images.policy import colour
 
     try:
         return colour(value)
@@ -184,7 +185,8 @@ def run_conversion(
     **others
         The others, see `converters.settings`.
     """
-    from .encode import convert, estimate
+    from converters.engine.convert import convert, estimate
+
     from .settings import settings
 
     if num_workers is None:

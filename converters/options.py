@@ -7,7 +7,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from dataloading import UsageError, true_or_false
+from dataloading import UsageError
+from dataloading.checks import true_or_false
 
 __all__ = ["Engine", "OnError", "Options"]
 

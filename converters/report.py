@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from dataloading import ConvertError, counted
+from dataloading import ConvertError
+from dataloading.messages import counted
 
 __all__ = ["LISTS", "Progress", "Report", "Skipped", "human_bytes"]
 

@@ -1,7 +1,7 @@
 """The options of a conversion in one list, for the command and for `converters.write` alike.
 
-Each is a parameter of `converters.options.Options` or of `converters.policy.ImagePolicy`; a few are spelled as the
-command spells them.
+Each is a parameter of `converters.options.Options` or of `converters.images.policy.ImagePolicy`; a few are spelled as
+the command spells them.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import Any
 
 import click
 
-from dataloading import UsageError, did_you_mean
+from converters.images.policy import ImagePolicy, colour
+from dataloading import UsageError
 from dataloading.cli import Size
+from dataloading.messages import did_you_mean
 
 from .options import Options
-from .policy import ImagePolicy, colour
 
 __all__ = ["option_names", "settings"]
 

@@ -22,10 +22,11 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import click
 
+from dataloading.cpu import num_cores
+from dataloading.messages import did_you_mean
+
 from .entry import own_packages_first
 from .errors import BetonError, UsageError
-from .machine import num_cores
-from .words import did_you_mean
 
 __all__ = [
     "Choice",

@@ -27,28 +27,29 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dataloading import place, selection
-from dataloading.assembly import BatchJob, OnError, Recipe
 from dataloading.batch import Batch
+from dataloading.cache.storage import StorageOptions, make_storage, open_dataset
 from dataloading.checks import at_least, one_of, true_or_false
-from dataloading.dataset import DatasetInfo
+from dataloading.cpu import num_cores
+from dataloading.dataset import selection
+from dataloading.dataset.info import DatasetInfo
+from dataloading.dataset.opening import Paths, check_paths
+from dataloading.dataset.page_layout import ReadAhead, page_layout
+from dataloading.engine import resume as place
+from dataloading.engine.batch_job import BatchJob, OnError, Recipe
+from dataloading.engine.epoch import Engines, EpochIterator
+from dataloading.engine.frameworks import SkippedBatches, followed, has_accelerator, teach_skip_first_batches
+from dataloading.engine.plan import apply_step, plan_fields
+from dataloading.engine.transfer import MemoryFormat, Transfer
 from dataloading.errors import SampleError, UsageError
-from dataloading.frameworks import SkippedBatches, followed, has_accelerator, teach_skip_first_batches
-from dataloading.iteration import Engines, EpochIterator
-from dataloading.machine import num_cores
-from dataloading.mixture import Mixture
-from dataloading.opening import Paths, check_paths
-from dataloading.pagefile import ReadAhead, page_layout
-from dataloading.quality import ShuffleQuality
-from dataloading.ranks import find_ranks
-from dataloading.recipes import apply_step, plan_fields
-from dataloading.sampler import DEFAULT_WINDOW_PAGES, ForeignSampler, ShardSampler, Shuffle, Tail
+from dataloading.messages import counted, did_you_mean
+from dataloading.sampling.mixture import Mixture
+from dataloading.sampling.ranks import find_ranks
+from dataloading.sampling.sampler import DEFAULT_WINDOW_PAGES, ForeignSampler, ShardSampler, Shuffle, Tail
+from dataloading.sampling.shuffle_quality import ShuffleQuality
 from dataloading.stats import Clock, LoaderStats
-from dataloading.storage import StorageOptions, make_storage, open_dataset
-from dataloading.transfer import MemoryFormat, Transfer
 from dataloading.transforms.base import BatchOp
 from dataloading.transforms.rng import batch_key, child
-from dataloading.words import counted, did_you_mean
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -82,7 +83,7 @@ class Loader:
         Threads; by default this rank's share of the cores the process may use. Never more than all of these: a larger
         number is a warning.
     tail : {"pad", "drop", "even"}
-        What becomes of the incomplete end of an epoch: see `dataloading.slicing`.
+        What becomes of the incomplete end of an epoch: see `dataloading.sampling.slicing`.
     drop_last : bool
         Leave out a last batch with fewer than `batch_size` rows. False, as in torch.
     rank, world_size : int, optional
@@ -301,7 +302,7 @@ class Loader:
             self._recipe,
             num_workers=self._num_workers,
             max_in_flight=self._prefetch_batches,
-            go_on=self._persistent_workers,
+            persistent=self._persistent_workers,
             read_ahead=functools.partial(ReadAhead, self._files.paths),
             storage=self._storage,
         )

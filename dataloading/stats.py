@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dataloading.words import counted
+from dataloading.messages import counted
 
 __all__ = ["HOPS", "Clock", "EpochStats", "LoaderStats"]
 

@@ -1,6 +1,6 @@
-"""Checks for your own transforms: that a kernel keeps the promises the loader builds on.
+"""Checks for your own transforms, and how fast the kernels alone can go.
 
-Call ``check_transform`` in a test of your own. It knows pipelines, not files or threads of a loader.
+Call `check_transform` in a test of your own. `KernelCeiling` is the yardstick of ``beton bench``.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from dataloading.checks import true_or_false
+from dataloading.engine.kernel_ceiling import KernelCeiling, KernelTimes
 from dataloading.errors import UsageError
-from dataloading.pipeline import Pipeline
 from dataloading.transforms.base import PixelOp
 from dataloading.transforms.normalize import ToDtype
+from dataloading.transforms.pipeline import Pipeline
 from dataloading.transforms.rng import sample_keys
 
-__all__ = ["check_transform"]
+__all__ = ["KernelCeiling", "KernelTimes", "check_transform"]
 
 _GUARD = 2  # samples of known content before and behind the ones worked on
 

@@ -19,8 +19,9 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from dataloading import EncodedImage, ImageField, IntField, Loader, Writer, encode_jpeg
+from dataloading import EncodedImage, ImageField, IntField, Loader, Writer
 from dataloading import transforms as T
+from dataloading.tools import encode_jpeg
 
 SIZE = 32
 

@@ -6,9 +6,12 @@ import importlib.util
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.support.files import write_images, write_labels
 
 if TYPE_CHECKING:
     from tests.support.buckets import GCSServer
@@ -49,6 +52,18 @@ def gcs() -> Iterator[GCSServer]:
 
     with gcs_server() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def labels_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_labels(tmp_path_factory.mktemp("labels") / "labels.beton", 100)
+
+
+@pytest.fixture(scope="session")
+def photos_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("photos") / "photos.beton"
+    write_images(path, 61, class_names=["cat", "dog"])
+    return path
 
 
 def _has_cuda() -> bool:

@@ -19,8 +19,9 @@ from click.testing import CliRunner
 
 import dataloading
 from converters import cli as converters_cli
-from dataloading import cli, counted
+from dataloading import cli
 from dataloading.errors import ConvertError, FormatError, UsageError
+from dataloading.messages import counted
 
 from .converters.making import class_folders, encoded, photo
 

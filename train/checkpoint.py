@@ -35,9 +35,9 @@ from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from dataloading import UsageError
+from train.rank_states import merge_rank_states
 
 from .distributed import World, barrier, broadcast_object
-from .elastic import merge_rank_states
 from .model import MovingAverage
 
 VERSION = 2

@@ -10,7 +10,8 @@ from typing import Protocol
 
 import numpy as np
 
-from dataloading import UsageError, counted
+from dataloading import UsageError
+from dataloading.messages import counted
 
 _SHOWN = 6
 

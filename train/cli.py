@@ -14,8 +14,9 @@ from typing import Any, NoReturn
 
 import click
 
-from dataloading import UsageError, counted, did_you_mean
+from dataloading import UsageError
 from dataloading.cli import Choice, note, run_command
+from dataloading.messages import counted, did_you_mean
 
 from .launch import launched_environment, leaving_on_interrupt, option_flag, torchrun_command
 from .options import LOADERS, make_options, option_fields
@@ -155,8 +156,8 @@ def compare(
     loaders. The table goes to stdout; compare.json and compare.png to --out.
     """
     with leaving_on_interrupt(lambda: f"interrupted; logs of the runs so far are in {os.path.join(out, 'runs')}"):
-        from .compare import CompareOptions, run_comparison
-        from .report import format_table, write_reports
+        from train.compare.report import format_table, write_reports
+        from train.compare.runs import CompareOptions, run_comparison
 
         explicit = click.get_current_context().get_parameter_source
         typed = {

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from dataloading import UsageError, num_cores
+from dataloading import UsageError
+from dataloading.tools import num_cores
 
 from .classes import check_labels, describe_match, match_classes
 from .distributed import World

@@ -14,7 +14,8 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from dataloading import UsageError, counted
+from dataloading import UsageError
+from dataloading.messages import counted
 
 LIMIT = timedelta(minutes=10)
 FIRST_REPORT_SECONDS, NEXT_REPORT_SECONDS = 10.0, 60.0

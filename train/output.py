@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dataloading import UsageError, counted
+from dataloading import UsageError
+from dataloading.messages import counted
 
 _LOCK = ".lock"
 

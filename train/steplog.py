@@ -23,7 +23,7 @@ _SHOWN = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class StepRecord:
     """One optimiser step, as this rank saw it.
 
     Parameters
@@ -86,7 +86,7 @@ class StepLog:
         self._flops_per_image = flops_per_image
         self._peak_flops = peak_flops
         self._has_loss = has_loss
-        self._pending: list[Step] = []
+        self._pending: list[StepRecord] = []
         self._monitor = DeviceMonitor(device if world.is_main else torch.device("cpu"))
         self.monitor_problem = self._monitor.problem
         self.start_epoch(total_steps=0)
@@ -103,7 +103,7 @@ class StepLog:
         """Share of this epoch's step time spent waiting for data, percent."""
         return 100.0 * self._epoch_waited / max(self._epoch_total, 1e-9)
 
-    def add(self, step: Step) -> None:
+    def add(self, step: StepRecord) -> None:
         """Take in one step; costs the device nothing."""
         self._pending.append(step)
 
@@ -139,7 +139,7 @@ class StepLog:
         self._say(records)
         self._pending.clear()
 
-    def _fail(self, step: Step, own_loss: float, loss: float) -> NoReturn:
+    def _fail(self, step: StepRecord, own_loss: float, loss: float) -> NoReturn:
         own = np.concatenate([*step.indices, np.empty(0, np.int64)]).tolist() if not math.isfinite(own_loss) else None
         ranks = [
             f"rank {rank}: {', '.join(map(str, indices[:_SHOWN]))}{', ...' if len(indices) > _SHOWN else ''}"
@@ -154,7 +154,7 @@ class StepLog:
             f"instead of fp16, or look at the images"
         )
 
-    def _record(self, item: Step, sums: list[float], busy: float | None) -> dict[str, Any]:
+    def _record(self, item: StepRecord, sums: list[float], busy: float | None) -> dict[str, Any]:
         waited, total, slept = (value / self._world.world_size for value in sums[1:])
         rate = item.num_images / max(total, 1e-9)
         record: dict[str, Any] = {

@@ -22,7 +22,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from dataloading import UsageError, counted, num_cores
+from dataloading import UsageError
+from dataloading.messages import counted
+from dataloading.tools import num_cores
+from train.rank_states import seed_rank
+from train.step import NetworkWork, Work, make_simulated
 
 from .checkpoint import (
     Progress,
@@ -37,7 +41,6 @@ from .checkpoint import (
 from .clock import StepClock
 from .data import make_data
 from .distributed import StopVote, World, broadcast_object, detect_world, pick_device, process_group
-from .elastic import seed_rank
 from .loaders import TrainBatch, TrainingLoader
 from .loaders.base import Normaliser
 from .meeting import check_started_by_srun
@@ -46,8 +49,7 @@ from .model import MovingAverage, Replica, build_model, count_flops, parameter_g
 from .options import RunOptions, TrainOptions
 from .output import clear_for_run, hold_folder
 from .schedule import Schedule
-from .steplog import Step, StepLog
-from .work import NetworkWork, Work, make_simulated
+from .steplog import StepLog, StepRecord
 
 STOPPED = 128 + signal.SIGTERM
 
@@ -255,7 +257,7 @@ class Trainer:
         assert loss_sum is not None
         times = self.clock.step_done()
         self._steps.add(
-            Step(
+            StepRecord(
                 step=progress.step,
                 epoch=progress.epoch,
                 lr=lr,

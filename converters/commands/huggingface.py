@@ -12,7 +12,7 @@ from ..cli import conversion_options, run_conversion
 from .shared import SourcePath, WordsCommand, argument_out, note_classes, option_columns, option_field
 
 if TYPE_CHECKING:
-    from ..field_grammar import FieldSpec
+    from converters.fields import FieldSpec
 
 __all__ = ["huggingface"]
 

@@ -43,7 +43,8 @@ def imagefolder(
     folders are passed over. SRC may be a URL. The file's bytes depend on the images, the options and the seed, not on
     the number of workers.
     """
-    from ..sources.base import printable
+    from converters.source import printable
+
     from ..sources.imagefolder import IMAGE_EXTENSIONS, ImageFolder
 
     endings: tuple[str, ...] = IMAGE_EXTENSIONS

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dataloading import counted
 from dataloading.cli import note
+from dataloading.messages import counted
 
 from ..cli import conversion_options, run_conversion
 from .shared import SourcePath, WordsCommand, argument_out, note_classes, option_classes, option_field
 
 if TYPE_CHECKING:
-    from ..field_grammar import FieldSpec
+    from converters.fields import FieldSpec
 
 __all__ = ["manifest"]
 
@@ -46,7 +46,8 @@ def manifest(
     SRC is a .csv, .tsv, .jsonl or .parquet file, or its URL. Labels that are words are numbered in sorted order,
     or as --classes says; whole numbers stay as they are. The order of the rows is kept.
     """
-    from ..sources.base import printable
+    from converters.source import printable
+
     from ..sources.manifest import Manifest
 
     source = Manifest(

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from dataloading import counted
 from dataloading.cli import note
+from dataloading.messages import counted
 
 if TYPE_CHECKING:
-    from ..field_grammar import FieldSpec
+    from converters.fields import FieldSpec
+
     from ..sources.tarindex import Unused
 
 __all__ = [
@@ -106,7 +107,7 @@ def option_field(command: _Command) -> _Command:
 
 
 def _fields(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> dict[str, FieldSpec]:
-    from ..field_grammar import parse_fields
+    from converters.fields import parse_fields
 
     return parse_fields(texts)
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dataloading import counted
 from dataloading.cli import note
+from dataloading.messages import counted
 
 from ..cli import conversion_options, run_conversion
 from .shared import (
@@ -22,7 +22,7 @@ from .shared import (
 )
 
 if TYPE_CHECKING:
-    from ..field_grammar import FieldSpec
+    from converters.fields import FieldSpec
 
 __all__ = ["webdataset"]
 

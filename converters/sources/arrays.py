@@ -19,10 +19,10 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from converters.fields import name_fault
+from converters.source import printable
 from dataloading import ConvertError, Field, FloatField, ImageField, IntField, NDArrayField, TextField, UsageError
 
-from ..field_grammar import name_fault
-from .base import printable
 from .copies import fetched
 from .listing import expand
 from .manifest import Labels, usual_column
@@ -89,7 +89,7 @@ class Arrays:
     Attributes
     ----------
     files : list of (str, str)
-        See `converters.sources.base.files_of`.
+        See `converters.source.files_of`.
     has_words : bool
         Whether labels are words, and their numbers the positions among the sorted words.
     """
@@ -173,7 +173,7 @@ class Arrays:
 
     @property
     def load(self) -> Callable[[Any], Mapping[str, Any]]:
-        """See `converters.sources.base.Source`."""
+        """See `converters.source.Source`."""
         labels = None
         if self._label is not None and self.class_names is not None:
             labels = {name: label for label, name in enumerate(self.class_names)}

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from converters.source import SampleFault, printable
 from dataloading import (
     ConvertError,
     DecodeError,
@@ -22,11 +23,10 @@ from dataloading import (
     Reader,
     UsageError,
     decode_image,
-    label_field,
     verify_file,
 )
+from dataloading.tools import label_field
 
-from .base import SampleFault, printable
 from .copies import fetched
 from .listing import expand
 from .opening import absolute, name_of, open_stream
@@ -114,7 +114,7 @@ class BetonFiles:
 
     @property
     def load(self) -> Callable[[Any], Mapping[str, Any]]:
-        """See `converters.sources.base.Source`."""
+        """See `converters.source.Source`."""
         return _Load(tuple(zip(self.paths, self._places, strict=True)), self._relabelled, self._form, self._damage)
 
     def __len__(self) -> int:

@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from dataloading import Reader, UsageError, is_manifest
+from converters.beton_files import shards_of
+from converters.source import printable
+from dataloading import Reader, UsageError
+from dataloading.tools import is_manifest
 
-from ..care.listing import shards_of
-from .base import printable
 from .listing import list_folder
 from .opening import is_folder, open_stream
 

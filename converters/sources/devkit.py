@@ -10,9 +10,9 @@ import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+from converters.source import printable
 from dataloading import ConvertError, UsageError
 
-from .base import printable
 from .opening import child, is_folder, normalised, open_stream
 from .tarindex import Tars, members
 

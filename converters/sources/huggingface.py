@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from converters.fields import FieldSpec, fields_of, name_fault, plain_spec, short_name
+from converters.source import SampleFault, printable
 from dataloading import ConvertError, Field, UsageError
 
-from ..field_grammar import FieldSpec, fields_of, name_fault, plain_spec, short_name
-from .base import SampleFault, printable
 from .imagefolder import IMAGE_EXTENSIONS
 from .listing import expand, list_folder
 from .manifest import LABEL_COLUMNS, Labels, table_labels, usual_column
@@ -114,7 +114,7 @@ class HuggingFace:
 
     @property
     def load(self) -> Callable[[Any], Mapping[str, Any]]:
-        """See `converters.sources.base.Source`."""
+        """See `converters.source.Source`."""
         files = [spec.column for spec in self._specs.values() if spec.is_file]
         labels = None if self._label is None else {name: label for label, name in enumerate(self.class_names or ())}
         rows = self._table.rows(self._columns, files=files)

@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dataloading import ConvertError, Field, ImageField, IntField, UsageError, counted
+from converters.source import SampleFault, printable
+from dataloading import ConvertError, Field, ImageField, IntField, UsageError
+from dataloading.messages import counted
 
-from .base import SampleFault, printable
 from .blocks import Texts
 from .class_lists import ClassOrder, are_numbers, in_order
 from .listing import is_fork, list_folder, walk
@@ -118,7 +119,7 @@ class ImageFolder:
 
     @property
     def load(self) -> Callable[[Any], Mapping[str, Any]]:
-        """See `converters.sources.base.Source`."""
+        """See `converters.source.Source`."""
         return _load
 
     def __len__(self) -> int:

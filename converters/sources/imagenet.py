@@ -13,9 +13,10 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from dataloading import ConvertError, Field, ImageField, IntField, UsageError, counted
+from converters.source import SampleFault, printable
+from dataloading import ConvertError, Field, ImageField, IntField, UsageError
+from dataloading.messages import counted
 
-from .base import SampleFault, printable
 from .blocks import Texts
 from .imagefolder import IMAGE_EXTENSIONS, ImageFolder
 from .listing import list_folder
@@ -62,7 +63,7 @@ class _Images:
 
     @property
     def load(self) -> Callable[[Any], Mapping[str, Any]]:
-        """See `converters.sources.base.Source`."""
+        """See `converters.source.Source`."""
         places = zip(self._read_from, self._identities, strict=True)
         return _Load([None if path is None else (path, known or identity(path)) for path, known in places])
 

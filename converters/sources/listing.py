@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import unquote
 
+from converters.source import printable
 from dataloading import ConvertError, UsageError
 
-from .base import printable
-from .opening import child, exists, is_folder, is_url, normalised, patiently
+from .opening import child, exists, is_folder, is_url, normalised, with_retries
 
 __all__ = ["expand", "is_fork", "list_folder", "walk"]
 
@@ -39,7 +39,7 @@ def list_folder(path: str, hidden: list[str] | None = None) -> tuple[list[str], 
     folders: list[str] = []
     files: list[str] = []
     if is_url(path):
-        for name, is_dir in patiently(path, lambda store, key: _entries(store, key, path), ConvertError):
+        for name, is_dir in with_retries(path, lambda store, key: _entries(store, key, path), ConvertError):
             (folders if is_dir else files).append(name)
     else:
         try:
@@ -138,7 +138,7 @@ def _matches(pattern: str, endings: tuple[str, ...]) -> list[str]:
         return [child(pattern, name) for name in names]
     if any(mark in pattern for mark in "*?[") and not (pattern.startswith("http") and "*" not in pattern):
         # glob.glob keeps relative paths as they are typed.
-        listed = patiently(pattern, _glob, ConvertError) if is_url(pattern) else glob.glob(pattern)
+        listed = with_retries(pattern, _glob, ConvertError) if is_url(pattern) else glob.glob(pattern)
         if not listed:
             raise UsageError(f"nothing matches {printable(pattern)}")
         return sorted(listed)

@@ -13,10 +13,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 from typing import Any
 
+from converters.fields import FieldSpec, fields_of
+from converters.source import SampleFault, printable
 from dataloading import ConvertError, Field, ImageField, IntField, UsageError
 
-from ..field_grammar import FieldSpec, fields_of
-from .base import SampleFault, printable
 from .imagefolder import IMAGE_EXTENSIONS
 from .opening import absolute, folder_of, is_url, name_of, normalised
 from .records import Records, TextRows
@@ -134,12 +134,12 @@ class Manifest:
 
     @property
     def files(self) -> list[tuple[str, str]]:
-        """The table, see `converters.sources.base.files_of`."""
+        """The table, see `converters.source.files_of`."""
         return [(name_of(self.path), self.path)]
 
     @property
     def load(self) -> Callable[[Any], Mapping[str, Any]]:
-        """See `converters.sources.base.Source`."""
+        """See `converters.source.Source`."""
         labels = None if self.class_names is None else {name: label for label, name in enumerate(self.class_names)}
         assert self.image_column is not None
         return _Load(

@@ -18,13 +18,27 @@ from collections.abc import Callable
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
-from dataloading import ConvertError, StorageError, StoreClient
-
-from .base import SampleFault, printable
+from converters.source import SampleFault, printable
+from dataloading import ConvertError, StorageError
+from dataloading.tools import StoreClient
 
 __all__ = [
-    "NUM_TRIES", "Identity", "Ranges", "absolute", "child", "exists", "folder_of", "identity", "is_folder", "is_url",
-    "name_of", "normalised", "open_stream", "patiently", "read_file", "version",
+    "NUM_TRIES",
+    "Identity",
+    "Ranges",
+    "absolute",
+    "child",
+    "exists",
+    "folder_of",
+    "identity",
+    "is_folder",
+    "is_url",
+    "name_of",
+    "normalised",
+    "open_stream",
+    "read_file",
+    "version",
+    "with_retries",
 ]  # fmt: skip
 
 NUM_TRIES = 3
@@ -105,7 +119,7 @@ def identity(path: str) -> Identity:
         If it cannot be reached.
     """
     if is_url(path):
-        size = _patiently(path, StoreClient.info, ConvertError).get("size")
+        size = _with_retries(path, StoreClient.info, ConvertError).get("size")
         if size is None:
             raise ConvertError(
                 f"{path}: the server does not tell its size, so ranges of it cannot be read; download it"
@@ -127,14 +141,14 @@ def exists(path: str) -> bool:
     """Tell whether a file, folder or object is there."""
     if not is_url(path):
         return os.path.exists(path)
-    return bool(patiently(path, lambda store, key: store.exists(key), ConvertError))
+    return bool(with_retries(path, lambda store, key: store.exists(key), ConvertError))
 
 
 def is_folder(path: str) -> bool:
     """Tell whether ``path`` is a folder, or a prefix of objects."""
     if not is_url(path):
         return os.path.isdir(path)
-    return bool(patiently(path, lambda store, key: store.isdir(key), ConvertError))
+    return bool(with_retries(path, lambda store, key: store.isdir(key), ConvertError))
 
 
 def read_file(path: str | bytes) -> bytes:
@@ -153,7 +167,7 @@ def read_file(path: str | bytes) -> bytes:
         If it is a file of this machine that cannot be read.
     """
     if isinstance(path, str) and is_url(path):
-        return _patiently(path, StoreClient.read_all, SampleFault)
+        return _with_retries(path, StoreClient.read_all, SampleFault)
     # O_NONBLOCK: opening a pipe that nobody writes to would otherwise wait.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
@@ -270,13 +284,13 @@ def _locally(path: str, call: Callable[[], _T]) -> _T:
 def _fetch_range(url: str, start: int, size: int, kind: type[Exception]) -> bytes:
     if size == 0:
         return b""
-    data = _patiently(url, lambda client: client.read(start, start + size), kind)
+    data = _with_retries(url, lambda client: client.read(start, start + size), kind)
     if len(data) < size:
         raise kind(f"{url}: ends {size - len(data)} bytes early; it has been changed or cut short")
     return data
 
 
-def patiently(url: str, call: Callable[[Any, str], _T], kind: type[Exception]) -> _T:
+def with_retries(url: str, call: Callable[[Any, str], _T], kind: type[Exception]) -> _T:
     """Return ``call(store, key)``; what may pass is tried again, what is final or stays is told as ``kind``.
 
     Parameters
@@ -288,7 +302,7 @@ def patiently(url: str, call: Callable[[Any, str], _T], kind: type[Exception]) -
     kind : type
         `SampleFault` in a worker, `ConvertError` in the parent.
     """
-    return _patiently(url, lambda client: call(client.filesystem, client.target), kind)
+    return _with_retries(url, lambda client: call(client.filesystem, client.target), kind)
 
 
 def version(url: str) -> str:
@@ -299,10 +313,10 @@ def version(url: str) -> str:
     ConvertError
         If it cannot be reached.
     """
-    return _patiently(url, StoreClient.version, ConvertError)
+    return _with_retries(url, StoreClient.version, ConvertError)
 
 
-def _patiently(url: str, call: Callable[[StoreClient], _T], kind: type[Exception]) -> _T:
+def _with_retries(url: str, call: Callable[[StoreClient], _T], kind: type[Exception]) -> _T:
     client = StoreClient(url, shared=True)
     pause = _FIRST_PAUSE_SECONDS
     for attempt in range(1, NUM_TRIES + 1):

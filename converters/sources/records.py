@@ -15,9 +15,9 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO
 
+from converters.source import SampleFault, printable
 from dataloading import ConvertError
 
-from .base import SampleFault, printable
 from .opening import Ranges, identity, is_url, open_stream
 from .spool import Spool
 

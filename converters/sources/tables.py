@@ -14,9 +14,9 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
+from converters.source import SampleFault, printable
 from dataloading import ConvertError, UsageError
 
-from .base import SampleFault, printable
 from .copies import fetched
 from .opening import absolute, is_url, open_stream
 from .spool import Spool

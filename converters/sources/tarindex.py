@@ -21,10 +21,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, BinaryIO, NamedTuple, cast
 
-from dataloading import ConvertError, UsageError, counted
+from converters.source import printable
+from dataloading import ConvertError, UsageError
 from dataloading.cli import note
+from dataloading.messages import counted
 
-from .base import printable
 from .blocks import Texts
 from .opening import open_stream
 from .spool import Spool

@@ -17,6 +17,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from converters.images.opened_files import file_of, watched
+from converters.source import SampleFault
+from converters.sources.dataset_facts import class_names_of
 from dataloading import (
     ConvertError,
     Field,
@@ -27,12 +30,9 @@ from dataloading import (
     NDArrayField,
     TextField,
     UsageError,
-    counted,
 )
+from dataloading.messages import counted
 
-from ..dataset_facts import class_names_of
-from ..opened import file_of, watched
-from .base import SampleFault
 from .opening import read_file
 
 __all__ = ["TorchvisionDataset"]
@@ -112,12 +112,12 @@ class TorchvisionDataset:
 
     @property
     def files(self) -> Iterator[tuple[str, str]]:
-        """The files the dataset knows of, see `converters.sources.base.files_of`."""
+        """The files the dataset knows of, see `converters.source.files_of`."""
         return dataset_files(self._dataset, self._root, self._load.arguments)
 
     @property
     def load(self) -> Callable[[int], Mapping[str, Any]]:
-        """See `converters.sources.base.Source`."""
+        """See `converters.source.Source`."""
         return self._load
 
     def __len__(self) -> int:

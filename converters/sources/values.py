@@ -7,8 +7,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ..field_grammar import FieldSpec
-from .base import SampleFault, printable
+from converters.fields import FieldSpec
+from converters.source import SampleFault, printable
+
 from .opening import child, is_url, normalised, read_file
 
 __all__ = ["class_label", "file_bytes", "gathered", "resolved", "typed_value"]

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dataloading import ConvertError, Field, UsageError, label_field
+from converters.fields import FieldSpec, fields_of, parse_field
+from converters.source import SampleFault, printable
+from dataloading import ConvertError, Field, UsageError
+from dataloading.tools import label_field
 
-from ..field_grammar import FieldSpec, fields_of, parse_field
-from .base import SampleFault, printable
 from .blocks import Texts
 from .listing import expand
 from .manifest import Labels
@@ -171,7 +172,7 @@ class WebDataset:
 
     @property
     def load(self) -> Callable[[Any], Mapping[str, Any]]:
-        """See `converters.sources.base.Source`."""
+        """See `converters.source.Source`."""
         labels = None if self._label is None else self._numbers
         specs = tuple(self._specs.values())
         return _Load(specs, self._places, self._identities, self._filled, self._label, labels)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataloading.errors import FormatError, UsageError
-from dataloading.words import describe
+from dataloading.messages import describe
 
 from .base import Bytes, Field, Head, as_array, in_order, same_numbers
 from .coordinates import check_coordinates

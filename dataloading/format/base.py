@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataloading.errors import FormatError, UsageError
-from dataloading.words import counted, describe
+from dataloading.messages import counted, describe
 
 __all__ = [
     "Bytes", "Field", "Head", "as_array", "as_bytes", "in_order", "is_ours", "kind_arguments", "kind_of",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from dataloading.words import counted
+from dataloading.messages import counted
 
 __all__ = ["Findings", "Problem", "VerifyReport", "in_order"]
 

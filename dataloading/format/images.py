@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataloading.errors import UsageError
-from dataloading.words import describe
+from dataloading.messages import describe
 
 from .base import Bytes, Field, Head, as_bytes, in_order, kind_arguments, same_numbers, unmasked
 from .png import can_be_png, check_png_header

@@ -47,7 +47,7 @@ class PartFile:
         If ``part`` is to be continued and does not exist.
     """
 
-    def __init__(self, path: str, *, overwrite: bool, part: str | None = None, go_on: bool = False) -> None:
+    def __init__(self, path: str, *, overwrite: bool, part: str | None = None, keep_part: bool = False) -> None:
         self._fd: int | None = None
         self._path = path
         self._overwrite = overwrite
@@ -66,7 +66,7 @@ class PartFile:
             self.part, self._fd = _begin(self._folder, name, lambda new: _create(new, flags))
             return
         self.part = part
-        self._fd = os.open(part, flags | (0 if go_on else os.O_CREAT | os.O_TRUNC), 0o666)
+        self._fd = os.open(part, flags | (0 if keep_part else os.O_CREAT | os.O_TRUNC), 0o666)
         # Whoever names the file sees to it that nobody else writes it; the lock only says that a writer lives.
         _lock(self._fd)
 

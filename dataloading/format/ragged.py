@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataloading.errors import FormatError, UsageError
-from dataloading.words import describe
+from dataloading.messages import describe
 
 from .arrays import plain_dtype
 from .base import Bytes, Head, as_array, in_order, kind_arguments, same_numbers

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataloading.errors import ChecksumError, FormatError, UsageError
-from dataloading.words import counted
+from dataloading.messages import counted
 
 from . import extension as ext
 from .arrays import NDArrayField

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from dataloading.checks import at_least, true_or_false
 from dataloading.errors import UsageError
-from dataloading.words import describe
+from dataloading.messages import describe
 
 from . import extension as ext
 from .arguments import check_class_names, check_fields
@@ -135,7 +135,7 @@ class Writer:
         self._buffer = bytearray()
         # Fail on what can be known before anything is written.
         self._extension({}, b"").to_text()
-        self._file = PartFile(self.path, overwrite=overwrite, part=part, go_on=checkpoints is not None)
+        self._file = PartFile(self.path, overwrite=overwrite, part=part, keep_part=checkpoints is not None)
         self._spool: IO[bytes] = self._file.scratch(BUFFER_BYTES)
         self._num_saved = dict.fromkeys(ext.REGIONS, 0)
         self._saved_bytes = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dataloading.messages import did_you_mean
 from dataloading.transforms.color import (
     ColorJitter,
     Grayscale,
@@ -30,7 +31,6 @@ from dataloading.transforms.geometry import (
 )
 from dataloading.transforms.mix import CutMix, MixUp, Mixup
 from dataloading.transforms.normalize import Normalize, ToDtype
-from dataloading.words import did_you_mean
 
 if TYPE_CHECKING:
     from dataloading.transforms.kernels.rng import normal, randint, uniform

@@ -27,9 +27,9 @@ __all__ = [
     "BatchOp",
     "Geometry",
     "ImageState",
+    "KernelCall",
     "PixelOp",
     "Placeholder",
-    "Step",
     "Transform",
     "check_probability",
     "check_range",
@@ -90,7 +90,7 @@ class ImageState:
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class KernelCall:
     """One kernel call of the fused loop.
 
     Parameters
@@ -152,7 +152,7 @@ class Geometry(Transform, abc.ABC):
             Where the decoder's request cannot hold this operation after the ones before it.
         """
 
-    def step(self, state: ImageState) -> tuple[Step, ImageState]:
+    def step(self, state: ImageState) -> tuple[KernelCall, ImageState]:
         """Return the operation as a kernel on pixels, where it cannot be part of the decoder's request."""
         raise UsageError(
             f"{self.name} after a transform that changes pixels cannot be part of decoding. "
@@ -169,7 +169,7 @@ class PixelOp(Transform, abc.ABC):
     any_channels: ClassVar[bool] = False
 
     @abc.abstractmethod
-    def step(self, state: ImageState) -> tuple[Step, ImageState]:
+    def step(self, state: ImageState) -> tuple[KernelCall, ImageState]:
         """Return the kernel call, and what is known of the images after it.
 
         Raises

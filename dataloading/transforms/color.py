@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataloading.errors import UsageError
-from dataloading.transforms.base import ImageState, PixelOp, Step, check_probability, check_range
+from dataloading.transforms.base import ImageState, KernelCall, PixelOp, check_probability, check_range
 
 __all__ = [
     "ColorJitter",
@@ -78,7 +78,7 @@ class ColorJitter(PixelOp):
             pair = check_range(self.name, what, value, low, high)
             object.__setattr__(self, what, None if pair == (center, center) else pair)
 
-    def step(self, state: ImageState) -> tuple[Step, ImageState]:
+    def step(self, state: ImageState) -> tuple[KernelCall, ImageState]:
         """See ``PixelOp.step``."""
         from dataloading.transforms.kernels import color
 
@@ -88,7 +88,7 @@ class ColorJitter(PixelOp):
             if isinstance(value, tuple):
                 ranges[row] = (*value, 1.0)
         kernel = color.jitter if self.hue is None else color.jitter_with_hue
-        return Step(kernel, arguments=(ranges, color.ORDERS)), state
+        return KernelCall(kernel, arguments=(ranges, color.ORDERS)), state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Grayscale(PixelOp):
         if isinstance(self.num_output_channels, bool) or self.num_output_channels not in (1, 3):
             raise UsageError(f"{self.name}: num_output_channels must be 1 or 3, got {self.num_output_channels!r}")
 
-    def step(self, state: ImageState) -> tuple[Step, ImageState]:
+    def step(self, state: ImageState) -> tuple[KernelCall, ImageState]:
         """See ``PixelOp.step``."""
         from dataloading.transforms.kernels import color
 
@@ -123,10 +123,10 @@ class Grayscale(PixelOp):
         if state.channels == 1:
             if self.num_output_channels == 3:
                 raise UsageError(f"{self.name}: the images are grey, and three equal channels carry nothing more")
-            return Step(color.point_table, arguments=(_p(0.0), np.arange(256, dtype=np.uint8))), state
+            return KernelCall(color.point_table, arguments=(_p(0.0), np.arange(256, dtype=np.uint8))), state
         if self.num_output_channels == 3:
-            return Step(color.to_gray, arguments=(_p(1.0),)), state
-        return Step(color.to_gray_one_channel, "repack", random=False), state.replace(channels=1)
+            return KernelCall(color.to_gray, arguments=(_p(1.0),)), state
+        return KernelCall(color.to_gray_one_channel, "repack", random=False), state.replace(channels=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,14 +147,14 @@ class RandomGrayscale(PixelOp):
         super().__post_init__()
         object.__setattr__(self, "p", check_probability(self.name, self.p))
 
-    def step(self, state: ImageState) -> tuple[Step, ImageState]:
+    def step(self, state: ImageState) -> tuple[KernelCall, ImageState]:
         """See ``PixelOp.step``."""
         from dataloading.transforms.kernels import color
 
         _needs_uint8(self, state)
         if state.channels == 1:
-            return Step(color.point_table, arguments=(_p(0.0), np.arange(256, dtype=np.uint8))), state
-        return Step(color.to_gray, arguments=(_p(self.p),)), state
+            return KernelCall(color.point_table, arguments=(_p(0.0), np.arange(256, dtype=np.uint8))), state
+        return KernelCall(color.to_gray, arguments=(_p(self.p),)), state
 
 
 class _PointOp(PixelOp):
@@ -167,12 +167,12 @@ class _PointOp(PixelOp):
         """Return the result for each value, shape (256,)."""
         raise NotImplementedError
 
-    def step(self, state: ImageState) -> tuple[Step, ImageState]:
+    def step(self, state: ImageState) -> tuple[KernelCall, ImageState]:
         """See ``PixelOp.step``."""
         from dataloading.transforms.kernels import color
 
         _needs_uint8(self, state)
-        return Step(color.point_table, arguments=(_p(self.p), self.table())), state
+        return KernelCall(color.point_table, arguments=(_p(self.p), self.table())), state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -275,9 +275,9 @@ class RandomAutocontrast(PixelOp):
         super().__post_init__()
         object.__setattr__(self, "p", check_probability(self.name, self.p))
 
-    def step(self, state: ImageState) -> tuple[Step, ImageState]:
+    def step(self, state: ImageState) -> tuple[KernelCall, ImageState]:
         """See ``PixelOp.step``."""
         from dataloading.transforms.kernels import color
 
         _needs_uint8(self, state)
-        return Step(color.autocontrast, arguments=(_p(self.p),)), state
+        return KernelCall(color.autocontrast, arguments=(_p(self.p),)), state

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from dataloading.checks import as_integer
 from dataloading.errors import UsageError
-from dataloading.transforms.base import ImageState, PixelOp, Step, Transform, check_choice
+from dataloading.transforms.base import ImageState, KernelCall, PixelOp, Transform, check_choice
 
 __all__ = ["AsList", "Custom"]
 
@@ -92,7 +92,7 @@ class Custom(PixelOp):
                 raise UsageError(f"{self.name}: out_shape must be (channels, height, width), got {self.out_shape!r}")
             object.__setattr__(self, "out_shape", shape)
 
-    def step(self, state: ImageState) -> tuple[Step, ImageState]:
+    def step(self, state: ImageState) -> tuple[KernelCall, ImageState]:
         """See ``PixelOp.step``."""
         from dataloading.transforms.kernels import fuse
 
@@ -103,10 +103,10 @@ class Custom(PixelOp):
             )
         compiled = fuse.compiled(self.fn)
         if self.in_place:
-            return Step(compiled), state
+            return KernelCall(compiled), state
         if state.written:
             raise UsageError(f"{self.name}: an earlier transform has written the output already. Use in_place=True")
         channels, height, width = self.out_shape or (state.channels, state.height, state.width)
-        return Step(compiled, "convert"), state.replace(
+        return KernelCall(compiled, "convert"), state.replace(
             channels=channels, height=height, width=width, dtype=self.out_dtype, written=True
         )

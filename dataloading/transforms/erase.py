@@ -15,8 +15,8 @@ import numpy.typing as npt
 from dataloading.errors import UsageError
 from dataloading.transforms.base import (
     ImageState,
+    KernelCall,
     PixelOp,
-    Step,
     check_inplace,
     check_numbers,
     check_probability,
@@ -94,7 +94,7 @@ class RandomErasing(PixelOp):
         if not isinstance(self.value, str):
             check_numbers(self.name, "value", self.value)
 
-    def step(self, state: ImageState) -> tuple[Step, ImageState]:
+    def step(self, state: ImageState) -> tuple[KernelCall, ImageState]:
         """See ``PixelOp.step``."""
         from dataloading.transforms.kernels import erase
 
@@ -102,12 +102,12 @@ class RandomErasing(PixelOp):
         low, high = float(np.float32(low)), float(np.float32(high))  # torchvision keeps them in float32
         row = np.array([self.p, *self.scale, low, high])
         if not isinstance(self.value, str):
-            return Step(erase.erase, arguments=(row, _stored(self.name, "value", self.value, state))), state
+            return KernelCall(erase.erase, arguments=(row, _stored(self.name, "value", self.value, state))), state
         if state.dtype == "uint8":
             raise UsageError(
                 f'{self.name}: value="random" is normal noise, which needs floats. Put it behind Normalize'
             )
-        return Step(erase.erase_noise, arguments=(row, _normal_quantiles(state.dtype))), state
+        return KernelCall(erase.erase_noise, arguments=(row, _normal_quantiles(state.dtype))), state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +142,7 @@ class Cutout(PixelOp):
             raise UsageError(f"{self.name}: size must be a positive integer, got {self.size!r}")
         check_numbers(self.name, "fill", self.fill)
 
-    def step(self, state: ImageState) -> tuple[Step, ImageState]:
+    def step(self, state: ImageState) -> tuple[KernelCall, ImageState]:
         """See ``PixelOp.step``."""
         from dataloading.transforms.kernels import erase
 
@@ -150,4 +150,4 @@ class Cutout(PixelOp):
         if self.size > min(state.height, state.width):
             raise UsageError(f"{self.name}: size {self.size} is larger than the image, {state.size_text}")
         row = np.array([self.p, float(self.size)])
-        return Step(erase.cutout, arguments=(row, _stored(self.name, "fill", self.fill, state))), state
+        return KernelCall(erase.cutout, arguments=(row, _stored(self.name, "fill", self.fill, state))), state

@@ -21,7 +21,7 @@ from dataloading.transforms.base import (
     ROW_LENGTH,
     Geometry,
     ImageState,
-    Step,
+    KernelCall,
     check_antialias,
     check_choice,
     check_fill,
@@ -224,7 +224,9 @@ def _after_crop(state: ImageState, height: int, width: int, *, pads: bool) -> Im
     )
 
 
-def _crop_step(owner: Geometry, state: ImageState, size: tuple[int, int], *, random: bool) -> tuple[Step, ImageState]:
+def _crop_step(
+    owner: Geometry, state: ImageState, size: tuple[int, int], *, random: bool
+) -> tuple[KernelCall, ImageState]:
     """Return a crop as a kernel on pixels that have been changed already."""
     from dataloading.transforms.kernels import move
 
@@ -238,7 +240,7 @@ def _crop_step(owner: Geometry, state: ImageState, size: tuple[int, int], *, ran
             f"image {state.size_text}). Move {owner.name} to the front of the list"
         )
     row = np.array([height, width, int(random)], dtype=np.int64)
-    return Step(move.crop, "repack", (row,)), state.replace(height=height, width=width, min_side=min(size))
+    return KernelCall(move.crop, "repack", (row,)), state.replace(height=height, width=width, min_side=min(size))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -271,7 +273,7 @@ class CenterCrop(Geometry):
         # Images of unknown size may turn out to need padding one by one; where that cannot be done the sample fails.
         return CENTER_CROP, _row(height, width), _after_crop(state, height, width, pads=pads)
 
-    def step(self, state: ImageState) -> tuple[Step, ImageState]:
+    def step(self, state: ImageState) -> tuple[KernelCall, ImageState]:
         """See ``Geometry.step``."""
         return _crop_step(self, state, check_size(self.name, self.size), random=False)
 
@@ -350,7 +352,7 @@ class RandomCrop(Geometry):
         )  # fmt: skip
         return RANDOM_CROP, row, _after_crop(state, height, width, pads=pads)
 
-    def step(self, state: ImageState) -> tuple[Step, ImageState]:
+    def step(self, state: ImageState) -> tuple[KernelCall, ImageState]:
         """See ``Geometry.step``."""
         if isinstance(self.padding, tuple) and max(self.padding) > 0:
             return super().step(state)
@@ -377,11 +379,11 @@ class RandomHorizontalFlip(Geometry):
         """See ``Geometry.lower``."""
         return HORIZONTAL_FLIP, _row(self.p), state
 
-    def step(self, state: ImageState) -> tuple[Step, ImageState]:
+    def step(self, state: ImageState) -> tuple[KernelCall, ImageState]:
         """See ``Geometry.step``."""
         from dataloading.transforms.kernels import move
 
-        return Step(move.flip_horizontal, arguments=(np.array([self.p]),)), state
+        return KernelCall(move.flip_horizontal, arguments=(np.array([self.p]),)), state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -404,11 +406,11 @@ class RandomVerticalFlip(Geometry):
         """See ``Geometry.lower``."""
         return VERTICAL_FLIP, _row(self.p), state
 
-    def step(self, state: ImageState) -> tuple[Step, ImageState]:
+    def step(self, state: ImageState) -> tuple[KernelCall, ImageState]:
         """See ``Geometry.step``."""
         from dataloading.transforms.kernels import move
 
-        return Step(move.flip_vertical, arguments=(np.array([self.p]),)), state
+        return KernelCall(move.flip_vertical, arguments=(np.array([self.p]),)), state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -446,7 +448,7 @@ class RandomTranslate(Geometry):
             _check_before_padding(self, state)
         return RANDOM_TRANSLATE, _row(self.padding, _fill_word(self.name, self.fill)), state.replace(padded=True)
 
-    def step(self, state: ImageState) -> tuple[Step, ImageState]:
+    def step(self, state: ImageState) -> tuple[KernelCall, ImageState]:
         """See ``Geometry.step``."""
         from dataloading.transforms.kernels import move
 
@@ -455,4 +457,4 @@ class RandomTranslate(Geometry):
         word = _fill_word(self.name, self.fill)
         levels = [(word >> shift) & 255 for shift in (0, 8, 16)]
         fill = np.array(levels if state.channels == 3 else levels[:1] * state.channels, dtype=np.uint8)
-        return Step(move.translate, arguments=(np.array([self.padding], dtype=np.int64), fill)), state
+        return KernelCall(move.translate, arguments=(np.array([self.padding], dtype=np.int64), fill)), state

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataloading.errors import UsageError
-from dataloading.transforms.base import ImageState, PixelOp, Step, check_dtype, check_inplace, per_channel
+from dataloading.transforms.base import ImageState, KernelCall, PixelOp, check_dtype, check_inplace, per_channel
 
 __all__ = ["Normalize", "ToDtype", "to_storage"]
 
@@ -114,7 +114,7 @@ class Normalize(PixelOp):
         std = np.array(per_channel(self.name, "std", self.std, channels))[:, None]
         return np.asarray((np.arange(256.0)[None] / self.max_value - mean) / std)
 
-    def step(self, state: ImageState) -> tuple[Step, ImageState]:
+    def step(self, state: ImageState) -> tuple[KernelCall, ImageState]:
         """See ``PixelOp.step``."""
         from dataloading.transforms.kernels import normalize as kernels
 
@@ -124,9 +124,9 @@ class Normalize(PixelOp):
             mean = np.array(per_channel(self.name, "mean", self.mean, state.channels))
             std = np.array(per_channel(self.name, "std", self.std, state.channels))
             scale_bias = np.stack([1.0 / (self.max_value * std), -mean / std], axis=1)
-            return Step(kernels.normalize_affine, "convert", (scale_bias,), random=False), after
+            return KernelCall(kernels.normalize_affine, "convert", (scale_bias,), random=False), after
         table = to_storage(self.table(state.channels), self.dtype)
-        return Step(kernels.normalize_table, "convert", (table,), random=False), after
+        return KernelCall(kernels.normalize_table, "convert", (table,), random=False), after
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +156,7 @@ class ToDtype(PixelOp):
         super().__post_init__()
         object.__setattr__(self, "dtype", check_dtype(self.name, self.dtype))
 
-    def step(self, state: ImageState) -> tuple[Step, ImageState]:
+    def step(self, state: ImageState) -> tuple[KernelCall, ImageState]:
         """See ``PixelOp.step``."""
         _check_first(self, state)
         return Normalize(0.0, 1.0, dtype=self.dtype, max_value=255.0 if self.scale else 1.0).step(state)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from converters.inspect_file import as_text, summary
 from converters.next_command import as_command, next_command
 from converters.settings import option_names
+from converters.tools.facts import as_text, summary
 from dataloading import Reader
 
 from .making import class_folders

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataloading import FormatError, IntField, Manifest, Reader, Shard, UsageError, Writer, manifest_path, shard_path
+from dataloading import FormatError, IntField, Manifest, Reader, Shard, UsageError, Writer
+from dataloading.tools import manifest_path, shard_path
 
 NAMES = st.text("abcdefgh-_0123456789é", min_size=1, max_size=12).map(lambda name: f"{name}.beton")
 SHARDS = st.builds(

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from dataloading import PartFolder, remove_orphans
 from dataloading.format import output
 from dataloading.format.output import PartFile
+from dataloading.tools import PartFolder, remove_orphans
 
 HOLD = """
 import sys

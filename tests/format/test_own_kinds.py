@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from dataloading import decode_image, decode_jpeg
+from dataloading import decode_image
 from dataloading.errors import DecodeError, FormatError, UsageError
 from dataloading.format import (
     MODE_JPEG,
@@ -34,6 +34,7 @@ from dataloading.format import (
     verify_file,
 )
 from dataloading.format.base import kind_arguments
+from dataloading.tools import decode_jpeg
 from tests.support.foreign import PAGE, descriptor, foreign_file
 
 PNG_KINDS = {(1, "uint8"): "L", (2, "uint8"): "LA", (3, "uint8"): "RGB", (4, "uint8"): "RGBA", (1, "uint16"): "I;16"}

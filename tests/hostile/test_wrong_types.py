@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 
 from converters import ImageFolder, ImagePolicy, Options, convert
-from converters.care.commands import append as append_command
-from converters.care.commands import diff as diff_command
-from converters.care.commands import export as export_command
-from converters.care.commands import merge as merge_command
-from converters.care.commands import repair as repair_command
-from converters.care.commands import split as split_command
-from converters.care.commands import upgrade as upgrade_command
-from converters.info import info as info_command
-from converters.verify import verify as verify_command
+from converters.tools.commands import append as append_command
+from converters.tools.commands import diff as diff_command
+from converters.tools.commands import export as export_command
+from converters.tools.commands import merge as merge_command
+from converters.tools.commands import repair as repair_command
+from converters.tools.commands import split as split_command
+from converters.tools.commands import upgrade as upgrade_command
+from converters.tools.info import info as info_command
+from converters.tools.verify import verify as verify_command
 from dataloading import (
     BetonError,
     EncodedImage,

@@ -12,10 +12,11 @@ import pytest
 import torch
 
 import dataloading
-from dataloading import IntField, Loader, UsageError, Writer, compare_windows, transcode_jpeg, verify_file
+from dataloading import IntField, Loader, UsageError, Writer, compare_windows, verify_file
 from dataloading import transforms as T
 from dataloading.checks import at_least, true_or_false
 from dataloading.testing import check_transform
+from dataloading.tools import transcode_jpeg
 
 WHOLE = [np.int64, np.int32, np.uint64, np.uint8, torch.tensor, np.array]
 

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from dataloading import UsageError, resize_rgb
+from dataloading import UsageError
 from dataloading import _native as native
+from dataloading.tools import resize_rgb
 
 from .conftest import available_kernels
 

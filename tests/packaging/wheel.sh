@@ -14,7 +14,7 @@ PATH="$work/tools/bin:$PATH" "$work/tools/bin/auditwheel" repair --wheel-dir "$w
 
 "$python" -m venv "$work/clean"
 # Without torch and numba, which are large: writing, reading, decoding and the command line do not need them.
-"$work/clean/bin/pip" install -qq numpy pillow click tqdm xxhash
+"$work/clean/bin/pip" install -qq numpy pillow click lazy_loader tqdm xxhash
 "$work/clean/bin/pip" install -qq --no-deps "$work"/repaired/*.whl
 cd "$work"
 "$work/clean/bin/python" - <<'PY'
@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 
 import dataloading
-from dataloading import EncodedImage, ImageField, IntField, Writer, decode_jpeg, encode_jpeg
-from dataloading import _native
+from dataloading import EncodedImage, ImageField, IntField, Writer, _native
+from dataloading.tools import decode_jpeg, encode_jpeg
 
 library = Path(_native.library_path())
 assert "site-packages" in str(library), library

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dataloading import Loader
 from dataloading import transforms as T
 
@@ -18,3 +20,9 @@ def at_epoch(loader: Loader, epoch: int) -> Loader:
     """The same loader, set to an epoch."""
     loader.set_epoch(epoch)
     return loader
+
+
+@pytest.fixture(autouse=True)
+def many_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let tests have as many workers as they name, on a machine with fewer cores too."""
+    monkeypatch.setattr("dataloading.loader.num_cores", lambda: 64)

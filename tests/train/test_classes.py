@@ -10,7 +10,7 @@ import pytest
 
 from dataloading import ImageField, IntField, UsageError, Writer
 from train.classes import check_labels, listed, match_classes
-from train.compare import CompareOptions, run_comparison
+from train.compare.runs import CompareOptions, run_comparison
 from train.options import make_options
 from train.trainer import run_training
 

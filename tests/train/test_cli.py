@@ -122,7 +122,8 @@ def test_compare_refuses_unknown_loaders() -> None:
 
 
 def test_compare_passes_only_what_was_typed(monkeypatch: pytest.MonkeyPatch, folder: Path, tmp_path: Path) -> None:
-    from train import compare, report
+    from train.compare import report
+    from train.compare import runs as compare
 
     seen: list[Any] = []
 

@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 
 from dataloading import BetonError, UsageError
-from train.compare import (
+from train.compare.report import format_table, headline, verdict, write_reports
+from train.compare.runs import (
     CompareOptions,
     Comparison,
     RunResult,
@@ -20,7 +21,6 @@ from train.compare import (
     summarise_loaders,
     summarise_run,
 )
-from train.report import format_table, headline, verdict, write_reports
 
 from .conftest import SMALL
 
@@ -204,7 +204,7 @@ def test_two_loaders_run_in_fresh_processes(beton: Path, tmp_path: Path) -> None
 def test_a_run_that_fails_is_reported_with_its_last_words(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from train import compare
+    from train.compare import runs as compare
 
     code = "import sys; print('starting'); print('SomeError: the cause'); print('the end'); sys.exit(5)"
     real = compare.run_local_processes

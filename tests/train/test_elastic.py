@@ -19,10 +19,10 @@ import torch.distributed.checkpoint as dcp
 from dataloading import Loader, UsageError
 from tests.support.processes import init, join, start
 from train.checkpoint import newest_checkpoint
-from train.elastic import merge_rank_states, seed_rank
 from train.loaders import TrainBatch
 from train.metrics import read_log
 from train.options import make_options
+from train.rank_states import merge_rank_states, seed_rank
 from train.schedule import Schedule
 from train.trainer import Trainer, run_training
 

@@ -246,7 +246,7 @@ def test_without_an_accelerator_accelerate_is_neither_imported_nor_asked(numbere
     code = (
         "import sys\n"
         "from dataloading import Loader\n"
-        "from dataloading.iteration import EpochIterator\n"
+        "from dataloading.engine.epoch import EpochIterator\n"
         "loader = Loader(sys.argv[1], batch_size=4, fields=['label'], num_workers=1)\n"
         "assert type(iter(loader)) is EpochIterator and 'accelerate' not in sys.modules\n"
         "import accelerate\n"

@@ -18,7 +18,7 @@ from train.loaders import LoaderSpec, TrainBatch
 from train.loaders.base import Normaliser
 from train.model import MovingAverage, Replica, TinyNet, build_model, parameter_groups
 from train.options import make_options
-from train.work import NetworkWork
+from train.step import NetworkWork
 
 NUM_CLASSES, SMOOTHING, RATE = 7, 0.1, 0.3
 # Images of all ranks in each micro-batch of each step: none divides by 2 and 3, and some give a rank nothing.

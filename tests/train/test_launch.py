@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from train.benchmarking import rounds
+from train.bench import rounds
 from train.launch import launch_environment, own_command, torchrun_command
 
 
@@ -55,7 +55,7 @@ def test_bench_processes_import_our_package_and_not_the_users(decoys: Path) -> N
 
 
 def test_our_packages_insides_are_no_modules_for_everybody(tmp_path: Path) -> None:
-    """Python puts a script's folder on its path: `import files` must not find dataloading/files.py."""
+    """Python puts a script's folder on its path: `import files` must not find dataloading/dataset/files.py."""
     entry = own_command()[1]
     code = f"import runpy, sys; sys.path[0] = {str(Path(entry).parent)!r}; runpy.run_path({entry!r}); import files"
     done = run_among(tmp_path, [sys.executable, "-c", code])

@@ -14,10 +14,10 @@ import torch
 from torch.utils.data import DistributedSampler
 
 from dataloading import UsageError
+from train.batch_shares import Shares
 from train.launch import launch_environment
 from train.loaders import LoaderSpec, TrainBatch, make_loader, open_source
 from train.loaders.base import Normaliser
-from train.shares import Shares
 
 from .conftest import NUM_IMAGES
 

@@ -89,7 +89,7 @@ BROKEN = """
 import json, os, sys
 from train.trainer import run_training
 from train.options import make_options
-from train.work import NetworkWork
+from train.step import NetworkWork
 real = NetworkWork.micro_batch
 def breaking(self, batch, **place):
     loss = real(self, batch, **place)

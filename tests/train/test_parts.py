@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler
 
 from dataloading import UsageError
+from train.batch_shares import Shares
 from train.data import split_indices
 from train.distributed import StopVote, detect_world
 from train.metrics import RunLog, Tally, read_log, row_losses
 from train.mixing import mix_batch
 from train.model import MovingAverage, TinyNet, build_model, count_flops, parameter_groups
 from train.schedule import Schedule
-from train.shares import Shares
 
 
 @given(st.integers(1, 60), st.integers(1, 7), st.integers(1, 9), st.booleans())

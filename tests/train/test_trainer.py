@@ -300,7 +300,7 @@ def test_a_loss_that_is_no_number_stops_training_and_names_step_and_samples(
     loader: str, beton: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Step 10 of 14 breaks; the checkpoint before it stays, and none is written of what came after."""
-    from train.work import NetworkWork
+    from train.step import NetworkWork
 
     real, seen = NetworkWork.micro_batch, []
 

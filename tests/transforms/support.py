@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from dataloading._native import MODE_RAW, REQUEST, decode_regions
-from dataloading.pipeline import Pipeline
+from dataloading.transforms.pipeline import Pipeline
 from dataloading.transforms.rng import child, randint, uniform
 
 

@@ -10,8 +10,8 @@ from torchvision.transforms.v2 import functional
 
 from dataloading import transforms as T
 from dataloading.errors import UsageError
-from dataloading.pipeline import Pipeline
 from dataloading.transforms.kernels import color
+from dataloading.transforms.pipeline import Pipeline
 from dataloading.transforms.rng import child, randint, uniform
 
 from .support import Draws, apply, images, keys_for, torch_draws

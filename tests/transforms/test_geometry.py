@@ -9,7 +9,7 @@ from torchvision.transforms.v2 import functional
 from dataloading import transforms as T
 from dataloading._native import REQUEST
 from dataloading.errors import UsageError
-from dataloading.pipeline import Pipeline, PipelineFault
+from dataloading.transforms.pipeline import Pipeline, PipelineFault
 from dataloading.transforms.rng import child, randint, uniform
 
 from .support import Draws, decode_raw, keys_for, plan, torch_draws

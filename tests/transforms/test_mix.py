@@ -7,8 +7,8 @@ from torchvision.transforms import v2
 
 from dataloading import transforms as T
 from dataloading.errors import UsageError
-from dataloading.pipeline import Pipeline
 from dataloading.transforms.mix import _generator
+from dataloading.transforms.pipeline import Pipeline
 
 
 def batch(n=7, classes=5, dtype=torch.float32):

@@ -6,8 +6,8 @@ import torch
 
 from dataloading import transforms as T
 from dataloading.errors import UsageError
-from dataloading.pipeline import Pipeline
 from dataloading.transforms.normalize import to_storage
+from dataloading.transforms.pipeline import Pipeline
 
 from .support import apply, images, keys_for
 

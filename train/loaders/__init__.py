@@ -15,15 +15,15 @@ validation is Resize of the shorter side, CenterCrop, normalise. All can read th
 from __future__ import annotations
 
 from .base import IMAGENET_MEAN, IMAGENET_STD, LoaderSpec, TrainBatch, TrainingLoader
-from .sources import DirectorySource, FileSource, Source, open_source
+from .sources import DirectorySource, EncodedImages, FileSource, open_source
 
 __all__ = [
     "IMAGENET_MEAN",
     "IMAGENET_STD",
     "DirectorySource",
+    "EncodedImages",
     "FileSource",
     "LoaderSpec",
-    "Source",
     "TrainBatch",
     "TrainingLoader",
     "make_loader",

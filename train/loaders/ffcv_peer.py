@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from dataloading import UsageError
-from train.shares import Shares
+from train.batch_shares import Shares
 
 from .base import LoaderSpec, TrainBatch, check_position
 from .sources import FileSource

@@ -32,7 +32,7 @@ class Item(NamedTuple):
     label: int
 
 
-class Source(Protocol):
+class EncodedImages(Protocol):
     """A data set by index; picklable, so that worker processes can open their own."""
 
     path: str
@@ -167,7 +167,7 @@ def _first(reader: Any, kind: type, usual_name: str) -> str:
     return usual_name if usual_name in names else names[0]
 
 
-def open_source(path: str) -> Source:
+def open_source(path: str) -> EncodedImages:
     """Open a ``.beton`` file or a directory of class folders.
 
     Raises

@@ -1,6 +1,6 @@
 """The stock PyTorch loaders, tuned as well as they go: `torch` (Pillow) and `torch-fast` (torchvision.io).
 
-Owns a map-style dataset over a `Source`, a resumable batch sampler with `DistributedSampler`'s order, and a
+Owns a map-style dataset over a `EncodedImages`, a resumable batch sampler with `DistributedSampler`'s order, and a
 `DataLoader` with persistent workers, pinned memory and, on CUDA, a copy one batch ahead on a side stream.
 
 Augmentation is seeded per (seed, epoch, sample index), so that a run stopped in mid-epoch resumes with the same
@@ -21,10 +21,10 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler, g
 from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms import v2
 
-from train.shares import Shares
+from train.batch_shares import Shares
 
 from .base import LoaderSpec, TrainBatch, check_position
-from .sources import FileSource, Item, Source, open_source
+from .sources import EncodedImages, FileSource, Item, open_source
 
 _MASK = 2**64 - 1
 
@@ -42,7 +42,7 @@ class StockDataset(Dataset[tuple[torch.Tensor, int]]):
 
     Parameters
     ----------
-    source : Source
+    source : EncodedImages
         Stored bytes.
     spec : LoaderSpec
         Sizes and normalisation.
@@ -52,7 +52,7 @@ class StockDataset(Dataset[tuple[torch.Tensor, int]]):
         Normalise here; else deliver uint8.
     """
 
-    def __init__(self, source: Source, spec: LoaderSpec, *, fast: bool, normalise: bool) -> None:
+    def __init__(self, source: EncodedImages, spec: LoaderSpec, *, fast: bool, normalise: bool) -> None:
         self._source = source
         self._fast = fast
         steps: list[torch.nn.Module] = []

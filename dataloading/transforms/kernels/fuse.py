@@ -17,7 +17,7 @@ import numpy as np
 from numba.core.dispatcher import Dispatcher
 from numba.core.errors import NumbaError
 
-from dataloading.transforms.base import Step
+from dataloading.transforms.base import KernelCall
 from dataloading.transforms.kernels import move
 from dataloading.transforms.kernels.jit import kernel
 from dataloading.transforms.kernels.rng import child
@@ -35,7 +35,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return function if isinstance(function, Dispatcher) else kernel(function)
 
 
-def why_not_compiled(step: Step, image_dtype: np.dtype[Any], out_dtype: np.dtype[Any]) -> str | None:
+def why_not_compiled(step: KernelCall, image_dtype: np.dtype[Any], out_dtype: np.dtype[Any]) -> str | None:
     """Compile a user's kernel for images of these dtypes; return Numba's reason where it cannot, else None."""
     arrays = [np.zeros((1, 1, 1), dtype=image_dtype), np.uint64(0), *step.arguments]
     if step.kind == "convert":
@@ -48,7 +48,7 @@ def why_not_compiled(step: Step, image_dtype: np.dtype[Any], out_dtype: np.dtype
     return None
 
 
-def source_of(steps: Sequence[Step], in_place: bool) -> str:
+def source_of(steps: Sequence[KernelCall], in_place: bool) -> str:
     """Return the source of the fused loop; kernel ``k`` is called ``kernel_k``."""
     parameters: list[str] = []
     body: list[str] = []
@@ -80,7 +80,7 @@ def source_of(steps: Sequence[Step], in_place: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def fuse(steps: Sequence[Step], in_place: bool, out_dtype: np.dtype[Any]) -> Callable[..., int]:
+def fuse(steps: Sequence[KernelCall], in_place: bool, out_dtype: np.dtype[Any]) -> Callable[..., int]:
     """Return ``run(decoded, keys, out, start, progress, positions, *arguments)``, compiled.
 
     ``progress`` is written as [sample, step], to say where an exception came from; ``positions`` are the steps'

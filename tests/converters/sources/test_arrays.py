@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from converters import ImagePolicy, Options, convert
+from converters.source import SampleFault
 from converters.sources.arrays import Arrays
-from converters.sources.base import SampleFault
 from dataloading import ConvertError, FloatField, ImageField, IntField, Loader, NDArrayField, TextField, UsageError
 from dataloading import transforms as T
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import converters
-from converters.sources.base import SampleFault
+from converters.source import SampleFault
 from converters.sources.beton import BetonFiles, read_indices
 from dataloading import (
     FloatField,
@@ -21,9 +21,9 @@ from dataloading import (
     RasterField,
     Reader,
     UsageError,
-    decode_jpeg,
 )
 from dataloading.cli import main
+from dataloading.tools import decode_jpeg
 
 from .making import jpeg, samples
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from converters.field_grammar import parse_fields
-from converters.sources.base import SampleFault
+from converters.fields import parse_fields
+from converters.source import SampleFault
 from converters.sources.huggingface import HuggingFace
 from dataloading import ConvertError, FloatField, ImageField, IntField, NDArrayField, TextField, UsageError
 from tests.support.servers import http_range_server

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from converters.sources.base import SampleFault
+from converters.source import SampleFault
 from converters.sources.devkit import labels_from_devkit, labels_from_text
 from converters.sources.imagefolder import ImageFolder
 from converters.sources.imagenet import ImageNetTrain, ImageNetVal

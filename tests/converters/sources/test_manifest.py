@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from converters.field_grammar import parse_fields
-from converters.sources.base import SampleFault
+from converters.fields import parse_fields
+from converters.source import SampleFault
 from converters.sources.manifest import Manifest, label_names
 from converters.sources.records import TextRows
 from dataloading import ConvertError, FloatField, TextField, UsageError

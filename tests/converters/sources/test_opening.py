@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from converters.sources.base import SampleFault
+from converters.source import SampleFault
 from converters.sources.listing import expand, list_folder, walk
 from converters.sources.opening import (
     NUM_TRIES,

@@ -17,9 +17,9 @@ from PIL import Image
 from converters import ImagePolicy, Options, convert
 from converters.sources.torchvision import TorchvisionDataset
 from dataloading import ConvertError, ImageField, IntField, MaskField, NDArrayField, Reader, UsageError, decode_image
+from tests.converters.engine.test_resume import die_at_write, in_a_child, save_in_turn
 
 from ..making import encoded
-from ..test_resume import die_at_write, in_a_child, save_in_turn
 from .making import jpeg, samples
 
 

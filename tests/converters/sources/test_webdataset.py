@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from converters.field_grammar import parse_fields
-from converters.sources.base import SampleFault
+from converters.fields import parse_fields
+from converters.source import SampleFault
 from converters.sources.tarindex import members
 from converters.sources.webdataset import WebDataset, parse_map
 from dataloading import BytesField, ConvertError, ImageField, IntField, JSONField, NDArrayField, UsageError

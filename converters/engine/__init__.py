@@ -1,0 +1,1 @@
+"""A conversion: samples through workers into files, resumable."""

@@ -1,0 +1,176 @@
+"""What tells one conversion from another: its options, its samples' names, and the files it has read so far.
+
+Owns the comparison before an interrupted conversion is gone on with or a finished file is taken for done, and the words
+for what differs. It writes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from converters.source import Source, files_of
+from converters.sources.opening import identity
+from dataloading import ConvertError, Field
+
+__all__ = ["SampleChain", "changed_files", "describe_fields", "differences", "file_stamps", "names_digest", "stamps"]
+
+_SHOWN_AT_MOST = 6
+_LISTED_AT_MOST = 32
+
+
+def names_digest(source: Source, order: npt.NDArray[np.int64], told: Callable[[], object] = lambda: None) -> str:
+    """Return a checksum of the names of the samples, in the order they are stored.
+
+    Parameters
+    ----------
+    source : Source
+        Where they come from.
+    order : int64[n]
+        Indices of the samples.
+    told : callable
+        Called for each.
+    """
+    hasher = xxhash.xxh3_64()
+    for index in order:
+        hasher.update(source.name(int(index)).encode("utf-8", "backslashreplace") + b"\0")
+        told()
+    return str(hasher.hexdigest())
+
+
+def file_stamps(source: Source) -> dict[str, str]:
+    """Return size and age of the files that a source's tasks do not name, by their names.
+
+    Many files become one entry, with a checksum of all sizes and ages.
+    """
+    stamps: dict[str, str] = {}
+    hasher = xxhash.xxh3_64()
+    count = 0
+    for name, path in files_of(source):
+        try:
+            known = identity(path)
+            stamp = f"{known.size} {known.mtime_ns}"
+        except ConvertError:
+            stamp = "absent"
+        count += 1
+        if count <= _LISTED_AT_MOST:
+            stamps[name if name not in stamps else f"{name} ({count})"] = stamp
+        hasher.update(f"{name}\0{stamp}\0".encode("utf-8", "backslashreplace"))
+    return stamps if count <= _LISTED_AT_MOST else {f"{count:,} files": hasher.hexdigest()}
+
+
+def changed_files(then: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Return in words which files have another size or age, or nothing if none has.
+
+    Examples
+    --------
+    >>> changed_files({"a.csv": "9 1", "b.csv": "9 1"}, {"a.csv": "9 2", "b.csv": "9 1"})
+    'a.csv'
+    >>> changed_files({"60,000 files": "1f"}, {"60,000 files": "2e"})
+    'one of 60,000 files'
+    """
+    names = sorted(name for name in {*then, *now} if then.get(name) != now.get(name))
+    if any(name.endswith(" files") for name in names):
+        return f"one of {names[0]}" if len(names) == 1 else "the number of files"
+    return ", ".join(names[:_SHOWN_AT_MOST]) + (" and others" if len(names) > _SHOWN_AT_MOST else "")
+
+
+def describe_fields(fields: Mapping[str, Field]) -> dict[str, str]:
+    """Return the kind and the arguments of each field, as they would be stored."""
+    return {
+        name: " ".join([type(field).__name__, field.arguments().rstrip(bytes(1)).hex(), *_places(field)])
+        for name, field in fields.items()
+    }
+
+
+def _places(field: Field) -> list[str]:
+    words = getattr(field, "coordinates", None)
+    return [] if words is None else [words]
+
+
+def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Return in words what differs between two descriptions, or nothing if they are equal.
+
+    Examples
+    --------
+    >>> differences({"seed": 1, "images": {"quality": 90}}, {"seed": 1, "images": {"quality": 80}})
+    'images.quality was 90, is 80 now'
+    >>> differences({"seed": 1}, {"seed": 1})
+    ''
+    """
+    before, after = _flat(json.loads(json.dumps(then))), _flat(json.loads(json.dumps(now)))
+    found = [
+        f"{key} was {_shown(before, key)}, is {_shown(after, key)} now"
+        for key in sorted({*before, *after})
+        if before.get(key, _ABSENT) != after.get(key, _ABSENT)
+    ]
+    more = f"; and {len(found) - _SHOWN_AT_MOST} more" if len(found) > _SHOWN_AT_MOST else ""
+    return "; ".join(found[:_SHOWN_AT_MOST]) + more
+
+
+_ABSENT = object()
+
+
+def _shown(values: Mapping[str, Any], key: str) -> str:
+    if key not in values:
+        return "absent"
+    text = json.dumps(values[key])
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            result |= _flat(value, f"{before}{key}.")
+        else:
+            result[before + key] = value
+    return result
+
+
+class SampleChain:
+    """A running checksum of the samples that were taken: names, numbers, and size and age of the files they come from.
+
+    Parameters
+    ----------
+    source : Source
+        Where the samples come from. What a task names that is a file of this machine counts with size and age, and
+        what is a whole number, such as a label, counts itself.
+    value : str
+        Where an earlier chain ended.
+    """
+
+    def __init__(self, source: Source, value: str = "") -> None:
+        self._source = source
+        self.value = value
+
+    def add(self, index: int, known: Iterable[str] | None = None) -> None:
+        """Take one more sample, of whose task `stamps` may be known."""
+        known = stamps(self._source.task(index)) if known is None else known
+        parts = [self.value, self._source.name(index), *known]
+        self.value = str(xxhash.xxh3_64_hexdigest("\0".join(parts).encode("utf-8", "backslashreplace")))
+
+
+def stamps(task: object) -> Iterable[str]:
+    """Yield words for what a task names: size and age of files of this machine, and numbers."""
+    for item in task if isinstance(task, (tuple, list)) else (task,):
+        if isinstance(item, int):
+            yield str(item)
+            continue
+        path = item if isinstance(item, (str, bytes)) else None
+        if path is None or not (b"/" in path if isinstance(path, bytes) else "/" in path and "://" not in path):
+            continue
+        try:
+            status = os.stat(path)
+        except (OSError, ValueError):
+            yield "absent"
+            continue
+        if stat.S_ISREG(status.st_mode):
+            yield f"{status.st_size} {status.st_mtime_ns}"

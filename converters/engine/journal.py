@@ -1,0 +1,262 @@
+"""The journal of a conversion: what another process needs to go on after this one is gone.
+
+Owns the two hidden files beside a destination, ``.NAME.beton.part`` (the unfinished file) and ``.NAME.beton.journal``,
+and the lock on the journal, which the system drops with the process: who holds it is alive. The journal is only ever
+appended to, in records with a checksum, each after the bytes it speaks of are on the disk; so whatever cuts a run off,
+its valid beginning describes bytes that exist. What a record means is the business of the conversion (``single.py``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import struct
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from converters.output.file_lock import open_locked
+from dataloading import ConvertError, UsageError
+from dataloading.tools import sync_folder
+
+__all__ = ["Journal", "Record", "journal_path", "part_path"]
+
+MAGIC = b"beton journal 1\n"
+_FRAME = struct.Struct("<QQ")  # length and checksum of what follows
+_LARGEST_RECORD = 1 << 40
+
+
+def part_path(path: str) -> str:
+    """Return where the unfinished file of the destination ``path`` lies.
+
+    Examples
+    --------
+    >>> part_path("data/train.beton")
+    'data/.train.beton.part'
+    """
+    return _hidden(path, "part")
+
+
+def journal_path(path: str) -> str:
+    """Return where the journal of the destination ``path`` lies."""
+    return _hidden(path, "journal")
+
+
+def _hidden(path: str, ending: str) -> str:
+    folder, name = os.path.split(path)
+    return os.path.join(folder, f".{name.removesuffix('.beton')}.beton.{ending}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Record:
+    """One entry of the journal.
+
+    Parameters
+    ----------
+    facts : mapping
+        JSON-able values.
+    blob : bytes
+        What is not JSON: the writer's checkpoint.
+    """
+
+    facts: Mapping[str, Any]
+    blob: bytes = b""
+
+    def to_bytes(self) -> bytes:
+        """Return the record framed by its length and checksum."""
+        body = json.dumps(self.facts, allow_nan=False).encode("ascii") + b"\n" + self.blob
+        return _FRAME.pack(len(body), xxhash.xxh3_64_intdigest(body)) + body
+
+
+class Journal:
+    """The journal of one destination, locked for this process.
+
+    Parameters
+    ----------
+    path : str
+        The destination.
+    wait_seconds : float
+        How long to wait for a process that holds the lock and may be about to end.
+
+    Raises
+    ------
+    UsageError
+        If another process is converting to the same destination.
+    ConvertError
+        If the file in the journal's place is none.
+    OSError
+        If it cannot be made.
+
+    Attributes
+    ----------
+    header : mapping or None
+        The first record's facts; None in a new journal.
+    last : Record or None
+        The newest valid record after the header, without its blob.
+    """
+
+    def __init__(self, path: str, *, wait_seconds: float = 0.0) -> None:
+        self.path = path
+        self.name = journal_path(path)
+        self.part = part_path(path)
+        self.header: Mapping[str, Any] | None = None
+        self.last: Record | None = None
+        self._end = len(MAGIC)
+        try:
+            self._fd = open_locked(self.name, wait_seconds=wait_seconds)
+        except BlockingIOError:
+            raise UsageError(
+                f"another process is converting to {path} at this moment (it holds {self.name}); wait for it, end it, "
+                "or name another file"
+            ) from None
+        self._saver: threading.Thread | None = None
+        self._failure: BaseException | None = None
+        try:
+            self._load()
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self) -> None:
+        start = os.pread(self._fd, len(MAGIC), 0)
+        if start != MAGIC[: len(start)]:
+            raise ConvertError(f"{self.name} is not a journal of this version; remove it, or name another destination")
+        for end, record in self._records():
+            self._end = end
+            if self.header is None:
+                self.header = record.facts
+            else:
+                self.last = Record(facts=record.facts)
+
+    def _records(self) -> Iterator[tuple[int, Record]]:
+        """Yield the valid records, each with the position behind it; a torn or damaged one ends the journal."""
+        position = len(MAGIC)
+        while len(frame := os.pread(self._fd, _FRAME.size, position)) == _FRAME.size:
+            length, checksum = _FRAME.unpack(frame)
+            position += _FRAME.size
+            if length > min(_LARGEST_RECORD, os.fstat(self._fd).st_size - position):
+                return
+            body = os.pread(self._fd, length, position)
+            if xxhash.xxh3_64_intdigest(body) != checksum:
+                return
+            position += length
+            text, _, blob = body.partition(b"\n")
+            yield position, Record(facts=json.loads(text), blob=blob)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is a checkpoint and the unfinished file that it describes."""
+        return self.last is not None and os.path.exists(self.part)
+
+    def records(self) -> Iterator[Record]:
+        """Yield the records after the header, oldest first."""
+        for number, (end, record) in enumerate(self._records()):
+            if end > self._end:
+                return
+            if number:
+                yield record
+
+    def begin(self, header: Mapping[str, Any]) -> None:
+        """Start anew: remove the unfinished file and all records, and note what is going to be done."""
+        with contextlib.suppress(FileNotFoundError):
+            Path(self.part).unlink()
+        os.ftruncate(self._fd, 0)
+        self.header, self.last, self._end = header, None, len(MAGIC)
+        _write_all(self._fd, MAGIC, 0)
+        self._append(Record(facts=header))
+        sync_folder(os.path.dirname(self.name))
+
+    def reopen(self) -> None:
+        """Cut off what follows the newest valid record, before others are appended."""
+        os.ftruncate(self._fd, self._end)
+
+    def save(self, facts: Mapping[str, Any], blob: bytes, sync: Callable[[], object], *, wait: bool = False) -> None:
+        """Append a record once ``sync`` has put on the disk what it speaks of, in another thread.
+
+        Parameters
+        ----------
+        facts, blob
+            The record.
+        sync : callable
+            Puts the unfinished file on the disk.
+        wait : bool
+            Return only when the record is on the disk.
+
+        Raises
+        ------
+        OSError
+            If the disk has refused this or an earlier record.
+        """
+        self.settle()
+
+        def run() -> None:
+            try:
+                sync()
+                self._append(Record(facts=facts, blob=blob))
+            except BaseException as error:
+                self._failure = error
+
+        # The disk may take seconds for what a second of conversion writes; the conversion need not wait for it.
+        self._saver = threading.Thread(target=run, name="beton-journal")
+        self._saver.start()
+        if wait:
+            self.settle()
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether a record could not be saved; none may follow it, as each is the difference from the one before."""
+        return self._failure is not None
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether a record is still on its way to the disk."""
+        return self._saver is not None and self._saver.is_alive()
+
+    def settle(self) -> None:
+        """Wait for the record on its way, and raise what went wrong with it."""
+        if self._saver is not None:
+            self._saver.join()
+            self._saver = None
+        if self._failure is not None:
+            raise self._failure
+
+    def _append(self, record: Record) -> None:
+        data = record.to_bytes()
+        _write_all(self._fd, data, self._end)
+        os.fdatasync(self._fd)
+        self._end += len(data)
+        if record.facts is not self.header:
+            self.last = Record(facts=record.facts)
+
+    def remove(self) -> None:
+        """Take journal and unfinished file away, and give up the lock."""
+        self._join()
+        for name in (self.part, self.name):
+            with contextlib.suppress(FileNotFoundError):
+                Path(name).unlink()
+        self.close()
+
+    def close(self) -> None:
+        """Give up the lock, leaving the files. Does nothing the second time."""
+        self._join()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _join(self) -> None:
+        if self._saver is not None:
+            self._saver.join()
+            self._saver = None
+
+
+def _write_all(descriptor: int, data: bytes, position: int) -> None:
+    view = memoryview(data)
+    while len(view):
+        written = os.pwrite(descriptor, view, position)
+        view = view[written:]
+        position += written

@@ -1,0 +1,1 @@
+"""One image: how it is read, checked, and stored."""

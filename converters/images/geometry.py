@@ -1,0 +1,196 @@
+"""How masks, boxes and points follow their image, which may be turned upright and resized on the way.
+
+What an image's geometry is, and which fields look as if they should follow one but do not say so. Knows images as
+sources deliver them and fields, no samples.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from converters.images.opened_files import FileImage
+from converters.images.pillow_files import open_header
+from converters.images.rgb import is_jpeg, jpeg_orientation, other_orientation
+from converters.source import SampleFault
+from dataloading import (
+    EncodedImage,
+    Field,
+    FloatField,
+    ImageField,
+    IntField,
+    JSONField,
+    MaskField,
+    NDArrayField,
+    UsageError,
+    VarArrayField,
+)
+from dataloading.tools import image_of, moved_coordinates, probe_jpeg
+
+if TYPE_CHECKING:
+    from converters.images.policy import ImagePolicy
+
+__all__ = ["Geometry", "check_declared", "geometry_of", "has_followers", "moved"]
+
+_NAMED = re.compile(r"(?i)b?box|keypoint|landmark|polygon|corners|contour")
+_NAMED_NUMBER = re.compile(r"(?i)[xy]_?(min|max|[12])|bbox.*")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Geometry:
+    """What became of an image's pixels, and so of what is drawn on them.
+
+    Parameters
+    ----------
+    size : (int, int)
+        Width and height of the image as it came.
+    orientation : int
+        EXIF's 1 to 8: how it was turned upright.
+    new_size : (int, int)
+        Width and height in the end.
+    drawn_upright : bool
+        Whether masks, boxes and points are drawn on the upright image and not on the one that came.
+    """
+
+    size: tuple[int, int]
+    orientation: int
+    new_size: tuple[int, int]
+    drawn_upright: bool = False
+
+    @property
+    def upright(self) -> tuple[int, int]:
+        """Width and height after turning."""
+        return self.size[::-1] if self.orientation >= 5 else self.size
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every pixel has stayed where it was."""
+        return self.orientation == 1 and self.new_size == self.size
+
+
+def geometry_of(image: object, stored: EncodedImage, policy: ImagePolicy) -> Geometry:
+    """Return what the policy has made of an image's geometry.
+
+    Parameters
+    ----------
+    image : object
+        As the source gave it.
+    stored : EncodedImage
+        What `ImagePolicy.store` made of it.
+    policy : ImagePolicy
+    """
+    size, orientation = _as_given(image, policy)
+    return Geometry(
+        size=size, orientation=orientation, new_size=(stored.width, stored.height),
+        drawn_upright=policy.annotations == "upright",
+    )  # fmt: skip
+
+
+def _as_given(image: Any, policy: ImagePolicy) -> tuple[tuple[int, int], int]:
+    if isinstance(image, (bytes, bytearray, memoryview)):
+        data = bytes(image)
+        if is_jpeg(data):
+            info = probe_jpeg(data)
+            return (info.width, info.height), jpeg_orientation(data) if policy.orient else 1
+        opened = open_header(data)
+        orientation = other_orientation(opened)
+        if opened.format == "TIFF":  # Pillow turns these itself, and has swapped their sides already
+            return (opened.size[::-1] if orientation >= 5 else opened.size), orientation
+        return opened.size, orientation if policy.orient else 1
+    if isinstance(image, FileImage):
+        image = image.image
+    if isinstance(image, EncodedImage):
+        return (image.width, image.height), 1
+    if isinstance(image, np.ndarray):
+        return (image.shape[1], image.shape[0]), 1
+    return image.size, 1
+
+
+def has_followers(fields: Mapping[str, Field]) -> bool:
+    """Tell whether any field follows an image, or may be meant to."""
+    return any(
+        isinstance(field, MaskField) or _is_declared(field) or _looks_like_places(name, field)
+        for name, field in fields.items()
+    )
+
+
+def moved(name: str, field: Field, value: object, geometry: Geometry) -> object:
+    """Return a value that is stored beside an image of this geometry, moved with it where it is a place in it.
+
+    Raises
+    ------
+    SampleFault
+        If it cannot be moved, or may have to be and does not say what it is.
+    """
+    if geometry.is_plain:
+        return value
+    if not _is_declared(field):
+        if _looks_like_places(name, field):
+            raise SampleFault(f"{_undeclared(name)} This image was {_what_happened(geometry)}")
+        return value
+    try:
+        field.encode(value)  # says what does not fit; the engine would as well, but too late for arithmetic
+        return moved_coordinates(
+            np.asarray(value), field.coordinates,  # type: ignore[attr-defined]
+            size=geometry.upright if geometry.drawn_upright else geometry.size,
+            orientation=1 if geometry.drawn_upright else geometry.orientation, new_size=geometry.new_size,
+        )  # fmt: skip
+    except UsageError as error:
+        raise SampleFault(f"field '{name}': {error}") from error
+
+
+def check_declared(fields: Mapping[str, Field], policy: ImagePolicy) -> None:
+    """Refuse, before any work, what could not follow its image.
+
+    Raises
+    ------
+    UsageError
+        If images will be resized and a field looks like places in them but does not say so, or it says so and there is
+        no telling whose places they are.
+    """
+    images = [each for each in fields.values() if isinstance(each, ImageField) and not isinstance(each, MaskField)]
+    if not images:
+        return
+    declared = [name for name, field in fields.items() if _is_declared(field)]
+    if declared and image_of(fields) is None:
+        raise UsageError(f"the coordinates of '{declared[0]}' belong to one of several images: name that one 'image'")
+    for name, field in fields.items():
+        if policy.max_resolution is not None and _looks_like_places(name, field):
+            raise UsageError(f"{_undeclared(name)} Or keep sizes, without --max-resolution (max_resolution=)")
+
+
+def _is_declared(field: Field) -> bool:
+    return getattr(field, "coordinates", None) not in (None, "none")
+
+
+def _looks_like_places(name: str, field: Field) -> bool:
+    if isinstance(field, (NDArrayField, VarArrayField)):
+        if field.coordinates is not None or field.dtype.kind not in "iuf":
+            return False
+        is_box = isinstance(field, VarArrayField) and field.shape[1:] == (4,)
+        return is_box or _NAMED.search(name) is not None
+    if isinstance(field, (IntField, FloatField)):
+        return _NAMED_NUMBER.fullmatch(name) is not None
+    return isinstance(field, JSONField) and _NAMED.search(name) is not None
+
+
+def _undeclared(name: str) -> str:
+    return (
+        f"field '{name}' looks like places in the image, which must move with it, but does not say how they are given: "
+        f"--field {name}=boxes:xyxy (or xywh, cxcywh; points by vararray:float32:?x2:points), in Python VarArrayField("
+        '"float32", (None, 4), coordinates="xyxy"); "none" if it is something else, or another name.'
+    )
+
+
+def _what_happened(geometry: Geometry) -> str:
+    turned = f"turned upright (EXIF orientation {geometry.orientation})" if geometry.orientation != 1 else ""
+    resized = (
+        ""
+        if geometry.new_size == geometry.upright
+        else "resized from {}x{} to {}x{}".format(*geometry.upright, *geometry.new_size)
+    )
+    return " and ".join(word for word in (turned, resized) if word)

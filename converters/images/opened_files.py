@@ -1,0 +1,143 @@
+"""The image files that a dataset opens while it makes a sample, so that their bytes can be stored and not new ones.
+
+A dataset that opens a file with Pillow and returns its pixels as they are need not have them encoded anew. `watched`
+notes what is opened, `file_of` finds the file whose pixels an image has: by comparing all of them, since a dataset may
+do anything with what it opens. Knows Pillow and files, nothing of any particular dataset.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from converters.images.pillow_files import open_pillow
+from converters.images.rgb import as_rgb
+from converters.source import SampleFault
+
+__all__ = ["FileImage", "Opened", "file_of", "watched"]
+
+_MOST_OPENED = 64
+_ODD_COLOUR = (1, 254, 77)  # behind transparent pixels: were they to be composited, it would show
+
+
+@dataclasses.dataclass(frozen=True)
+class FileImage:
+    """An image of a program and the file that it has its pixels from.
+
+    Parameters
+    ----------
+    image : PIL.Image.Image
+        As the program gave it.
+    data : bytes
+        The file; in RGB its pixels are those of ``image``.
+    is_of_its_form : bool
+        Whether channels and depth are the file's too.
+    """
+
+    image: Image.Image
+    data: bytes
+    is_of_its_form: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """A file that was opened: its path or its bytes, and the size of its image."""
+
+    content: str | bytes
+    size: tuple[int, int]
+
+    def read(self) -> bytes:
+        """Return the file's bytes."""
+        return self.content if isinstance(self.content, bytes) else Path(self.content).read_bytes()
+
+
+class _Watch(threading.local):
+    """What this thread notes; None where nothing is being watched."""
+
+    opened: list[Opened] | None = None
+
+
+_watch = _Watch()
+_lock = threading.Lock()
+_num_watching = 0
+_open: Any = None
+
+
+def _noting_open(fp: Any, *args: Any, **options: Any) -> Image.Image:
+    image: Image.Image = _open(fp, *args, **options)
+    opened = _watch.opened
+    if opened is not None and len(opened) < _MOST_OPENED:
+        # Of what cannot be read again nothing is known, and the image is stored as it is given.
+        with contextlib.suppress(Exception):
+            opened.append(Opened(_content(fp), image.size))
+    return image
+
+
+def _content(fp: Any) -> str | bytes:
+    if isinstance(fp, (str, bytes, os.PathLike)):
+        return os.path.abspath(os.fsdecode(fp))
+    place = fp.tell()
+    try:
+        fp.seek(0)  # where Pillow begins
+        return bytes(fp.read())
+    finally:
+        fp.seek(place)
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[list[Opened]]:
+    """Note the image files that this thread opens with ``PIL.Image.open``; other threads are left alone."""
+    global _num_watching, _open
+    with _lock:
+        if _num_watching == 0:
+            _open, Image.open = Image.open, _noting_open  # type: ignore[assignment]
+        _num_watching += 1
+    before, _watch.opened = _watch.opened, []
+    try:
+        yield _watch.opened
+    finally:
+        _watch.opened = before
+        with _lock:
+            _num_watching -= 1
+            if _num_watching == 0:
+                Image.open = _open
+
+
+def file_of(image: object, opened: Sequence[Opened]) -> FileImage | None:
+    """Return an image together with the one of the opened files that has its pixels, or None if none has.
+
+    Parameters
+    ----------
+    image : object
+        What a dataset gave; anything but a Pillow image has no file.
+    opened : sequence of Opened
+        See `watched`.
+    """
+    if not isinstance(image, Image.Image):
+        return None
+    for each in opened:
+        if each.size != image.size:
+            continue
+        try:
+            data = each.read()
+            stored = open_pillow(data)
+            image.load()
+            if np.array_equal(_compared(stored), _compared(image)):
+                return FileImage(image, data, stored.mode == image.mode)
+        except (SampleFault, OSError, ValueError):  # whoever stores the image says what is wrong with it
+            continue
+    return None
+
+
+def _compared(image: Image.Image) -> np.ndarray[Any, Any]:
+    if image.mode.startswith(("I", "F")):
+        return np.asarray(image)
+    return np.asarray(as_rgb(image, background=_ODD_COLOUR))

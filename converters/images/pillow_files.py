@@ -1,0 +1,155 @@
+"""Image files of unknown origin opened with Pillow: which formats, how large, and what counts as damage.
+
+Only formats of photographs are opened, none that would start another program (EPS starts Ghostscript). Pillow's own
+limits and leniency are module-wide switches; here they are set for one image at a time and put back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from PIL import Image, ImageFile, UnidentifiedImageError
+
+from converters.images.pillow_fixes import as_meant, stored_form
+from converters.source import SampleFault
+from dataloading.tools import check_png_chunks
+
+__all__ = ["MAX_PIXELS", "DamagedImage", "check_pixels", "open_header", "open_pillow"]
+
+MAX_PIXELS = 1 << 28
+"""Pixels an image may have unless told otherwise: as many as the JPEG decoder takes."""
+
+# In the order they are tried. HEIF and JXL are there only where a plugin has registered them.
+_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "DIB", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF", "HEIF", "JXL", "QOI", "PCX",
+            "SGI", "ICO", "PSD", "TGA")  # fmt: skip
+_PNG_START = b"\x89PNG\r\n\x1a\n"
+_TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+_SWITCHES = threading.RLock()
+
+
+class DamagedImage(SampleFault):
+    """An image file of a kind that is read, whose data is damaged or cut short."""
+
+
+def sniff(data: bytes) -> str:
+    """Return words for what unreadable ``data`` looks like, for an error message."""
+    if not data:
+        return "the file is empty (0 bytes)"
+    head = data[:16]
+    shown = head.decode("ascii", "replace") if all(32 <= byte < 127 for byte in head) else head.hex(" ")
+    return f"not an image that can be read ({len(data):,} bytes, starting with {shown!r})"
+
+
+def check_pixels(size: tuple[int, int], max_pixels: int) -> None:
+    """Raise `SampleFault` for a (width, height) of more than ``max_pixels`` pixels."""
+    count = size[0] * size[1]
+    if count > max_pixels:
+        raise SampleFault(
+            f"it has {size[0]:,} x {size[1]:,} = {count:,} pixels, more than the {max_pixels:,} allowed; a larger "
+            "--max-pixels (ImagePolicy.max_pixels) takes it"
+        )
+
+
+def open_pillow(
+    data: bytes,
+    *,
+    max_pixels: int = MAX_PIXELS,
+    as_shown: bool = False,
+    examine: Callable[[Image.Image], None] | None = None,
+) -> Image.Image:
+    """Open and fully load an image file from memory, first frame.
+
+    Parameters
+    ----------
+    data : bytes
+        A whole image file.
+    max_pixels : int
+        A larger image is refused before its pixels are read.
+    as_shown : bool
+        Take of damaged data what Pillow shows with ``LOAD_TRUNCATED_IMAGES``.
+    examine : callable, optional
+        Looks at the image before its pixels are read, and may raise `SampleFault`.
+
+    Raises
+    ------
+    SampleFault
+        If no image comes out, with the reason; `DamagedImage` if the reason is damage.
+    """
+    said: list[str] = []
+    try:
+        if data.startswith(_PNG_START) and not as_shown:
+            check_png_chunks(np.frombuffer(data, np.uint8))
+        with _pillow_set(as_shown=as_shown), _libtiff_heard(data, said):
+            image = open_header(data, as_shown=as_shown)
+            check_pixels(image.size, max_pixels)
+            if examine is not None:
+                examine(image)
+            stored = stored_form(image)
+            image.load()
+    except SampleFault:
+        raise
+    except MemoryError as error:
+        raise SampleFault("not enough memory to decode it") from error
+    except UnidentifiedImageError as error:
+        raise SampleFault(sniff(data)) from error
+    except Exception as error:  # decoders raise whatever they like on damaged data
+        raise DamagedImage(f"cannot be decoded: {'; '.join([str(error) or type(error).__name__, *said])}") from error
+    if said and not as_shown:
+        raise DamagedImage(f"cannot be decoded: {'; '.join(said)}")
+    return as_meant(image, stored)
+
+
+def open_header(data: bytes, *, as_shown: bool = False) -> Image.Image:
+    """Return what Pillow makes of a file's header; its pixels are not read yet."""
+    Image.init()  # the formats beyond the five most common ones
+    with _pillow_set(as_shown=as_shown):
+        return Image.open(io.BytesIO(data), formats=[name for name in _FORMATS if name in Image.OPEN])
+
+
+@contextlib.contextmanager
+def _pillow_set(*, as_shown: bool) -> Iterator[None]:
+    """Set Pillow's switches for one image: no limit but ours, no warnings, leniency only where it is asked for."""
+    with _SWITCHES, warnings.catch_warnings():
+        # It warns of odd metadata, which does not keep the pixels from being right.
+        warnings.simplefilter("ignore")
+        before = Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES
+        Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = None, as_shown
+        try:
+            yield
+        finally:
+            Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = before
+
+
+@contextlib.contextmanager
+def _libtiff_heard(data: bytes, said: list[str]) -> Iterator[None]:
+    """Put into ``said`` the first error that libtiff prints while a TIFF is read.
+
+    Pillow does not pass it on, and where rows of a fax are damaged it does not even fail. What libtiff merely warns
+    of (tags it does not know) is dropped: it concerns no pixel.
+    """
+    if not data.startswith(_TIFF_STARTS):
+        yield
+        return
+    try:
+        stderr = os.dup(2)
+    except OSError:  # closed: what is printed goes nowhere
+        yield
+        return
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            file.seek(0)
+            lines = file.read().decode(errors="replace").splitlines()
+            errors = [line.strip() for line in lines if "Warning, " not in line or "Corrupt" in line]
+            said.extend(errors[:1])

@@ -1,0 +1,236 @@
+"""Image files as they occur in the wild -> upright 8-bit RGB pixels, or the reason why not.
+
+Knows image formats, colour models and orientation, and nothing of .beton files. The rules, one for each kind:
+
+====================  ==================================================================================
+JPEG                  decoded strictly by the native core (same pixels as Pillow); damage is an error
+CMYK, YCCK JPEG       decoded by Pillow after the native core has found the data whole
+gray, bilevel         replicated to three channels (bilevel: 0 and 255)
+16-bit gray           scaled, ``round(v / 257)``, never clipped
+16-bit colour         the high byte, as Pillow reads it
+palette               its colours
+alpha, transparency   composited on the background colour
+animation             first frame
+orientation           applied (EXIF or XMP), unless told otherwise
+colour profile        ignored, as every common training pipeline does, or converted to sRGB if asked
+32-bit gray, float    refused: their range is unknown
+====================  ==================================================================================
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from converters.images.icc import has_profile, in_srgb
+from converters.images.pillow_files import MAX_PIXELS, open_header, open_pillow
+from converters.source import SampleFault
+from dataloading.tools import check_jpeg, decode_jpeg
+
+__all__ = [
+    "as_rgb",
+    "declared_orientation",
+    "is_jpeg",
+    "jpeg_orientation",
+    "other_orientation",
+    "read_jpeg",
+    "read_other",
+    "target_size",
+    "upright",
+]
+
+Pixels = npt.NDArray[np.uint8]
+
+# Value of the EXIF tag 0x0112 -> what turns the stored image upright (CIPA DC-008, 4.6.5).
+_ORIENTATION = 0x0112
+_TURN = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_ALPHA_MODES = frozenset({"LA", "PA", "La", "RGBA", "RGBa"})
+
+
+def is_jpeg(data: bytes) -> bool:
+    """Tell by content, not by name, whether ``data`` is a JPEG file."""
+    return data[:2] == b"\xff\xd8"
+
+
+def jpeg_orientation(data: bytes) -> int:
+    """Return the orientation (1..8) a JPEG file declares in EXIF or XMP; 1 where it declares none that can be read.
+
+    Parameters
+    ----------
+    data : bytes
+        A JPEG file.
+    """
+    # Asking Pillow costs 0.1 ms; to find that there is nothing to ask costs a few microseconds.
+    return declared_orientation(data) if b"\xff\xe1" in data else 1
+
+
+def declared_orientation(data: bytes) -> int:
+    """Return the orientation (1..8) that an image file of any format declares; 1 where none can be read."""
+    try:
+        return other_orientation(open_header(data))
+    except Exception:  # a header Pillow cannot read declares nothing; decoding will say what is wrong
+        return 1
+
+
+def other_orientation(image: Image.Image) -> int:
+    """Return the orientation (1..8) that an opened image declares; 1 where it declares none that can be read."""
+    try:
+        with warnings.catch_warnings():  # Pillow warns of metadata that is odd
+            warnings.simplefilter("ignore")
+            value = image.getexif().get(_ORIENTATION, 1)
+    except Exception:  # damaged metadata says nothing; Pillow raises whatever its parsers meet
+        return 1
+    return value if isinstance(value, int) and value in _TURN else 1
+
+
+def upright(image: Image.Image, orientation: int) -> Image.Image:
+    """Return ``image`` turned as EXIF ``orientation`` (1..8) asks; lossless."""
+    turn = _TURN.get(orientation)
+    return image if turn is None else image.transpose(turn)
+
+
+def read_jpeg(data: bytes, *, cmyk: bool, to_srgb: bool, notes: list[str] | None = None) -> Image.Image:
+    """Decode a JPEG file to RGB, strictly: damage that libjpeg merely warns of is an error.
+
+    Parameters
+    ----------
+    data : bytes
+        The file.
+    cmyk : bool
+        Whether its colours are CMYK or YCCK (`JpegInfo.colour_space`).
+    to_srgb : bool
+        Convert an embedded colour profile to sRGB.
+    notes : list of str, optional
+        See `dataloading.decode_jpeg`.
+
+    Raises
+    ------
+    DecodeError
+        If the data is damaged.
+    SampleFault
+        If Pillow cannot decode it.
+    """
+    if cmyk or to_srgb:
+        # Pillow keeps quiet about damaged entropy-coded data.
+        check_jpeg(data, notes=notes)
+        return as_rgb(open_pillow(data), background=(0, 0, 0), to_srgb=to_srgb)
+    return Image.fromarray(decode_jpeg(data, notes=notes))
+
+
+def read_other(
+    data: bytes,
+    *,
+    background: tuple[int, int, int],
+    orient: bool,
+    to_srgb: bool,
+    max_pixels: int = MAX_PIXELS,
+) -> Image.Image:
+    """Decode any file that is not a JPEG to upright RGB.
+
+    Parameters
+    ----------
+    data : bytes
+        The file.
+    background : tuple of int
+        RGB, 0..255, what shows through transparent pixels.
+    orient : bool
+        Apply a declared orientation.
+    to_srgb : bool
+        Convert an embedded colour profile to sRGB.
+    max_pixels : int
+        See `open_pillow`.
+
+    Raises
+    ------
+    SampleFault
+        If it cannot be decoded or its colours cannot be represented.
+    """
+    image = open_pillow(data, max_pixels=max_pixels)
+    orientation = other_orientation(image) if orient else 1
+    return upright(as_rgb(image, background=background, to_srgb=to_srgb), orientation)
+
+
+def as_rgb(image: Image.Image, *, background: tuple[int, int, int], to_srgb: bool = False) -> Image.Image:
+    """Return a loaded Pillow image of any mode as 8-bit RGB.
+
+    Parameters
+    ----------
+    image : PIL.Image.Image
+        Any mode.
+    background : tuple of int
+        RGB, 0..255, what shows through transparent pixels.
+    to_srgb : bool
+        Convert an embedded colour profile to sRGB first.
+
+    Raises
+    ------
+    SampleFault
+        If the mode has no agreed way to RGB.
+
+    Examples
+    --------
+    >>> as_rgb(Image.new("RGBA", (1, 1), (255, 0, 0, 0)), background=(0, 0, 255)).getpixel((0, 0))
+    (0, 0, 255)
+    """
+    if image.mode == "F":
+        raise SampleFault("floating-point pixels have no agreed range; convert the file to 8 or 16 bits first")
+    if image.mode.startswith("I;16") or image.mode == "I":
+        image = _gray16(image)
+    if image.mode == "La":  # Pillow takes premultiplied gray no further than this
+        image = image.convert("LA")
+    try:
+        if to_srgb and has_profile(image):
+            image = in_srgb(image)
+        if image.mode in _ALPHA_MODES or "transparency" in image.info:
+            canvas = Image.new("RGBA", image.size, (*background, 255))
+            canvas.alpha_composite(image.convert("RGBA"))
+            image = canvas
+        return image if image.mode == "RGB" else image.convert("RGB")
+    except (ValueError, OSError, KeyError) as error:
+        raise SampleFault(f"pixels of mode {image.mode} cannot be turned into RGB: {error}") from error
+
+
+def _gray16(image: Image.Image) -> Image.Image:
+    # Mode "I" is Pillow's 32-bit container. PNG and PGM hold 16-bit samples in it; elsewhere the range is unknown.
+    if image.mode == "I" and image.format not in {"PNG", "PPM"}:
+        raise SampleFault("32-bit gray pixels have no agreed range; convert the file to 8 or 16 bits first")
+    samples = np.asarray(image).astype(np.uint32)
+    # Full scale to full scale: 65535 / 255 = 257 exactly.
+    gray = ((samples + 128) // 257).astype(np.uint8)
+    flat = Image.fromarray(gray)
+    if "icc_profile" in image.info:
+        flat.info["icc_profile"] = image.info["icc_profile"]
+    level = image.info.get("transparency")
+    if isinstance(level, int):  # PNG's tRNS chunk names one 16-bit level as transparent; it must match before scaling
+        alpha = np.where(samples == level, 0, 255).astype(np.uint8)
+        flat.putalpha(Image.fromarray(alpha))
+    return flat
+
+
+def target_size(size: tuple[int, int], longest: int | None) -> tuple[int, int]:
+    """Return (width, height) after shrinking to a longest side of ``longest`` pixels.
+
+    Examples
+    --------
+    >>> target_size((3000, 7), 400)
+    (400, 1)
+    >>> target_size((320, 240), 400)
+    (320, 240)
+    """
+    width, height = size
+    side = max(width, height)
+    if longest is None or side <= longest:
+        return width, height
+    # Integers: FFCV's float ratio sometimes leaves the longest side one pixel short.
+    return max(1, width * longest // side), max(1, height * longest // side)

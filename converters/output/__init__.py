@@ -1,0 +1,1 @@
+"""Where files go: folders of this machine and object stores."""

@@ -1,0 +1,342 @@
+"""Where files go: folders of this machine, or object stores (``s3://``, ``gs://``, ...) by way of a local file.
+
+Owns the local file of a remote destination, and its upload: tried again with growing pauses, compared with what the
+store then has, and visible there only when it is whole. Knows files and URLs, nothing of samples.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import hashlib
+import os
+import struct
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import xxhash
+
+from converters.options import Options
+from converters.output.uploads import abort_left, upload_to_s3
+from converters.sources.opening import is_url, normalised
+from dataloading import ConvertError, Reader, UsageError
+from dataloading.tools import StoreClient
+
+__all__ = ["Place", "Store", "check_target", "is_url", "normalised", "place_of"]
+
+NUM_TRIES = 5
+_FIRST_PAUSE_SECONDS = 0.5
+_COMPARED_BYTES, _NUM_COMPARED = 1 << 20, 16
+# Stores in which an object appears when its upload is complete; elsewhere a rename does that.
+_ATOMIC = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory"})
+_S3, _GOOGLE = frozenset({"s3", "s3a"}), frozenset({"gs", "gcs"})
+_READ_ONLY = {"http": "", "https": "", "hf": "; write a file and `hf upload` it"}
+# Where a file says how long its head is and where its description lies, see docs/format.md.
+_HEAD = struct.Struct("<HHIQQ")
+_DESCRIPTOR_BYTES, _LOCATOR_BYTES = 1041, 64
+_LOCATOR = struct.Struct("<8sIIQQ")
+
+_T = TypeVar("_T")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a file is made.
+
+    Parameters
+    ----------
+    path : str
+        The destination, a path or URL.
+    local : str
+        The file on this machine: the destination itself, or what will be uploaded.
+    """
+
+    path: str
+    local: str
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is uploaded when it is complete."""
+        return self.path != self.local
+
+    @property
+    def folder(self) -> str:
+        """The local file's folder."""
+        return os.path.dirname(self.local) or os.curdir
+
+
+def place_of(path: str, options: Options) -> Place:
+    """Return where the file of a destination is made: the same place each time, so that a run can be gone on with.
+
+    Parameters
+    ----------
+    path : str
+        A path or URL.
+    options : Options
+        ``temp_dir``.
+    """
+    path = normalised(path) if is_url(path) else path
+    if not is_url(path):
+        return Place(path=path, local=path)
+    folder = Path(options.temp_dir or tempfile.gettempdir()) / f"beton-{os.getuid()}"
+    # Others must not be able to put a link in its place.
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise UsageError(f"{folder} belongs to another user; name a folder with --temp-dir")
+    name = path.rpartition("/")[2]
+    return Place(path=path, local=str(folder / f"{xxhash.xxh3_64_hexdigest(path.encode())}-{name}"))
+
+
+def check_target(path: str, options: Options) -> None:
+    """Refuse a destination that cannot be, before any work.
+
+    Parameters
+    ----------
+    path : str
+        A path or URL.
+    options : Options
+        Whether a file may be there: ``overwrite``, ``resume``.
+
+    Raises
+    ------
+    UsageError
+        If it is a folder, lies in none, or exists and must be kept.
+    """
+    place = place_of(path, options)
+    if place.is_remote:
+        protocol = place.path.partition("://")[0]
+        if protocol in _READ_ONLY:
+            raise UsageError(f"{path}: {protocol}:// can be read, not written{_READ_ONLY[protocol]}")
+        store = Store(place.path)
+        store.check_bucket()
+        if not (options.overwrite or options.resume) and store.size() is not None:
+            raise UsageError(f"{path} exists; --overwrite (overwrite=True) replaces it when the new file is complete")
+        if not (options.overwrite or options.resume) and os.path.exists(place.local):
+            raise UsageError(
+                f"{path} is converted but was not uploaded (it is {place.local}): --resume uploads it, --overwrite "
+                "starts anew"
+            )
+        store.clear(place.local)
+        return
+    if os.path.isdir(place.local):
+        raise UsageError(f"{path} is a folder; name the file to write, such as {os.path.join(path, 'train.beton')}")
+    if os.path.lexists(place.local) and not (options.overwrite or options.resume):
+        raise UsageError(f"{path} exists; --overwrite (overwrite=True) replaces it when the new file is complete")
+    if not os.path.isdir(place.folder):
+        raise UsageError(f"the folder {place.folder} {_why_no_folder(place.folder)}")
+
+
+def _why_no_folder(path: str) -> str:
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return "does not exist; make it first"
+    except OSError as error:  # its path is too long, or leads through a folder that is closed to us
+        return f"cannot be used: {error.strerror or error}"
+    return "is a file"
+
+
+class Store:
+    """One object of a store.
+
+    Parameters
+    ----------
+    url : str
+        Such as ``s3://bucket/train.beton``.
+
+    Raises
+    ------
+    UsageError
+        If the packages that its kind of URL needs are not installed.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        try:
+            import fsspec
+
+            protocol = url.partition("://")[0]
+            self._is_s3 = protocol in _S3
+            if protocol in _S3 | _GOOGLE:
+                client = StoreClient(url, shared=True)  # which tries once: the tries are counted here
+                self._system, self._key = client.filesystem, client.target
+            else:
+                self._system, self._key = fsspec.url_to_fs(url, skip_instance_cache=False)
+            # Of a large file Google's package had better send the part again that failed, and not everything.
+            self._sender = (
+                fsspec.filesystem(protocol, skip_instance_cache=True) if protocol in _GOOGLE else self._system
+            )
+        except (ImportError, ValueError) as error:
+            raise UsageError(f'{url} cannot be written: {error}. pip install "beton[remote]" serves s3') from error
+
+    def size(self) -> int | None:
+        """Return the object's size in bytes, or None if there is none.
+
+        Raises
+        ------
+        ConvertError
+            If the store cannot be reached.
+        """
+
+        def ask() -> int | None:
+            self._system.invalidate_cache()
+            try:
+                return int(self._system.info(self._key)["size"])
+            except FileNotFoundError:
+                return None
+
+        return self._with_retries("looked up", ask)
+
+    def read(self, start: int, size: int) -> bytes:
+        """Return ``size`` bytes from ``start``."""
+        return self._with_retries(
+            "read", lambda: bytes(self._system.cat_file(self._key, start=start, end=start + size))
+        )
+
+    def remove(self) -> None:
+        """Take the object away."""
+        self._with_retries("removed", lambda: self._system.rm_file(self._key))
+
+    def write(self, data: bytes) -> None:
+        """Store a small object in one step."""
+        self._with_retries("written", lambda: self._system.pipe_file(self._key, data))
+
+    def check_bucket(self) -> None:
+        """Refuse a bucket that is not there, as far as the store tells, before anything is converted for it."""
+        if self._is_s3:
+            bucket = self._key.partition("/")[0]
+            try:
+                self._with_retries("looked up", lambda: self._system.call_s3("head_bucket", Bucket=bucket))
+            except ConvertError as error:
+                if isinstance(error.__cause__, FileNotFoundError):
+                    raise UsageError(f"{self.url}: there is no bucket '{bucket}'") from error
+                if not isinstance(error.__cause__, PermissionError):  # writing may be allowed, and asking not
+                    raise
+
+    def clear(self, path: str) -> None:
+        """Take away what an upload of this local file that was cut off has left in the store."""
+        if self._is_s3:
+            abort_left(self._system, self.url, path, self._with_retries)
+
+    def upload(self, path: str) -> None:
+        """Store a file and compare the object with it; large files go in parts.
+
+        Parameters
+        ----------
+        path : str
+            The file.
+
+        Raises
+        ------
+        ConvertError
+            If the store refuses for good, cannot be reached, or holds something else afterwards.
+        """
+        protocol = self._system.protocol
+        names = {protocol} if isinstance(protocol, str) else set(protocol)
+        hidden = self._key if names & _ATOMIC else f"{self._key}.part"
+
+        def put() -> None:
+            try:
+                self._sender.put_file(path, hidden)
+            except BaseException:
+                if hidden != self._key:
+                    with contextlib.suppress(Exception):
+                        self._system.rm_file(hidden)
+                raise
+            if hidden != self._key:
+                self._system.mv(hidden, self._key)
+
+        expected = ""
+        if self._is_s3:
+            expected = upload_to_s3(self._system, self._key, self.url, path, self._with_retries)
+        else:
+            self._with_retries("written", put)
+        try:
+            self._compare(path, expected)
+        except ConvertError:
+            with contextlib.suppress(Exception):  # it must not pass for the file
+                self._system.rm_file(self._key)
+            raise
+
+    def _compare(self, path: str, etag: str) -> None:
+        size = os.stat(path).st_size
+        found = self.size()
+        if found != size:
+            raise ConvertError(f"{self.url} has {found} bytes after the upload of {size}; upload it again (--resume)")
+        whole = self._is_whole(path, etag)
+        if whole:
+            return
+        last = max(0, size - _COMPARED_BYTES)
+        starts: Sequence[int] = range(0, size, _COMPARED_BYTES)  # it tells another: by its own rules, or rightly
+        if whole is None:  # the store tells no checksum
+            starts = sorted({last * step // (_NUM_COMPARED - 1) for step in range(_NUM_COMPARED)})
+        with open(path, "rb") as file:
+            for start in starts:
+                file.seek(start)
+                mine = file.read(_COMPARED_BYTES)
+                if self.read(start, len(mine)) != mine:
+                    raise ConvertError(
+                        f"{self.url} does not hold what was uploaded (bytes {start} and after differ) and was removed; "
+                        "upload it again (--resume)"
+                    )
+
+    def _is_whole(self, path: str, etag: str) -> bool | None:
+        """Tell by the store's own checksum whether it has all bytes of a file; None if it tells none."""
+        if self._is_s3:
+            bucket, _, name = self._key.partition("/")
+            head = self._with_retries("looked up", lambda: self._system.call_s3("head_object", Bucket=bucket, Key=name))
+            if head["ETag"].strip('"') == etag:
+                return True
+            has_own_key = str(head.get("ServerSideEncryption", "")).startswith("aws:") or "SSECustomerAlgorithm" in head
+            return None if has_own_key else False
+        facts = self._with_retries("looked up", lambda: self._system.info(self._key))
+        if facts.get("md5Hash") is None:  # Google's
+            return None
+        with open(path, "rb") as file:
+            digest = hashlib.md5(usedforsecurity=False)
+            while block := file.read(1 << 20):
+                digest.update(block)
+        return bool(base64.b64decode(facts["md5Hash"]) == digest.digest())
+
+    @contextlib.contextmanager
+    def reader(self) -> Iterator[Reader]:
+        """Open the object as far as its description goes: fields, provenance, fingerprint; samples are not there.
+
+        Raises
+        ------
+        FormatError
+            If it is not a ``.beton`` file.
+        """
+        size = self.size() or 0
+        with tempfile.NamedTemporaryFile(suffix=".beton") as file:
+            file.truncate(size)
+            num_fields = _HEAD.unpack(self.read(0, _HEAD.size).ljust(_HEAD.size, b"\0"))[1]
+            head = self.read(0, min(size, _HEAD.size + max(1, num_fields) * _DESCRIPTOR_BYTES))
+            locator = head[_HEAD.size + _DESCRIPTOR_BYTES - _LOCATOR_BYTES :].ljust(_LOCATOR.size, b"\0")
+            _, _, _, start, length = _LOCATOR.unpack_from(locator)
+            os.pwrite(file.fileno(), head, 0)
+            if start + length <= size:
+                os.pwrite(file.fileno(), self.read(start, length), start)
+            with Reader(file.name) as reader:
+                yield reader
+
+    def _with_retries(self, what: str, call: Callable[[], _T], wait: Callable[[float], object] = time.sleep) -> _T:
+        pause = _FIRST_PAUSE_SECONDS
+        for attempt in range(1, NUM_TRIES + 1):
+            try:
+                return call()
+            except (PermissionError, NotImplementedError, FileNotFoundError) as error:
+                raise ConvertError(f"{self.url} cannot be {what}: {error or type(error).__name__}") from error
+            except Exception as error:  # each store has exceptions of its own
+                if attempt == NUM_TRIES:
+                    words = f"{type(error).__name__}: {error}"
+                    raise ConvertError(
+                        f"{self.url} cannot be {what}, {NUM_TRIES} tries failed; the last: {words}"
+                    ) from error
+            wait(pause)
+            pause *= 3
+        raise AssertionError("the last try returns or raises")

@@ -1,0 +1,39 @@
+"""Random numbers that are a function of (seed, sample) alone: equal in any worker, any order, any library version."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from dataloading.tools import splitmix
+
+__all__ = ["chance", "chances"]
+
+
+def chances(seed: int, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Return one number in [0, 1) for each sample: the top 53 bits of the output of SplitMix64 for (seed, sample).
+
+    Parameters
+    ----------
+    seed : int
+        Seed of the conversion, 0 <= seed < 2**63.
+    indices : int64[n]
+        Indices of samples in their source, 0 or more.
+
+    Returns
+    -------
+    float64[n]
+
+    Examples
+    --------
+    >>> float(chances(0, np.array([3]))[0]) == chance(0, 3)
+    True
+    """
+    bits = splitmix.children(splitmix.child(seed, 0), indices)
+    numbers: npt.NDArray[np.float64] = (bits >> np.uint64(11)).astype(np.float64) / float(1 << 53)
+    return numbers
+
+
+def chance(seed: int, index: int) -> float:
+    """Return the number of one sample, see `chances`."""
+    return float(chances(seed, np.array([index]))[0])

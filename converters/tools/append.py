@@ -1,0 +1,220 @@
+"""More files for a shard set: `append`, which checks that they belong to it, then replaces its manifest in one step."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from converters.beton_files import list_files, shards_of
+from converters.tools.copying import InputFile, check_sources, field_differences
+from converters.tools.merge import agreed_classes
+from converters.tools.outputs import OutputSet
+from converters.tools.shard_sets import entry
+from dataloading import ConvertError, Manifest, Reader, Shard, UsageError
+from dataloading.tools import is_manifest
+
+__all__ = ["AppendReport", "append"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AppendReport:
+    """What `append` did.
+
+    Parameters
+    ----------
+    path : str
+        The manifest.
+    added : tuple of Shard
+        The new entries.
+    copied : tuple of str
+        Which of them were copied beside the manifest.
+    num_shards, num_samples, num_bytes : int
+        The set's size now.
+    """
+
+    path: str
+    added: tuple[Shard, ...]
+    copied: tuple[str, ...]
+    num_shards: int
+    num_samples: int
+    num_bytes: int
+
+
+def append(
+    manifest: str | os.PathLike[str],
+    paths: Sequence[str],
+    *,
+    verify: bool = True,
+    num_workers: int = 1,
+) -> AppendReport:
+    """Add files to a shard set; their samples follow those that are in it.
+
+    A file below the manifest's folder is listed where it lies; one from elsewhere is copied beside the manifest first.
+    The manifest is replaced in one step, after everything was checked: whoever opens the set sees the old or the new.
+    If the process is killed between the copies' names and the manifest's, the next append to the set goes on there.
+
+    Parameters
+    ----------
+    manifest : str or path-like
+        The set's ``.beton.json``.
+    paths : sequence of str
+        ``.beton`` files, or manifests of other sets.
+    verify : bool
+        Whether to compare the new files with their checksums first.
+    num_workers : int
+        Threads for that.
+
+    Returns
+    -------
+    AppendReport
+
+    Raises
+    ------
+    UsageError
+        If fields or classes differ from the set's, or a file is in the set already.
+    ConvertError
+        If a new file is damaged.
+    FormatError
+        If the manifest is damaged or a shard of it is missing.
+    """
+    target = Path(manifest)
+    if not is_manifest(target):
+        raise UsageError(f"{target} is no manifest: expected a name that ends with .beton.json")
+    if not paths:
+        raise UsageError("append needs at least one file to add")
+    folder = target.parent
+    with _locked(folder):
+        files = list_files(paths)
+        names = [_name_in(folder, file) for file in files]
+        places = {file: str(folder / Path(file).name) for file, name in zip(files, names, strict=True) if name is None}
+        with _outputs(target, files, places) as outputs:
+            old = Manifest.load(target)
+            if outputs.is_done:
+                new = old
+            else:
+                new = _extend(target, old, files, names, places, outputs, verify=verify, num_workers=num_workers)
+    return AppendReport(
+        path=str(target),
+        added=new.shards[-len(files) :],
+        copied=tuple(Path(place).name for place in places.values()),
+        num_shards=len(new.shards),
+        num_samples=new.num_samples,
+        num_bytes=new.num_bytes,
+    )
+
+
+def _outputs(target: Path, files: Sequence[str], places: Mapping[str, str]) -> OutputSet:
+    """Return the copies and the manifest under way, or done, if an earlier run of the same died as it named them."""
+    owners: dict[str, str] = {}
+    for file, place in places.items():
+        if owners.setdefault(place, file) != file:
+            raise UsageError(f"{owners[place]} and {file} would both be copied to {place}; rename one")
+    identity = {"command": "append", "files": [_identity(file) for file in files]}
+    try:
+        return OutputSet(
+            [*places.values(), str(target)],
+            overwrite=False,
+            inputs=files,
+            anchor=str(target),
+            replaces=[str(target)],
+            identity=identity,
+        )
+    except UsageError as error:
+        for file, place in places.items():
+            if os.path.lexists(place):
+                raise UsageError(
+                    f"{place} exists, so {file} cannot be copied beside the manifest; rename one"
+                ) from error
+        raise
+
+
+def _identity(file: str) -> list[str | int]:
+    status = Path(file).stat()
+    return [os.path.abspath(file), status.st_ino, status.st_size, status.st_mtime_ns]
+
+
+def _extend(
+    target: Path,
+    old: Manifest,
+    files: Sequence[str],
+    names: Sequence[str | None],
+    places: Mapping[str, str],
+    outputs: OutputSet,
+    *,
+    verify: bool,
+    num_workers: int,
+) -> Manifest:
+    """Check and copy the files, and replace the manifest."""
+    with InputFile(shards_of(str(target))[0]) as first:
+        for file in files:
+            _check(first, file)
+    _check_new(old, files, names)
+    if verify:
+        check_sources(files, num_workers=num_workers)
+    added = []
+    for file, name in zip(files, names, strict=True):
+        if name is None:
+            _copy(file, outputs.part(places[file]), places[file])
+            added.append(entry(outputs.part(places[file]), Path(file).name))
+        else:
+            added.append(entry(file, name))
+    new = Manifest(shards=(*old.shards, *added))
+    new.save(outputs.part(str(target)))
+    outputs.publish()
+    return new
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep two appends to sets of one folder from overwriting each other's manifest."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # Some network file systems have no such locks; there the user must see to it.
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _check(first: InputFile, file: str) -> None:
+    with InputFile(file) as input_file:
+        differing = field_differences(first.fields, input_file.fields)
+        if differing:
+            listed = "\n".join(f"  {line}" for line in differing)
+            raise UsageError(f"the set's {first.path} and {file} have different fields:\n{listed}")
+        agreed_classes([first, input_file], "equal", hint="; `beton merge --classes union` makes one file of both")
+
+
+def _name_in(folder: Path, file: str) -> str | None:
+    """Return how a manifest in ``folder`` names ``file``, or None where the file lies elsewhere."""
+    place, folder = Path(file).resolve(), folder.resolve()
+    return place.relative_to(folder).as_posix() if place.is_relative_to(folder) else None
+
+
+def _check_new(old: Manifest, files: Sequence[str], names: Sequence[str | None]) -> None:
+    listed = {shard.name for shard in old.shards}
+    prints = {shard.fingerprint: shard.name for shard in old.shards}
+    for file, name in zip(files, names, strict=True):
+        if (name or Path(file).name) in listed:
+            raise UsageError(f"{file} is in the set already, or a shard has its name")
+        with Reader(file) as reader:
+            twin = prints.setdefault(reader.fingerprint, file)
+            # FFCV's files have no checksums, so two of equal size and fields may well differ.
+            if twin != file and reader.extension is not None:
+                raise UsageError(f"{file} has the same content as {twin}; its samples would count twice")
+
+
+def _copy(source: str, part: str, place: str) -> None:
+    try:
+        with open(source, "rb") as reading, open(part, "xb") as writing:
+            shutil.copyfileobj(reading, writing, 1 << 22)
+            writing.flush()
+            os.fsync(writing.fileno())
+    except OSError as error:
+        raise ConvertError(f"cannot copy {source} to {place}: {error.strerror or error}") from error

@@ -1,0 +1,391 @@
+"""A sound file from a damaged one: `repair`, which leaves out or blanks what can no longer be trusted.
+
+Owns the decision what is lost. A checksum covers 64 KiB, so a damaged block makes every value that has bytes in it
+suspect; none of them is kept, because a JPEG with a flipped bit may well decode, to other pixels.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from converters.report import Progress
+from converters.tools.copying import InputFile, Stored, derived_writer, file_name, stored_bytes
+from converters.tools.outputs import OutputSet, check_target
+from converters.tools.shard_sets import results, write_manifest
+from dataloading import ConvertError, EncodedImage, FormatError, ImageField, JSONField, Manifest, Reader, verify_file
+from dataloading.messages import counted
+from dataloading.tools import decode_jpeg, encode_jpeg, is_manifest
+
+if TYPE_CHECKING:
+    from dataloading import VerifyReport
+
+__all__ = ["Lost", "LostShard", "RepairReport", "repair"]
+
+_ALL_PROBLEMS = 10_000_000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Lost:
+    """A sample of which something could not be kept.
+
+    Parameters
+    ----------
+    sample : int
+        Its index in the damaged file, or through all shards of a damaged set.
+    fields : tuple of str
+        The fields that were blanked; empty if the sample was left out.
+    reason : str
+        What is wrong with it.
+    """
+
+    sample: int
+    fields: tuple[str, ...]
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LostShard:
+    """A shard of which nothing could be kept; the new set has one shard less.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    num_samples : int
+        How many the manifest lists.
+    reason : str
+        What is wrong with it.
+    """
+
+    path: str
+    num_samples: int
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RepairReport:
+    """What `repair` found and made.
+
+    Parameters
+    ----------
+    source, path : str
+        The damaged and the new file, or manifest.
+    num_source_samples, num_samples, num_bytes : int
+        Samples before, samples after, bytes after.
+    num_problems : int
+        What `verify_file` found in the damaged files.
+    checksums_usable : bool
+        Whether every byte could be compared with its checksum. If not (FFCV wrote the file, or its list of checksums
+        is damaged itself), only what structure and decoder can tell was found.
+    dropped, blanked : tuple of Lost
+        Samples left out, and samples kept with blank fields.
+    lost_shards : tuple of LostShard
+        Shards left out with all their samples, which are not in ``dropped``.
+    """
+
+    source: str
+    path: str
+    num_source_samples: int
+    num_samples: int
+    num_bytes: int
+    num_problems: int
+    checksums_usable: bool
+    dropped: tuple[Lost, ...]
+    blanked: tuple[Lost, ...]
+    lost_shards: tuple[LostShard, ...] = ()
+
+
+def repair(
+    path: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    zero: bool = False,
+    overwrite: bool = False,
+    num_workers: int = 1,
+    quiet: bool = True,
+) -> RepairReport:
+    """Write the sound samples of a file into a new one, which is verified before it appears; a set's into a new set.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The damaged file, or the manifest of a set with damaged shards; they are only read.
+    out : str or path-like
+        The file to make, or the new set's manifest, whose shards appear with it.
+    zero : bool
+        Keep a damaged sample whose record is readable, with what is damaged of it blank: a black image of the declared
+        size, an array of zeros, no bytes, JSON's null. Its label and its undamaged fields stay.
+    overwrite : bool
+        Whether existing files may be replaced.
+    num_workers : int
+        Threads for verifying.
+    quiet : bool
+        No progress on stderr.
+
+    Returns
+    -------
+    RepairReport
+
+    Raises
+    ------
+    ConvertError
+        If the file cannot be opened (its head or its end is damaged), or nothing sound is left. A shard of which that
+        is true is left out of the new set.
+    UsageError
+        If ``out`` cannot be written.
+    """
+    source, target = os.fspath(path), os.fspath(out)
+    workers = max(1, num_workers)
+    results(source, target, 1)
+    check_target(target, overwrite=overwrite, inputs=[source])
+    listed = _listed(source)
+    surveys: list[_Survey] = []
+    lost: list[LostShard] = []
+    for file, num_samples in listed:
+        try:
+            surveys.append(_survey(file, workers, zero=zero))
+        except _NothingSoundError as error:
+            if not is_manifest(source):
+                raise ConvertError(f"{error}; {target} was not written") from error
+            lost.append(LostShard(path=file, num_samples=num_samples, reason=str(error)))
+    if not surveys:
+        raise ConvertError(f"{source}: none of its shards has a sound sample; {target} was not written")
+    targets = results(source, target, len(surveys))
+    step = {"command": "repair", "zero": zero}
+    identity = {**step, "from": [[os.path.abspath(each.path), *each.identity] for each in surveys]}
+    inputs = [source, *(file for file, _ in listed)]
+    with OutputSet(targets, overwrite=overwrite, inputs=inputs, anchor=target, identity=identity) as files:
+        if not files.is_done:
+            progress = Progress(sum(each.num_left for each in surveys), what="repairing", quiet=quiet)
+            with contextlib.closing(progress):
+                for survey, place in zip(surveys, targets, strict=False):
+                    _write(survey, files.part(place), step, progress)
+                    result = verify_file(files.part(place), decode=decode_jpeg, decode_all=True, num_workers=workers)
+                    if not result.ok:
+                        raise ConvertError(f"the repaired file is not sound, so {place} was not written:\n{result}")
+            if is_manifest(target):
+                write_manifest(files, targets)
+            files.publish()
+    plan = [*_through(listed, surveys)]
+    return RepairReport(
+        source=source,
+        path=target,
+        num_source_samples=sum(each.num_samples for each in surveys) + sum(each.num_samples for each in lost),
+        num_samples=sum(each.num_left for each in surveys),
+        num_bytes=sum(os.stat(place).st_size for place in targets[: len(surveys)]),
+        num_problems=sum(each.num_problems for each in surveys) + len(lost),
+        checksums_usable=all(each.checksums_usable for each in surveys),
+        dropped=tuple(each for each in plan if not each.fields),
+        blanked=tuple(each for each in plan if each.fields),
+        lost_shards=tuple(lost),
+    )
+
+
+def _listed(source: str) -> list[tuple[str, int]]:
+    """Return the files of a source, there or not, and how many samples the manifest lists of each."""
+    if not is_manifest(source):
+        return [(source, 0)]
+    folder = os.path.dirname(source)
+    return [(os.path.join(folder, shard.name), shard.num_samples) for shard in Manifest.load(source).shards]
+
+
+class _NothingSoundError(ConvertError):
+    """Of a file nothing can be kept."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Survey:
+    """What is wrong with a file, and what is kept of it.
+
+    Parameters
+    ----------
+    path, identity, num_samples
+        Of the file, see `InputFile`.
+    num_problems, checksums_usable
+        See `RepairReport`.
+    plan : dict of int to Lost
+        See `_plan`.
+    """
+
+    path: str
+    identity: tuple[int, ...]
+    num_samples: int
+    num_problems: int
+    checksums_usable: bool
+    plan: dict[int, Lost]
+
+    @property
+    def num_left(self) -> int:
+        """Samples that are kept, blank or not."""
+        return self.num_samples - sum(not lost.fields for lost in self.plan.values())
+
+
+def _survey(file: str, workers: int, *, zero: bool) -> _Survey:
+    if not os.path.isfile(file):
+        raise _NothingSoundError(f"{file} is not there")
+    found = verify_file(file, decode=decode_jpeg, decode_all=True, num_workers=workers, max_problems=_ALL_PROBLEMS)
+    if any("cannot be read" in problem.message for problem in found.problems):
+        raise ConvertError(f"{file}: the disk fails while reading; copy the file with ddrescue first:\n{found}")
+    try:
+        input_file = InputFile(file)
+    except FormatError as error:
+        raise _NothingSoundError(
+            f"{error}. Its samples cannot be found without that part, so there is nothing to repair from; restore "
+            "the file or convert again"
+        ) from error
+    with input_file:
+        damage = _Damage(input_file, found)
+        survey = _Survey(
+            path=file,
+            identity=input_file.identity,
+            num_samples=len(input_file),
+            num_problems=len(found.problems),
+            checksums_usable=found.has_checksums and not damage.unknown,
+            plan=_plan(input_file, damage, zero=zero),
+        )
+    if survey.num_left == 0:
+        raise _NothingSoundError(f"{file}: none of its {counted(survey.num_samples, 'sample')} is sound")
+    return survey
+
+
+def _through(listed: Sequence[tuple[str, int]], surveys: Sequence[_Survey]) -> Iterator[Lost]:
+    """Yield what is lost, with the samples counted through all files."""
+    known = {each.path: each for each in surveys}
+    start = 0
+    for file, num_samples in listed:
+        survey = known.get(file)
+        for sample, lost in (survey.plan if survey is not None else {}).items():
+            where = f"{file_name(file)}, its sample {sample}: " if len(listed) > 1 else ""
+            yield dataclasses.replace(lost, sample=start + sample, reason=where + lost.reason)
+        start += num_samples if survey is None else survey.num_samples
+
+
+class _Damage:
+    """Which samples are suspect, and of those whose records are sound, which bytes of the file.
+
+    Parameters
+    ----------
+    donor : InputFile
+        The damaged file.
+    found : VerifyReport
+        What is wrong with it.
+    """
+
+    def __init__(self, input_file: InputFile, found: VerifyReport) -> None:
+        self.reasons: dict[int, str] = {}
+        """First reason by sample, for every sample a problem touches."""
+        self.lost_records: set[int] = set()
+        self.lost_sizes: set[int] = set()
+        self.lost_fields: dict[int, set[str]] = {}
+        self.unknown = False
+        self._starts: list[int] = []
+        self._stops: list[int] = []
+        num_samples = len(input_file)
+        for problem in sorted(found.problems, key=lambda each: each.start):
+            if problem.region == "pages":
+                self._starts.append(problem.start)
+                self._stops.append(problem.stop)
+            if problem.region == "extension block":
+                self.unknown = True
+            for start, stop in problem.samples:
+                for sample in range(max(0, start), min(stop, num_samples)):
+                    self.reasons.setdefault(sample, str(problem).partition("; touches")[0])
+                    if problem.region == "sample table":
+                        self.lost_records.add(sample)
+                    elif problem.region == "allocation table":
+                        self.lost_sizes.add(sample)
+                    elif problem.region == "samples":
+                        name = problem.message.partition("'")[2].partition("'")[0]
+                        self.lost_fields.setdefault(sample, set()).add(name)
+
+    def covers(self, start: int, stop: int) -> bool:
+        """Tell whether a damaged block of the pages has a byte of [start, stop)."""
+        position = bisect.bisect_left(self._stops, start + 1)
+        return position < len(self._starts) and self._starts[position] < stop
+
+
+def _plan(input_file: InputFile, damage: _Damage, *, zero: bool) -> dict[int, Lost]:
+    """Return what is lost, by sample in ascending order; samples that are not here are sound."""
+    plan = {}
+    for sample in sorted(damage.reasons):
+        fields = _lost_fields(input_file.reader, sample, damage)
+        if fields is None or (fields and not zero):
+            plan[sample] = Lost(sample=sample, fields=(), reason=damage.reasons[sample])
+        elif fields:
+            plan[sample] = Lost(sample=sample, fields=fields, reason=damage.reasons[sample])
+    return plan
+
+
+def _lost_fields(reader: Reader, sample: int, damage: _Damage) -> tuple[str, ...] | None:
+    """Return the fields of a suspect sample whose bytes are, or None if its record is."""
+    if sample in damage.lost_records:
+        return None
+    lost = set(damage.lost_fields.get(sample, ()))
+    for name, field in reader.fields.items():
+        if not field.has_data:
+            continue
+        pointers, sizes, faults = reader.examine(name, np.array([sample]))
+        start, size = int(pointers[0]), int(sizes[0])
+        is_image = isinstance(field, ImageField)
+        if faults or (is_image and sample in damage.lost_sizes) or damage.covers(start, start + size):
+            lost.add(name)
+        if name in lost and is_image:
+            _, width, height, _ = reader.column(name)[sample].item()
+            if not (width and height):
+                return None
+    return tuple(name for name in reader.fields if name in lost)
+
+
+def _write(survey: _Survey, part: str, step: dict[str, Any], progress: Progress) -> None:
+    plan = survey.plan
+    step = {
+        **step,
+        "dropped": [lost.sample for lost in plan.values() if not lost.fields],
+        "blanked": {str(lost.sample): list(lost.fields) for lost in plan.values() if lost.fields},
+    }
+    with InputFile(survey.path) as input_file:
+        if input_file.identity != survey.identity:
+            raise ConvertError(f"{survey.path} was changed after it was verified; start again")
+        names = input_file.reader.class_names
+        with derived_writer(
+            part, [input_file], num_samples=survey.num_left, step=step, class_names=names, overwrite=False
+        ) as writer:
+            for sample in _samples(input_file, plan):
+                writer.append(sample)
+                progress.advance(stored_bytes(sample))
+
+
+def _samples(input_file: InputFile, plan: dict[int, Lost]) -> Iterator[dict[str, Stored]]:
+    """Yield what is kept, in order: runs of sound samples straight from the file, blanked ones one by one."""
+    start = 0
+    for sample, lost in [*plan.items(), (len(input_file), None)]:
+        yield from input_file.samples(np.arange(start, sample))
+        if lost is not None and lost.fields:
+            yield {name: _value(input_file, name, sample, name in lost.fields) for name in input_file.fields}
+        start = sample + 1
+
+
+def _value(input_file: InputFile, name: str, sample: int, is_lost: bool) -> Stored:
+    field = input_file.fields[name]
+    [head] = input_file.heads(name, np.array([sample]))
+    if not field.has_data:
+        return head, None
+    if not is_lost:
+        pointers, sizes = input_file.reader.locate(name, [sample])
+        return head, input_file.read(int(pointers[0]), int(sizes[0]))
+    if isinstance(field, ImageField):
+        mode, width, height = (int(number) for number in head)
+        black = np.zeros((height, width, field.channels), field.dtype)
+        if mode == 0 and field.channels == 3:
+            return field.encode(EncodedImage(0, width, height, encode_jpeg(black)))
+        return field.encode(black)
+    if isinstance(field, JSONField):
+        return field.encode(None)
+    return head, np.zeros(field.fixed_bytes or 0, np.uint8)

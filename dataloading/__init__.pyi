@@ -1,0 +1,45 @@
+# The public names, each listed once: lazy_loader reads this file at run time, type checkers read it as it is.
+from . import errors as errors
+from . import testing as testing
+from . import tools as tools
+from . import transforms as transforms
+from .batch import Batch as Batch
+from .dataset.selection import compare_windows as compare_windows
+from .decode.single import decode_image as decode_image
+from .errors import BetonError as BetonError
+from .errors import ChecksumError as ChecksumError
+from .errors import ConvertError as ConvertError
+from .errors import DecodeError as DecodeError
+from .errors import FormatError as FormatError
+from .errors import SampleError as SampleError
+from .errors import StateError as StateError
+from .errors import StorageError as StorageError
+from .errors import TransformError as TransformError
+from .errors import UsageError as UsageError
+from .errors import WorkerError as WorkerError
+from .format import BytesField as BytesField
+from .format import EncodedImage as EncodedImage
+from .format import Field as Field
+from .format import FloatField as FloatField
+from .format import ImageField as ImageField
+from .format import IntField as IntField
+from .format import JSONField as JSONField
+from .format import Manifest as Manifest
+from .format import MaskField as MaskField
+from .format import NDArrayField as NDArrayField
+from .format import Problem as Problem
+from .format import RasterField as RasterField
+from .format import Reader as Reader
+from .format import Shard as Shard
+from .format import TextField as TextField
+from .format import TorchTensorField as TorchTensorField
+from .format import VarArrayField as VarArrayField
+from .format import VerifyReport as VerifyReport
+from .format import Writer as Writer
+from .format import verify_file as verify_file
+from .loader import Loader as Loader
+from .sampling.mixture import Mixture as Mixture
+from .sampling.shuffle_quality import ShuffleQuality as ShuffleQuality
+from .sampling.shuffle_quality import WindowQuality as WindowQuality
+
+__version__: str

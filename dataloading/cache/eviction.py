@@ -1,0 +1,59 @@
+"""Which units go when there is no room: those that nobody needs, then, for somebody who waits, those needed last.
+
+Knows tables and stamps; the lock is held, and nothing is changed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dataloading.cache.shared_state import NEVER
+from dataloading.cache.sparse_files import CacheFile
+
+__all__ = ["choose"]
+
+
+def choose(
+    page_files: Sequence[CacheFile], excess: int, alive: dict[int, int], horizon: int, *, ahead: bool
+) -> list[tuple[CacheFile, npt.NDArray[np.int64]]]:
+    """Choose units of at least `excess` bytes together to evict; none if there are not so many.
+
+    Parameters
+    ----------
+    page_files : sequence of CacheFile
+    excess : int
+    alive : dict
+        Of the roster.
+    horizon : int
+        Units stamped up to there are past: nobody has announced that he needs them. They go first, the oldest first.
+    ahead : bool
+        Room is made for what is only needed later: nothing but what is past may go.
+    """
+    candidates = []
+    for page_file in page_files:
+        places = page_file.table.evictable(alive)
+        if len(places):
+            candidates.append((page_file, places, page_file.table.stamp[places]))
+    if not candidates:
+        return []
+    owners = np.repeat(np.arange(len(candidates)), [len(places) for _, places, _ in candidates])
+    places = np.concatenate([each[1] for each in candidates])
+    stamps = np.concatenate([each[2] for each in candidates])
+    sizes = np.array([each[0].unit_bytes for each in candidates])[owners]
+    past = stamps <= horizon
+    order = np.argsort(np.where(past, stamps - NEVER, -stamps), kind="stable")
+    if ahead:
+        order = order[past[order]]
+    room = np.cumsum(sizes[order])
+    if not len(room) or room[-1] < excess:
+        return []
+    chosen = order[: int(np.searchsorted(room, excess)) + 1]
+    result = []
+    for number, (page_file, _, _) in enumerate(candidates):
+        mine = places[chosen[owners[chosen] == number]]
+        if len(mine):
+            result.append((page_file, mine))
+    return result

@@ -1,0 +1,210 @@
+"""What one pass over the data needs of the page cache: pages announced ahead of their use, pinned for each batch.
+
+Between an order of samples and a cache of pages: it finds where the samples of a step lie, says early what will be
+needed, and lets go of it when the batch is finished. Knows no pixels and no threads; a cache of pages knows no samples.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dataloading.cache.page_cache import PageCache
+from dataloading.dataset.files import FileSet
+from dataloading.errors import FormatError
+from dataloading.finalisers import Note
+from dataloading.sampling.slicing import EpochOrder, Ranges, Step
+
+__all__ = ["Pins", "Storage", "Supply"]
+
+Units = npt.NDArray[np.int64]
+
+# Steps looked ahead where the order does not go by pages, if their pages take no more than a part of the cache.
+_MAX_STEPS_AHEAD = 32
+_MAX_BYTES_AHEAD = 1 << 30
+
+
+class Pins:
+    """Pages that stay where they are until `release`, or until nobody refers to this any more.
+
+    Parameters
+    ----------
+    cache : PageCache
+    units : ndarray of int64
+        Acquired ones.
+    """
+
+    def __init__(self, cache: PageCache, units: Units) -> None:
+        self._cache = cache
+        # Whoever drops this may hold the cache's lock: it only leaves a note.
+        self._note: Note | None = cache.release_when_dropped(self, units)
+
+    @property
+    def released(self) -> bool:
+        """Whether they may go."""
+        return self._note is None
+
+    def release(self) -> None:
+        """Let the pages go; may be called again, and by any thread."""
+        note, self._note = self._note, None
+        if note is not None:
+            self._cache.release_held(note)
+
+
+class Storage:
+    """A cache and the fields whose bytes come from it.
+
+    Parameters
+    ----------
+    cache : PageCache
+    files : FileSet
+        Of the same files.
+    fields : sequence of str
+        Fields to be delivered.
+    num_local_ranks : int
+        Processes that share the cache.
+    """
+
+    def __init__(self, cache: PageCache, files: FileSet, fields: Sequence[str], num_local_ranks: int) -> None:
+        self.cache = cache
+        self._files = files
+        self._fields = [name for name in fields if files.fields[name].has_data]
+        self._num_local_ranks = num_local_ranks
+
+    def units(self, indices: npt.NDArray[np.int64]) -> Units:
+        """Find the pages of some samples; samples whose place is damaged have none, and fail when decoded."""
+        parts = []
+        for name in self._fields:
+            try:
+                parts.append(self.cache.units_of(*self._files.locate(name, indices)))
+            except FormatError:
+                parts += [self._units_of_one(name, index) for index in indices.tolist()]
+        return parts[0] if len(parts) == 1 else np.unique(np.concatenate([*parts, np.empty(0, np.int64)]))
+
+    def _units_of_one(self, name: str, index: int) -> Units:
+        try:
+            return self.cache.units_of(*self._files.locate(name, np.array([index])))
+        except FormatError:
+            return np.empty(0, np.int64)
+
+    def units_of_ranges(self, ranges: Ranges) -> Units:
+        """Find the pages of byte ranges, in the order of the ranges."""
+        parts = []
+        for file, start, num_bytes in ranges:
+            size = min(num_bytes, self.cache.files[file].source.num_bytes - start)
+            parts.append(
+                self.cache.units_of(np.array([file]), np.array([start], np.uint64), np.array([size], np.uint64))
+            )
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+    def ahead_bytes(self) -> int:
+        """Bound what one process announces ahead of its use, step by step."""
+        bound = self.cache.cache_bytes
+        return _MAX_BYTES_AHEAD if bound is None else min(_MAX_BYTES_AHEAD, bound // (2 * self._num_local_ranks))
+
+    def supply(self, stopped: Callable[[], bool]) -> Supply:
+        """Begin a pass; `stopped` tells when nobody waits for its batches any more."""
+        return Supply(self, stopped)
+
+
+class Supply:
+    """The pages of one pass over one or more epochs.
+
+    Parameters
+    ----------
+    storage : Storage
+    stopped : callable
+        Asked while waiting for pages: True ends the wait.
+    """
+
+    def __init__(self, storage: Storage, stopped: Callable[[], bool]) -> None:
+        self._storage = storage
+        self._cache = storage.cache
+        self._stopped = stopped
+        self._owner = object()  # of what is announced: the cache's threads must not keep this object and its files
+        self._in_use: deque[tuple[int, weakref.ref[Pins]]] = deque()
+        # What was announced: it is needed no more when all steps before this one are released; and its stamp.
+        self._announced: deque[tuple[int, int]] = deque()
+        self._num_before = 0  # steps of earlier epochs
+
+    def steps(self, order: EpochOrder) -> Iterator[tuple[Step, Pins]]:
+        """Give each step of an epoch when its pages are there, pinned."""
+        plan = self._by_pages(order) if order.goes_by_pages else self._by_steps(order)
+        for number, (step, units) in enumerate(plan):
+            self._cache.acquire(units, self._stopped)
+            pins = Pins(self._cache, units)
+            self._in_use.append((self._num_before + number, weakref.ref(pins)))
+            yield step, pins
+        self._num_before += len(order)
+
+    def close(self) -> None:
+        """Need nothing any more. Pins of batches in the making stay theirs."""
+        self._announced.clear()
+        self._cache.forget(self._owner)
+
+    def _by_pages(self, order: EpochOrder) -> Iterator[tuple[Step, Units]]:
+        """Announce a node's pages as the order goes through them, window by window."""
+        known = order.pages_needed(0)[0]
+        windows: deque[tuple[int, int]] = deque()  # pages before the end of what was announced, and its stamp
+        for number in range(len(order)):
+            passed = order.pages_needed(max(0, self._oldest(self._num_before + number) - self._num_before))[0]
+            self._forget_passed(self._num_before + number)
+            while windows and windows[0][0] <= passed:
+                self._forget(windows.popleft()[1], last=not windows)
+            due = order.pages_needed(number)[1]
+            bring = self._storage.units_of_ranges(order.readahead(number))
+            if due > known:
+                units = self._storage.units_of_ranges(order.node_pages(known, due))
+                windows.append((due, self._cache.announce(self._owner, np.unique(units), bring=bring)))
+                known = due
+            elif len(bring):
+                self._cache.plan(self._owner, bring)
+            step = order.step(number)
+            yield step, self._storage.units(step.indices)
+        # What is left is of the last window: needed until the last batch is finished.
+        self._announced.extend((self._num_before + len(order), stamp) for _, stamp in windows)
+
+    def _by_steps(self, order: EpochOrder) -> Iterator[tuple[Step, Units]]:
+        """Announce the pages of some steps ahead."""
+        ahead: deque[tuple[Step, Units, int]] = deque()
+        ahead_bytes = 0
+        begun = 0
+        for number in range(len(order)):
+            while begun < len(order) and (
+                begun <= number or (begun < number + _MAX_STEPS_AHEAD and ahead_bytes < self._storage.ahead_bytes())
+            ):
+                step = order.step(begun)
+                units = self._storage.units(step.indices)
+                num_bytes = self._cache.num_bytes_of(units)
+                self._announced.append((self._num_before + begun + 1, self._cache.announce(self._owner, units)))
+                ahead.append((step, units, num_bytes))
+                ahead_bytes += num_bytes
+                begun += 1
+            self._forget_passed(self._num_before + number)
+            step, units, num_bytes = ahead.popleft()
+            ahead_bytes -= num_bytes
+            yield step, units
+
+    def _oldest(self, coming: int) -> int:
+        """Find the first step that is not finished, `coming` if that is the next one; counted over all epochs."""
+        while self._in_use:
+            number, reference = self._in_use[0]
+            pins = reference()
+            if pins is not None and not pins.released:
+                return number
+            self._in_use.popleft()
+        return coming
+
+    def _forget_passed(self, coming: int) -> None:
+        oldest = self._oldest(coming)
+        while self._announced and self._announced[0][0] <= oldest:
+            stamp = self._announced.popleft()[1]
+            if not self._announced or self._announced[0][0] > oldest:
+                self._forget(stamp, last=not self._announced)
+
+    def _forget(self, stamp: int, *, last: bool) -> None:
+        self._cache.forget_until(self._owner, stamp, last=last)

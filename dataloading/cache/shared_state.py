@@ -1,0 +1,371 @@
+"""What the processes of a node share: a lock that a death releases, who is alive, and the state of every page.
+
+Owns the layout of the two kinds of shared blocks. A `Roster` belongs to a whole cache: its lock, its clock and the
+processes that take part. A `PageTable` belongs to one sparse file and says of each of its units (pages of the cache)
+whether it is there, who is bringing it, and who needs it::
+
+    ABSENT --- reserved ---> WANTED --- claimed ---> LOADING --- arrived ---> READY --- evicted ---> ABSENT
+                                ^                       |                       |
+                                '----- failed, died ----'      first use by a new run: STORED (bytes to be compared
+                                                               with the checksum taken when they arrived)
+
+A unit takes room from the moment it is reserved; an ABSENT one has none and no pins. All changes are made with the
+lock held. The lock and every process's seat are record locks of open file descriptions: the kernel lets go of them
+when the last descriptor is closed, whatever kills the process, and no process number is ever compared.
+
+Knows nothing of where bytes come from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import functools
+import os
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dataloading.errors import FormatError, StorageError, UsageError
+from dataloading.finalisers import Living
+from dataloading.format.mapping import map_file
+
+__all__ = ["ABSENT", "LOADING", "READY", "STORED", "WANTED", "PageTable", "Roster"]
+
+ABSENT, WANTED, LOADING, STORED, READY = range(5)
+NEVER = np.iinfo(np.int64).max
+"""A horizon of nothing announced: every unit may go."""
+
+NUM_SEATS = 256
+_LOCK_SECONDS = 60.0
+_VERSION = 1
+_FLOCK = "@hhqqi4x"  # struct flock: type, whence, start, length, pid (0 for locks of an open file description)
+
+Units = npt.NDArray[np.int64]
+
+
+class Roster:
+    """The lock, the clock and the processes of one cache.
+
+    Parameters
+    ----------
+    file : int
+        Descriptor of the block, its open file description nobody else's. Closed with this object.
+
+    Notes
+    -----
+    Every object takes a seat of its own: two loaders of one process are two participants.
+    """
+
+    RECORD = np.dtype(
+        [
+            ("magic", "S8"),
+            ("version", "<u8"),
+            ("clock", "<i8"),
+            ("holder", "<i8"),
+            ("fetched_bytes", "<i8"),
+            ("generation", "<i8", (NUM_SEATS,)),
+            ("horizon", "<i8", (NUM_SEATS,)),
+            ("pid", "<i8", (NUM_SEATS,)),
+        ]
+    )
+    NUM_BYTES = RECORD.itemsize
+
+    def __init__(self, file: int, shown: str) -> None:
+        self._file = file
+        self._process = os.getpid()
+        self._shown = shown
+        self._thread_lock = threading.Lock()
+        self._record = map_file(file, self.NUM_BYTES, writable=True).view(self.RECORD)[0]
+        self.seat = -1
+        with self.locked():
+            if not self._record["magic"]:
+                self._record["magic"], self._record["version"] = b"beton-ro", _VERSION
+            if bytes(self._record["magic"]) != b"beton-ro" or self._record["version"] != _VERSION:
+                raise FormatError(f"{shown} was made by another version of this library: remove it")
+            self._take_place()
+        _close_in_children()
+        _rosters.add(self)
+
+    def _take_place(self) -> None:
+        for seat in range(NUM_SEATS):
+            if not self._is_taken(seat):
+                self._set_lock(1 + seat, fcntl.F_WRLCK)
+                self.seat = seat
+                self.generation = self.tick()
+                self._record["generation"][seat] = self.generation
+                self._record["horizon"][seat] = NEVER
+                self._record["pid"][seat] = os.getpid()
+                return
+        raise StorageError(f"{self._shown}: {NUM_SEATS} loaders share it already, and there is no seat for another")
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock of the cache; for moments, never while reading or writing pages.
+
+        Raises
+        ------
+        StorageError
+            Another process holds it and does not go on (it may have been stopped).
+        """
+        with self._thread_lock:
+            if self._file < 0:
+                raise UsageError(
+                    f"{self._shown}: the loader was closed, or made before this process was forked: make it in the "
+                    f"process that iterates it"
+                )
+            deadline = time.monotonic() + _LOCK_SECONDS
+            wait = 0.0001
+            while not self._set_lock(0, fcntl.F_WRLCK):
+                if time.monotonic() > deadline:
+                    raise StorageError(
+                        f"{self._shown}: process {self._record['holder']} has held the cache's lock for "
+                        f"{_LOCK_SECONDS:.0f} s; it may have been stopped: let it go on, or end it"
+                    )
+                time.sleep(wait)
+                wait = min(2 * wait, 0.005)
+            self._record["holder"] = os.getpid()
+            try:
+                yield
+            finally:
+                self._set_lock(0, fcntl.F_UNLCK)
+
+    def tick(self) -> int:
+        """Advance the clock; needs the lock."""
+        self._record["clock"] += 1
+        return int(self._record["clock"])
+
+    @property
+    def clock(self) -> int:
+        """The last tick."""
+        return int(self._record["clock"])
+
+    def count_fetched(self, num_bytes: int) -> None:
+        """Add to the bytes read from storage; needs the lock."""
+        self._record["fetched_bytes"] += num_bytes
+
+    @property
+    def fetched_bytes(self) -> int:
+        """Bytes of units that all processes together have read from storage."""
+        return int(self._record["fetched_bytes"])
+
+    def set_horizon(self, stamp: int) -> None:
+        """Say that units stamped up to `stamp` are not needed by this process any more."""
+        self._record["horizon"][self.seat] = stamp
+
+    def living(self) -> dict[int, int]:
+        """Find the generation of every seat whose process lives; needs the lock."""
+        seats = np.flatnonzero(self._record["generation"]).tolist()
+        generations = self._record["generation"]
+        alive = {}
+        for seat in seats:
+            if seat == self.seat or self._is_taken(seat):
+                alive[seat] = int(generations[seat])
+            else:
+                generations[seat] = 0
+        return alive
+
+    def horizon(self, alive: dict[int, int]) -> int:
+        """Find the stamp up to which no living process needs units."""
+        return min(int(self._record["horizon"][seat]) for seat in alive)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the seat was given up, or belongs to the process that this one was forked from."""
+        return self._file < 0
+
+    def close(self) -> None:
+        """Give up the seat, and with it all pins. In a forked child: forget the parent's seat, which stays taken."""
+        if self._file >= 0:
+            if os.getpid() == self._process:
+                self._set_lock(1 + self.seat, fcntl.F_UNLCK)  # children of a fork may hold the description as well
+            file, self._file = self._file, -1
+            os.close(file)
+
+    def _set_lock(self, byte: int, kind: int) -> bool:
+        try:
+            fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, kind, os.SEEK_SET, byte, 1, 0))
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                return False
+            raise
+        return True
+
+    def _is_taken(self, seat: int) -> bool:
+        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 1 + seat, 1, 0)
+        answer = fcntl.fcntl(self._file, fcntl.F_OFD_GETLK, asked)
+        return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
+
+
+_rosters: Living[Roster] = Living()
+
+
+@functools.cache
+def _close_in_children() -> None:
+    """Have forked children close the lock's file: a parent's seat must be free once the parent is dead."""
+
+    def close_all() -> None:
+        for roster in list(_rosters):
+            roster.close()
+
+    os.register_at_fork(after_in_child=close_all)
+
+
+class PageTable:
+    """The state of the units of one sparse file.
+
+    Parameters
+    ----------
+    roster : Roster
+        Of the cache; its lock is held whenever a method below changes something.
+    file : int
+        Descriptor of the block, which has `size_for` bytes; not kept.
+    num_units, unit_bytes : int
+        What the table must be for; 0 takes what it says.
+    shown : str
+        Its name in messages.
+
+    Attributes
+    ----------
+    state : uint8 array, shape (num_units,)
+    stamp : int64 array, shape (num_units,)
+        When a unit was last announced or asked for. The smallest go first.
+    owner : int64 array, shape (num_units,)
+        Generation of the process that is loading it.
+    digest : uint64 array, shape (num_units,)
+        Checksum of its bytes as they arrived.
+    """
+
+    _HEAD = np.dtype(
+        [
+            ("magic", "S8"),
+            ("version", "<u8"),
+            ("num_units", "<i8"),
+            ("unit_bytes", "<i8"),
+            ("attached", "<i8", (NUM_SEATS,)),
+        ]
+    )
+
+    def __init__(self, roster: Roster, file: int, num_units: int, unit_bytes: int, shown: str) -> None:
+        self._roster = roster
+        num_bytes = os.fstat(file).st_size
+        block = map_file(file, num_bytes, writable=True)
+        self._head = block[: self._HEAD.itemsize].view(self._HEAD)[0]
+        if not self._head["magic"] and num_units:
+            self._head["magic"], self._head["version"] = b"beton-pt", _VERSION
+            self._head["num_units"], self._head["unit_bytes"] = num_units, unit_bytes
+        self.num_units, self.unit_bytes = int(self._head["num_units"]), int(self._head["unit_bytes"])
+        fits = bytes(self._head["magic"]) == b"beton-pt" and self._head["version"] == _VERSION
+        fits &= num_bytes == self.size_for(self.num_units)
+        if not fits or (num_units and (num_units, unit_bytes) != (self.num_units, self.unit_bytes)):
+            raise FormatError(f"{shown} does not fit the file that is cached here: remove it")
+        position = self._HEAD.itemsize
+
+        def part(dtype: str, *shape: int) -> npt.NDArray[Any]:
+            nonlocal position
+            position = -(-position // 8) * 8
+            num_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+            array = block[position : position + num_bytes].view(dtype).reshape(shape)
+            position += num_bytes
+            return array
+
+        self.state: npt.NDArray[np.uint8] = part("<u1", self.num_units)
+        self.stamp: npt.NDArray[np.int64] = part("<i8", self.num_units)
+        self.owner: npt.NDArray[np.int64] = part("<i8", self.num_units)
+        self.digest: npt.NDArray[np.uint64] = part("<u8", self.num_units)
+        self._pins: npt.NDArray[np.uint16] = part("<u2", NUM_SEATS, self.num_units)
+
+    @classmethod
+    def size_for(cls, num_units: int) -> int:
+        """Count the bytes of a table; most of them are never touched and take no memory."""
+        return cls._HEAD.itemsize + 8 * 5 + num_units * (1 + 8 + 8 + 8 + 2 * NUM_SEATS)
+
+    @property
+    def num_taken(self) -> int:
+        """Units that take room: counted anew, so that a death between two changes cannot make it wrong."""
+        return int(np.count_nonzero(self.state))
+
+    def attach(self) -> None:
+        """Take part in this table: only those who do can pin. The first one distrusts what was left behind."""
+        seat = self._roster.seat
+        if not self._attached(self._roster.living()):
+            self.state[(self.state == LOADING) | (self.state == WANTED)] = ABSENT
+            self.state[self.state == READY] = STORED
+        self._pins[seat] = 0
+        self._head["attached"][seat] = self._roster.generation
+
+    def in_use(self) -> bool:
+        """Whether any living process takes part."""
+        return bool(self._attached(self._roster.living()))
+
+    def _attached(self, alive: dict[int, int]) -> list[int]:
+        attached = self._head["attached"]
+        return [seat for seat, generation in alive.items() if attached[seat] == generation]
+
+    # ---- pins
+
+    def pin(self, units: Units) -> int:
+        """Pin units for this process, reserving room for those that have none; returns for how many."""
+        absent = units[self.state[units] == ABSENT]
+        self.state[absent] = WANTED
+        self._pins[self._roster.seat, units] += 1
+        return len(absent)
+
+    def unpin(self, units: Units) -> None:
+        """Take the pins back; what nobody wants any more and is not there gives up its room."""
+        self._pins[self._roster.seat, units] -= 1
+        wanted = units[self.state[units] == WANTED]
+        if len(wanted):
+            self.drop(wanted[~self.pinned(wanted, self._roster.living())])
+
+    def reserve(self, unit: int) -> None:
+        """Take room for an absent unit without a pin, to load it at once."""
+        self.state[unit] = WANTED
+
+    def pinned(self, units: Units, alive: dict[int, int]) -> npt.NDArray[np.bool_]:
+        """Find which of some units a living process has pinned."""
+        found = np.zeros(len(units), np.bool_)
+        for seat in self._attached(alive):
+            found |= self._pins[seat, units] > 0
+        return found
+
+    # ---- loading
+
+    def claim(self, unit: int, alive: dict[int, int]) -> bool | None:
+        """Become the one who loads a unit; None if that is not needed, else whether its bytes only need checking."""
+        state = self.state[unit]
+        if state == LOADING and int(self.owner[unit]) not in alive.values():
+            state = np.uint8(WANTED)  # whoever was loading it is dead
+        if state not in (WANTED, STORED):
+            return None
+        self.state[unit], self.owner[unit] = LOADING, self._roster.generation
+        return bool(state == STORED)
+
+    def settle(self, unit: int, *, arrived: bool) -> None:
+        """End a loading: the unit is there, or it is wanted still if anybody pins it, else gone."""
+        self.owner[unit] = 0
+        if arrived:
+            self.state[unit] = READY
+        elif self.pinned(np.array([unit]), self._roster.living())[0]:
+            self.state[unit] = WANTED
+        else:
+            self.drop(np.array([unit]))
+
+    def drop(self, units: Units) -> None:
+        """Let go of the room of units; their bytes have been given back."""
+        self.state[units] = ABSENT
+
+    def evictable(self, alive: dict[int, int]) -> Units:
+        """List the units that take room and that nobody pins or loads."""
+        units = np.flatnonzero((self.state == READY) | (self.state == STORED))
+        if len(units) < self.num_taken:  # something is being loaded: perhaps by a process that died
+            loading = np.flatnonzero((self.state == LOADING) | (self.state == WANTED))
+            orphans = loading[~np.isin(self.owner[loading], list(alive.values()))]
+            units = np.concatenate([units, orphans])
+        return units[~self.pinned(units, alive)]

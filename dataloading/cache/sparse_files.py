@@ -1,0 +1,284 @@
+"""Where a cache's sparse files lie: in a folder of this machine, or in memory that its processes hand to each other.
+
+A store owns the roster and one or more `CacheFile`s. In a folder every cached file has a sparse file and a table of its
+own, which outlive the run, and all loaders that use the folder share its room. In memory there is one sparse file for
+the whole dataset (memory.py). Knows no sources and no orders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from dataloading.cache.memory_maps import give_back
+from dataloading.cache.shared_state import PageTable, Roster
+from dataloading.errors import FormatError, UsageError
+from dataloading.format.mapping import map_file
+
+__all__ = ["CacheFile", "FolderStore", "Store", "checksum", "is_full", "num_units"]
+
+Bytes = npt.NDArray[np.uint8]
+Units = npt.NDArray[np.int64]
+
+# A map shared by machines would not be one memory, and holes cannot be punched everywhere.
+_NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "gpfs", "beegfs", "9p", "afs", "fuse.sshfs")
+
+
+def num_units(num_bytes: int, unit_bytes: int) -> int:
+    """Count the units of a file."""
+    return -(-num_bytes // unit_bytes)
+
+
+class CacheFile:
+    """A sparse file and its table.
+
+    Parameters
+    ----------
+    table : PageTable
+    data : uint8 array
+        The whole sparse file, mapped for writing.
+    path : str or None
+        Where it is, if bytes are to be written as to a file; None: straight into memory.
+    """
+
+    def __init__(self, table: PageTable, data: Bytes, path: str | None) -> None:
+        self.table = table
+        self.data = data
+        self.path = path
+
+    @property
+    def unit_bytes(self) -> int:
+        """Bytes of a unit, the last one of the file perhaps less."""
+        return self.table.unit_bytes
+
+    @property
+    def taken_bytes(self) -> int:
+        """Room that its units take."""
+        return self.table.num_taken * self.table.unit_bytes
+
+    def part(self, unit: int, num_bytes: int) -> Bytes:
+        """View the first bytes of a unit."""
+        start = unit * self.unit_bytes
+        return self.data[start : start + num_bytes]
+
+    def room_for(self, unit: int, num_bytes: int) -> Bytes:
+        """Give memory to bring a unit's bytes to; `keep` them afterwards."""
+        return self.part(unit, num_bytes) if self.path is None else _aligned(num_bytes)
+
+    def keep(self, unit: int, arrived: Bytes) -> None:
+        """Put bytes in their place, if they are not there yet.
+
+        Raises
+        ------
+        OSError
+            The disk is full, or broken. Written as to a file, because a write to a map would be fatal then.
+        """
+        if self.path is None:
+            return
+        file = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            done = 0
+            while done < len(arrived):
+                done += os.pwrite(file, arrived[done:].data, unit * self.unit_bytes + done)
+        finally:
+            os.close(file)
+
+    def evict(self, units: Units) -> None:
+        """Give back the room of units; needs the lock."""
+        for unit in units.tolist():
+            give_back(self.part(unit, self.unit_bytes))
+        self.table.drop(units)
+
+
+class Store(Protocol):
+    """A roster and sparse files."""
+
+    shown: str
+    roster: Roster
+    files: list[CacheFile]
+
+    def other_files(self) -> list[CacheFile]:
+        """Find page files of the same store that belong to other datasets: they share the room."""
+        ...
+
+    def close(self) -> None:
+        """Give up what is pinned and shared; maps stay as long as anybody looks at them."""
+        ...
+
+
+class FolderStore:
+    """Sparse files in a folder on a disk of this machine.
+
+    Parameters
+    ----------
+    folder : path
+        Made if need be.
+
+    Raises
+    ------
+    UsageError
+        It lies on a network file system, or on one that cannot give back parts of files.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._folder = Path(folder).expanduser()
+        self.shown = f"cache_dir={os.fspath(folder)!r}"
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"{self.shown} cannot be made: {error}") from error
+        _refuse_network(self._folder, self.shown)
+        self._check_holes()
+        self.roster = Roster(self._open("roster", Roster.NUM_BYTES), self.shown)
+        self.files: list[CacheFile] = []
+        self._strangers: dict[str, CacheFile] = {}
+        self._own: set[str] = set()
+        self._seen_ns = -1
+
+    def add(self, path: str, identity: str, num_bytes: int, unit_bytes: int) -> CacheFile:
+        """Open or make the page file of one file; versions of it that nobody uses any more are removed.
+
+        Parameters
+        ----------
+        path : str
+            The file's own path or address.
+        identity : str
+            Changes with its content.
+        num_bytes, unit_bytes : int
+        """
+        stem = f"{_readable(path)}-{_digest(path)}"
+        name = f"{stem}-{_digest(identity)}-{unit_bytes}"
+        with self.roster.locked():
+            for other in self._folder.glob(f"{stem}-*.table"):
+                if not other.stem.startswith(f"{stem}-{_digest(identity)}"):
+                    self._remove_unused(other.stem)
+            units = num_units(num_bytes, unit_bytes)
+            table_file = self._open(f"{name}.table", PageTable.size_for(units))
+            pages_file = self._open(f"{name}.pages", units * unit_bytes)
+            try:
+                table = PageTable(self.roster, table_file, units, unit_bytes, str(self._folder / f"{name}.table"))
+                table.attach()
+                data = map_file(pages_file, units * unit_bytes, writable=True)
+            finally:
+                os.close(table_file)
+                os.close(pages_file)
+        self._own.add(name)
+        self._strangers.pop(name, None)
+        self.files.append(CacheFile(table, data, str(self._folder / f"{name}.pages")))
+        return self.files[-1]
+
+    def other_files(self) -> list[CacheFile]:
+        """Find the other page files of the folder."""
+        changed_ns = self._folder.stat().st_mtime_ns
+        if changed_ns != self._seen_ns:
+            self._seen_ns = changed_ns
+            names = {each.stem for each in self._folder.glob("*.table")} - self._own
+            found = {name: self._strangers.get(name) or self._stranger(name) for name in sorted(names)}
+            self._strangers = {name: page_file for name, page_file in found.items() if page_file is not None}
+        return list(self._strangers.values())
+
+    def _stranger(self, name: str) -> CacheFile | None:
+        try:
+            table_file = self._open(f"{name}.table")
+            try:
+                table = PageTable(self.roster, table_file, 0, 0, name)
+            finally:
+                os.close(table_file)
+            pages_file = self._open(f"{name}.pages")
+            try:
+                data = map_file(pages_file, table.num_units * table.unit_bytes, writable=True)
+            finally:
+                os.close(pages_file)
+        except (OSError, FormatError, ValueError):  # not ours, or just being removed
+            return None
+        return CacheFile(table, data, str(self._folder / f"{name}.pages"))
+
+    def _remove_unused(self, name: str) -> None:
+        stranger = self._stranger(name)
+        if stranger is not None and not stranger.table.in_use():
+            for suffix in ("pages", "table"):
+                (self._folder / f"{name}.{suffix}").unlink(missing_ok=True)
+
+    def _open(self, name: str, num_bytes: int = 0) -> int:
+        """Open a file of the folder, making it as long as it must be."""
+        make = os.O_CREAT if num_bytes else 0
+        file = os.open(self._folder / name, os.O_RDWR | os.O_CLOEXEC | make, 0o600)
+        size = os.fstat(file).st_size
+        if num_bytes and size == 0:
+            os.ftruncate(file, num_bytes)
+        elif num_bytes and size != num_bytes:
+            os.close(file)
+            raise UsageError(f"{self.shown}: {name} was made by another version of this library: remove the folder")
+        return file
+
+    def _check_holes(self) -> None:
+        name = f".holes-{os.getpid()}"
+        file = self._open(name, 1 << 16)
+        try:
+            block = map_file(file, 1 << 16, writable=True)
+            block[:] = 1
+            give_back(block)
+        except OSError as error:
+            raise UsageError(
+                f"{self.shown} lies on a file system that cannot give back parts of files ({error}): choose a folder "
+                f"on a local disk (ext4, xfs, btrfs, tmpfs)"
+            ) from error
+        finally:
+            os.close(file)
+            with contextlib.suppress(FileNotFoundError):
+                (self._folder / name).unlink()
+
+    def close(self) -> None:
+        """Give up the seat and all pins; what has been cached stays."""
+        self.roster.close()
+
+
+def _aligned(num_bytes: int, alignment: int = 4096) -> Bytes:
+    """Allocate memory that a device can write to directly."""
+    block = np.empty(num_bytes + alignment, np.uint8)
+    start = -block.ctypes.data % alignment
+    return block[start : start + num_bytes]
+
+
+def checksum(data: Bytes) -> int:
+    """Compute what tells whether bytes that were kept are still the same."""
+    return int(xxhash.xxh3_64_intdigest(data.data))
+
+
+def is_full(error: OSError) -> bool:
+    """Whether an error says that the disk is full."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def _refuse_network(folder: Path, shown: str) -> None:
+    """Refuse a folder that other machines may see: see `_NETWORK_FILE_SYSTEMS`."""
+    target = os.path.realpath(folder)
+    best, kind = "", ""
+    with contextlib.suppress(OSError), open("/proc/self/mountinfo") as mounts:
+        for line in mounts:
+            fields, _, rest = line.partition(" - ")
+            point = fields.split()[4].encode().decode("unicode_escape")
+            inside = target == point or target.startswith(point.rstrip("/") + "/")
+            if inside and len(point) >= len(best):
+                best, kind = point, rest.split()[0]
+    if kind in _NETWORK_FILE_SYSTEMS:
+        raise UsageError(
+            f"{shown} lies on a network file system ({kind} at {best}): choose a folder on a disk of this machine"
+        )
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _readable(path: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._]+", "_", path.rstrip("/").rpartition("/")[2])[:60] or "file"

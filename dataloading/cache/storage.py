@@ -1,0 +1,177 @@
+"""Where a dataset's bytes are kept and how much of them at a time: from the Loader's options to open files.
+
+By default files are mapped and the system's page cache keeps what it likes. With ``os_cache=False``, ``cache_dir=`` or
+addresses in a store, pages come through a cache of our own. Owns that choice and the default bounds; knows no samples.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from dataloading.cache.opening import CachedOpener
+from dataloading.cache.page_cache import PageCache
+from dataloading.cache.page_supply import Storage
+from dataloading.checks import at_least, true_or_false
+from dataloading.cpu import memory_bytes
+from dataloading.dataset.files import FileSet
+from dataloading.dataset.opening import Paths, open_groups
+from dataloading.dataset.remote.addresses import is_url
+from dataloading.errors import UsageError
+from dataloading.format import Reader
+from dataloading.keeper import Kept, on_own_thread
+
+__all__ = ["StorageOptions", "make_storage", "open_dataset"]
+
+# Orders that go through a file page by page read whole pages; others only a little more than a sample.
+_SMALL_UNIT_BYTES = 1 << 18
+_LEAST_BYTES = 1 << 28
+_SPARE_PAGES = 6
+
+# What tells the runs of one user on one machine apart, whoever launched them.
+_JOB_VARIABLES = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorageOptions:
+    """How a dataset's bytes are to be kept.
+
+    Parameters
+    ----------
+    os_cache : bool
+        Leave local files to the system's page cache.
+    cache_dir : path, optional
+        Folder on a disk of this machine that keeps pages between runs.
+    cache_bytes : int, optional
+        Room for pages.
+    by_page : bool
+        Whether the order of samples goes through the files page by page.
+    node : int
+        This machine's number, as the order counts them.
+    """
+
+    os_cache: bool = True
+    cache_dir: str | os.PathLike[str] | None = None
+    cache_bytes: int | None = None
+    by_page: bool = False
+    node: int = 0
+
+    def __post_init__(self) -> None:
+        if self.cache_dir is not None and not isinstance(self.cache_dir, str | os.PathLike):
+            raise UsageError(f"cache_dir={self.cache_dir!r} must be the path of a folder")
+        object.__setattr__(self, "os_cache", true_or_false("os_cache", self.os_cache))
+        if self.cache_bytes is not None:
+            object.__setattr__(self, "cache_bytes", at_least("cache_bytes", self.cache_bytes, 1))
+
+
+def open_dataset(groups: Sequence[Paths], options: StorageOptions) -> tuple[FileSet, tuple[int, ...], PageCache | None]:
+    """Open the files of one or several datasets as one.
+
+    Returns
+    -------
+    files : FileSet
+    sizes : tuple of int
+        Samples of each dataset.
+    cache : PageCache or None
+        What brings the files' pages, if the system does not; unbounded yet. Closed with the last use of `files`.
+
+    Raises
+    ------
+    UsageError
+        Files are missing, do not fit together, or options contradict each other.
+    StorageError
+        A store cannot be reached.
+    FormatError
+        A file is not a complete ``.beton`` file.
+    """
+    kept: list[Kept[_Opened]] = []
+
+    def opened(paths: Sequence[str]) -> list[Reader]:
+        remote = any(is_url(path) for path in paths)
+        if options.os_cache and options.cache_dir is None and not remote:
+            if options.cache_bytes is not None:
+                raise UsageError("cache_bytes= bounds a cache of our own: pass os_cache=False or cache_dir= as well")
+            return [Reader(path) for path in paths]
+        job = [f"{name}={os.environ.get(name)}" for name in _JOB_VARIABLES]
+        opener = CachedOpener(
+            folder=options.cache_dir,
+            unit_bytes=None if options.by_page else _SMALL_UNIT_BYTES,
+            name=" ".join([*job, f"node={options.node}", f"cache_bytes={options.cache_bytes}"]),
+        )
+
+        def begin() -> _Opened:
+            return on_own_thread(lambda: (opener.open(paths), opener.cache), "beton-open")
+
+        kept.append(Kept(begin, _close))
+        return kept[0].value[0]
+
+    try:
+        files, sizes = open_groups(groups, opened)
+    except BaseException:
+        for each in kept:
+            each.end()
+        raise
+    if not kept:
+        return files, sizes, None
+    cache = kept[0].value[1]
+    files.use_memory([each.data for each in cache.files], owner=kept[0])
+    return files, sizes, cache
+
+
+_Opened: TypeAlias = "tuple[list[Reader], PageCache]"
+
+
+def _close(opened: _Opened) -> None:
+    on_own_thread(opened[1].close, "beton-close")
+
+
+def make_storage(
+    cache: PageCache | None,
+    files: FileSet,
+    options: StorageOptions,
+    *,
+    fields: Sequence[str],
+    window_pages: int,
+    rows_in_flight: int,
+    num_local_ranks: int,
+) -> Storage | None:
+    """Bound the cache, and make what supplies batches from it; None without a cache.
+
+    Parameters
+    ----------
+    cache, files, options
+        Of the dataset.
+    fields : sequence of str
+        To be delivered.
+    window_pages : int
+        Pages that the order keeps open; 0 if it has no window.
+    rows_in_flight : int
+        Samples of all batches that one process makes at a time.
+    num_local_ranks : int
+        Processes that share the cache.
+    """
+    if cache is None:
+        return None
+    if options.cache_bytes is not None:
+        cache.bound(options.cache_bytes, grows=False)
+    elif options.cache_dir is None:
+        wanted = _default_bytes(cache, files, window_pages, rows_in_flight, num_local_ranks)
+        cache.bound(wanted, grows=True)
+    return Storage(cache, files, fields, num_local_ranks)
+
+
+def _default_bytes(
+    cache: PageCache, files: FileSet, window_pages: int, rows_in_flight: int, num_local_ranks: int
+) -> int:
+    """Choose the room in memory: for two windows of pages, or for the batches of all ranks that are in the making."""
+    total = sum(file.source.num_bytes + cache.unit_bytes for file in cache.files)
+    if window_pages:
+        page_size = max(reader.page_size for reader in files.readers)
+        wanted = (2 * window_pages + 2 * num_local_ranks + _SPARE_PAGES) * page_size
+    else:
+        mean = total // max(files.num_samples, 1)
+        each = (mean // cache.unit_bytes + 2) * cache.unit_bytes
+        wanted = max(_LEAST_BYTES, rows_in_flight * each * num_local_ranks)
+    return min(wanted, total, memory_bytes() // 2)

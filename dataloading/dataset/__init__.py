@@ -1,0 +1,1 @@
+"""Which files, their samples as one dataset, and parts of it."""

@@ -1,0 +1,311 @@
+"""Where the bytes of units come from: a local file read past the system's page cache, or an object in a store.
+
+A source fills memory with a range of one file's bytes, or raises; it never gives other bytes without a word. Retrying,
+time limits and checksums are here; how a store is asked is in clients.py. Knows nothing of caches.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from dataloading.dataset.remote.clients import RetryableError, StoreClient, error_text, is_url, version_of
+from dataloading.errors import StorageError, UsageError
+
+__all__ = ["Blocks", "ByteSource", "LocalSource", "RemoteSource", "Retry", "ask", "is_url"]
+
+Bytes = npt.NDArray[np.uint8]
+T = TypeVar("T")
+
+_SECTOR_BYTES = 4096
+_BEYOND_THE_END = 416  # HTTP: no such range
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocks:
+    """Checksums of a run of blocks, as the extension block of our files has them.
+
+    Parameters
+    ----------
+    start, stop : int
+        Position of the first byte, and past the last one.
+    block_bytes : int
+        Bytes that each checksum covers; the last one fewer.
+    digests : uint64 array
+    """
+
+    start: int
+    stop: int
+    block_bytes: int
+    digests: npt.NDArray[np.uint64]
+
+    def first_damaged(self, offset: int, data: Bytes) -> int | None:
+        """Find the first byte of a block that differs, among those that lie wholly in `data` from `offset` on."""
+        size = self.block_bytes
+        first = -(-max(offset - self.start, 0) // size)
+        for block in range(first, len(self.digests)):
+            low = self.start + block * size
+            high = min(low + size, self.stop)
+            if high > offset + len(data):
+                break
+            if xxhash.xxh3_64_intdigest(data[low - offset : high - offset].data) != int(self.digests[block]):
+                return low
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retry:
+    """How often and how long a store is asked.
+
+    Parameters
+    ----------
+    num_tries : int
+    first_wait_seconds : float
+        Before the second try; doubled for each one after it, and varied so that ranks do not ask in step.
+    max_wait_seconds : float
+    timeout_seconds : float
+        For one answer, and a second more for each megabyte of it.
+    """
+
+    num_tries: int = 5
+    first_wait_seconds: float = 0.5
+    max_wait_seconds: float = 10.0
+    timeout_seconds: float = 30.0
+
+    def wait_seconds(self, num_failed: int) -> float:
+        """Choose how long to wait after so many failed tries."""
+        longest: float = min(self.first_wait_seconds * 2 ** (num_failed - 1), self.max_wait_seconds)
+        return longest * random.uniform(0.5, 1.0)
+
+
+class ByteSource(Protocol):
+    """One file's bytes, wherever they are kept."""
+
+    path: str
+    num_bytes: int
+    identity: str
+
+    def fill(self, offset: int, out: Bytes) -> None:
+        """Write the bytes from `offset` on to `out`; called by many threads.
+
+        Raises
+        ------
+        StorageError
+            They could not be brought.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+class LocalSource:
+    """A file of this machine or of a network file system, read without leaving it in the system's page cache.
+
+    Parameters
+    ----------
+    path : str
+    num_bytes : int
+        Its length.
+    """
+
+    def __init__(self, path: str, num_bytes: int) -> None:
+        self.path = path
+        self.num_bytes = num_bytes
+        stat = os.stat(path)  # a path as a string, like everywhere in this module
+        self.identity = f"{os.path.realpath(path)} {stat.st_ino} {num_bytes} {stat.st_mtime_ns}"
+
+    def fill(self, offset: int, out: Bytes) -> None:
+        """Write the bytes from `offset` on to `out`: directly from the device where the file system does that."""
+        try:
+            done = self._fill_directly(offset, out)
+            if done < len(out):
+                done += self._fill_buffered(offset + done, out[done:])
+        except OSError as error:
+            raise StorageError(f"{self.path}: bytes {offset} to {offset + len(out) - 1}: {error}") from error
+        if done < len(out):
+            raise StorageError(
+                f"{self.path}: the file ends at byte {offset + done}, where it had {self.num_bytes} bytes when it was "
+                f"opened: it was replaced or cut short; restore it and start again"
+            )
+
+    def close(self) -> None:
+        """Do nothing: files are open only while they are read."""
+
+    def _fill_directly(self, offset: int, out: Bytes) -> int:
+        """Read past the page cache; returns how much, which is less where that is not possible."""
+        direct = getattr(os, "O_DIRECT", 0)
+        # The last sector may be incomplete: asked for whole, it comes short. `out` is then too short to ask.
+        whole = len(out) - len(out) % _SECTOR_BYTES
+        if not direct or offset % _SECTOR_BYTES or out.ctypes.data % _SECTOR_BYTES or not whole:
+            return 0
+        try:
+            file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | direct)
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                return 0
+            raise
+        try:
+            done = 0
+            while done < whole:
+                num = os.preadv(file, [out[done:whole].data], offset + done)
+                done += num
+                if num == 0 or done % _SECTOR_BYTES:
+                    break
+            return done
+        except OSError as error:
+            if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
+                return 0
+            raise
+        finally:
+            os.close(file)
+
+    def _fill_buffered(self, offset: int, out: Bytes) -> int:
+        file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            done = 0
+            while done < len(out):
+                num = os.preadv(file, [out[done:].data], offset + done)
+                if num == 0:
+                    break
+                done += num
+            os.posix_fadvise(file, offset, len(out), os.POSIX_FADV_DONTNEED)
+            return done
+        finally:
+            os.close(file)
+
+
+class RemoteSource:
+    """An object of a store that fsspec knows (``s3://``, ``gs://``, ``https://`` ...), read range by range.
+
+    Parameters
+    ----------
+    url : str
+    retry : Retry
+
+    Attributes
+    ----------
+    identity : str
+        Address, length and what the store says of the content's version: changes with the object.
+    blocks : Blocks or None
+        What every range is compared with, once somebody has read it from the file. Without it the object's identity
+        is asked again after each range.
+
+    Raises
+    ------
+    StorageError
+        The store cannot be reached, or has no such object.
+    UsageError
+        The package that speaks to such stores is not installed.
+    """
+
+    def __init__(self, url: str, retry: Retry | None = None) -> None:
+        self.path = url
+        self.retry = retry or Retry()
+        self.blocks: Blocks | None = None
+        self._client: StoreClient | None = None
+        self._process = 0
+        self.num_bytes, self.identity = ask(url, "asking for its size", self.retry, self._look)
+
+    def fill(self, offset: int, out: Bytes) -> None:
+        """Write the bytes from `offset` on to `out`, asking again when the answer is damaged, short or late."""
+        what = f"bytes {offset} to {offset + len(out) - 1}"
+        ask(self.path, what, self.retry, lambda: self._fill_once(offset, out))
+
+    def close(self) -> None:
+        """End the connections."""
+        client, self._client = self._client, None
+        if client is not None and self._process == os.getpid():
+            client.close()
+
+    def _fill_once(self, offset: int, out: Bytes) -> None:
+        limit = self.retry.timeout_seconds + len(out) / 1e6
+        try:
+            answer = self._connected().read(offset, offset + len(out), limit_seconds=limit)
+        except Exception as error:
+            if StoreClient.status_of(error) == _BEYOND_THE_END:
+                self._check_identity()
+            raise
+        if len(answer) != len(out):
+            self._check_identity()
+            raise RetryableError(f"{len(answer)} bytes came where {len(out)} were asked for")
+        out[:] = np.frombuffer(answer, np.uint8)
+        if self.blocks is not None:
+            damaged = self.blocks.first_damaged(offset, out)
+            if damaged is not None:
+                self._check_identity()
+                raise RetryableError(f"the block at byte {damaged} does not have its checksum")
+        else:
+            self._check_identity()
+
+    def _check_identity(self) -> None:
+        num_bytes, identity = self._look()
+        if identity != self.identity:
+            raise StorageError(
+                f"{self.path}: the object has changed while it was being read ({self.num_bytes} bytes then, "
+                f"{num_bytes} now): start again, so that its old and new bytes are not mixed"
+            )
+
+    def _look(self) -> tuple[int, str]:
+        info = self._connected().info(limit_seconds=self.retry.timeout_seconds)
+        if info.get("size") is None:
+            raise StorageError(f"{self.path}: the server does not say how long the file is, so it cannot be cached")
+        if info.get("partial") is False:
+            raise StorageError(
+                f"{self.path}: the server does not answer range requests: download the file, or serve it from a store "
+                f"that does"
+            )
+        return int(info["size"]), " ".join([self.path, *version_of(info)])
+
+    def _connected(self) -> StoreClient:
+        """Make the client when first needed; a forked child needs its own."""
+        if self._client is None or self._process != os.getpid():
+            self._client, self._process = StoreClient(self.path), os.getpid()
+        return self._client
+
+
+def ask(url: str, what: str, retry: Retry, question: Callable[[], T]) -> T:
+    """Ask a store until there is a right answer, or asking again is of no use.
+
+    Parameters
+    ----------
+    url, what : str
+        For messages.
+    retry : Retry
+    question : callable
+        Returns the answer, or raises what the store's client raises.
+
+    Raises
+    ------
+    StorageError
+        There was none.
+    """
+    last = ""
+    for attempt in range(1, retry.num_tries + 1):
+        try:
+            return question()
+        except (StorageError, UsageError):
+            raise
+        except Exception as caught:
+            error = StoreClient.reason(caught)
+            if StoreClient.is_final(error):
+                raise StorageError(
+                    f"{url}: {what}: {error_text(error)}; check the address and the credentials"
+                ) from error
+            last = error_text(error)
+            if attempt < retry.num_tries:
+                time.sleep(retry.wait_seconds(attempt))
+    raise StorageError(
+        f"{url}: {what}: no right answer in {retry.num_tries} tries; the last one: {last}. Check the network and the "
+        f"store, then start again: what has arrived in cache_dir is kept"
+    )

@@ -1,0 +1,1 @@
+"""Stored bytes to pixels and values in memory of the caller."""

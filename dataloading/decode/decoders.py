@@ -1,0 +1,245 @@
+"""Stored bytes to values in a caller-owned place: one decoder for each kind of field.
+
+Hop 2 (`ImageDecoder.requests`, for a whole batch: where the stored bytes lie, no copy) and hop 3
+(`ImageDecoder.decode`, for a group of its rows: crop, region decode and resize in one native call that
+does not hold the interpreter lock). Which region is wanted is written into the requests by the pipeline,
+above. A sample that fails is reported by its row; nothing is raised for bad data, so that one damaged
+sample cannot take its neighbours along.
+
+Knows no batches, threads or devices. Safe to call from many threads at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from dataloading import _native
+from dataloading.dataset.files import FileSet
+from dataloading.errors import UsageError
+from dataloading.format import (
+    BytesField,
+    FloatField,
+    ImageField,
+    IntField,
+    JSONField,
+    NDArrayField,
+    Reader,
+    TextField,
+    TorchTensorField,
+)
+
+__all__ = ["ArrayDecoder", "ColumnDecoder", "Decoder", "Failure", "ImageDecoder", "ObjectDecoder", "make_decoder"]
+
+Failure = tuple[int, str]
+"""Row that failed, and why."""
+Indices = npt.NDArray[np.int64]
+
+
+class Decoder(Protocol):
+    """Decodes one field of any samples."""
+
+    name: str
+
+    def allocate(self, rows: int) -> Any:
+        """Make a place for `rows` values: an array, or a list where values have no common shape."""
+        ...
+
+    def decode(self, indices: Indices, out: Any, first_row: int) -> list[Failure]:
+        """Write the values of `indices` to `out` from `first_row` on; rows in failures count from 0."""
+        ...
+
+
+class ColumnDecoder:
+    """Integers and floats: they lie in the sample table itself."""
+
+    def __init__(self, files: FileSet, name: str, dtype: type) -> None:
+        self.name = name
+        self._files = files
+        self._dtype = dtype
+
+    def allocate(self, rows: int) -> npt.NDArray[Any]:
+        """Make an int64 or float64 array of shape (rows,)."""
+        return np.empty(rows, self._dtype)
+
+    def decode(self, indices: Indices, out: npt.NDArray[Any], first_row: int) -> list[Failure]:
+        """Gather the column."""
+        out[first_row : first_row + len(indices)] = self._files.records(self.name, indices)
+        return []
+
+
+class ArrayDecoder:
+    """Arrays of one declared shape and dtype."""
+
+    def __init__(self, files: FileSet, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self.name = name
+        self._files = files
+        self._shape = shape
+        self._dtype = dtype
+
+    def allocate(self, rows: int) -> npt.NDArray[Any]:
+        """Make an array of shape (rows, *shape), in the machine's byte order."""
+        return np.empty((rows, *self._shape), self._dtype.newbyteorder("="))
+
+    def decode(self, indices: Indices, out: npt.NDArray[Any], first_row: int) -> list[Failure]:
+        """Copy the elements."""
+        failures = []
+        for row, index in enumerate(indices.tolist()):
+            try:
+                stored = self._files.view(self.name, index)
+                out[first_row + row] = stored.view(self._dtype).reshape(self._shape)
+            except ValueError as error:  # FormatError included: a pointer outside the file
+                failures.append((row, str(error)))
+        return failures
+
+
+class ObjectDecoder:
+    """Bytes, text and JSON: a list with one Python value a sample."""
+
+    def __init__(self, files: FileSet, name: str) -> None:
+        self.name = name
+        self._files = files
+
+    def allocate(self, rows: int) -> list[Any]:
+        """Make a list of `rows` empty places."""
+        return [None] * rows
+
+    def decode(self, indices: Indices, out: list[Any], first_row: int) -> list[Failure]:
+        """Read each value."""
+        failures = []
+        for row, index in enumerate(indices.tolist()):
+            try:
+                out[first_row + row] = self._files.value(self.name, index)
+            except ValueError as error:  # FormatError, JSONDecodeError, UnicodeDecodeError
+                failures.append((row, str(error)))
+        return failures
+
+
+class ImageDecoder:
+    """JPEG and raw images: regions of them, resized, as uint8 planes.
+
+    Parameters
+    ----------
+    files : FileSet
+        The open files.
+    name : str
+        The image field.
+    """
+
+    def __init__(self, files: FileSet, name: str) -> None:
+        self.name = name
+        self._files = files
+
+    def requests(self, indices: Indices) -> npt.NDArray[np.void]:
+        """Find where the stored bytes of `indices` lie (hop 2); geometry and destination are left zero.
+
+        Returns
+        -------
+        ndarray of `_native.REQUEST`, shape (len(indices),)
+
+        Raises
+        ------
+        FormatError
+            A sample's data lies outside the file.
+        """
+        files, pointers, sizes = self._files.locate(self.name, indices)
+        stored = self._files.records(self.name, indices)
+        requests = np.zeros(len(indices), _native.REQUEST)
+        requests["src"] = self._files.addresses(files, pointers)
+        requests["src_bytes"] = sizes
+        requests["mode"] = stored["mode"]
+        requests["src_width"] = stored["width"]
+        requests["src_height"] = stored["height"]
+        requests["channels"] = 3
+        return requests
+
+    def decode(self, requests: npt.NDArray[np.void], out_NCHW: npt.NDArray[np.uint8]) -> list[Failure]:
+        """Decode a group of requests into `out_NCHW` (hop 3), uint8 of shape (n, channels, height, width)."""
+        assert len(requests) == len(out_NCHW)
+        assert out_NCHW.strides[3] == 1
+        requests["dst"] = out_NCHW.ctypes.data + np.arange(len(requests)) * out_NCHW.strides[0]
+        requests["plane_stride"] = out_NCHW.strides[1]
+        requests["row_stride"] = out_NCHW.strides[2]
+        if not _native.decode_regions(requests):
+            return []
+        status = requests["status"]
+        return [(row, _native.status_text(int(status[row]))) for row in np.flatnonzero(status).tolist()]
+
+    def warm_up(self) -> None:
+        """Compile now what the decoder needs compiled: nothing, for the native core."""
+
+    def common_size(self) -> tuple[int, int] | None:
+        """Find the (height, width) that all images share, or None; stops at the first that differs."""
+        common: tuple[int, int] | None = None
+        for reader in self._files.readers:
+            if reader.num_samples == 0:
+                continue
+            size = _common_size(reader, self.name)
+            if size is None or (common is not None and size != common):
+                return None
+            common = size
+        return common
+
+
+def _common_size(reader: Reader, name: str) -> tuple[int, int] | None:
+    """Find the (height, width) that all images of one file share, or None."""
+    if reader.extension is not None:
+        size = reader.extension.uniform_size(name)
+        return None if size is None else (size[1], size[0])
+    column: npt.NDArray[np.void] = reader.column(name)  # type: ignore[assignment]  # an image's record
+    first = int(column["height"][0]), int(column["width"][0])
+    step = 1 << 16
+    for start in range(0, len(column), step):
+        part = column[start : start + step]
+        if (part["height"] != first[0]).any() or (part["width"] != first[1]).any():
+            return None
+    return first
+
+
+_MAKERS: dict[type, Callable[[FileSet, str, Any], Decoder]] = {
+    IntField: lambda files, name, field: ColumnDecoder(files, name, np.int64),
+    FloatField: lambda files, name, field: ColumnDecoder(files, name, np.float64),
+    NDArrayField: lambda files, name, field: ArrayDecoder(files, name, field.shape, field.dtype),
+    TorchTensorField: lambda files, name, field: ArrayDecoder(files, name, field.shape, field.dtype),
+    BytesField: lambda files, name, field: ObjectDecoder(files, name),
+    JSONField: lambda files, name, field: ObjectDecoder(files, name),
+    TextField: lambda files, name, field: ObjectDecoder(files, name),
+}
+
+
+def make_decoder(files: FileSet, name: str) -> Decoder | ImageDecoder:
+    """Make the decoder for one field of a dataset.
+
+    Raises
+    ------
+    UsageError
+        The field is of a kind this library does not decode.
+    """
+    field = files.fields[name]
+    if isinstance(field, ImageField):
+        return ImageDecoder(files, name)
+    maker = _MAKERS.get(type(field))
+    if maker is None:
+        raise UsageError(
+            f"field '{name}' of {files.path} has type {type(field).__name__}, which has no decoder; "
+            f"leave it out with fields=[...]"
+        )
+    return maker(files, name, field)
+
+
+@numba.njit(nogil=True)
+def _interleave(images_NCHW: Any, out_NHWC: Any) -> None:
+    for n in range(images_NCHW.shape[0]):
+        for c in range(images_NCHW.shape[1]):
+            for y in range(images_NCHW.shape[2]):
+                for x in range(images_NCHW.shape[3]):
+                    out_NHWC[n, y, x, c] = images_NCHW[n, c, y, x]
+
+
+def interleave(images_NCHW: npt.NDArray[Any], out_NHWC: npt.NDArray[Any]) -> None:
+    """Copy planes to interleaved pixels, any dtype; lets go of the interpreter lock."""
+    _interleave(images_NCHW, out_NHWC)

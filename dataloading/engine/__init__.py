@@ -1,0 +1,1 @@
+"""A batch in the making: plan, job, workers, epoch, transfer, resume."""

@@ -1,0 +1,70 @@
+"""The place in a run, saved as a few numbers and strings, and found again.
+
+Every value is a plain number or string of its own, so that the state can be JSON, part of a checkpoint of
+`torch.distributed.checkpoint`, or anything else that stores a flat dictionary. Knows no files and no batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dataloading.checks import as_integer
+from dataloading.dataset.info import DatasetInfo
+from dataloading.errors import StateError
+from dataloading.sampling.sampler import ForeignSampler, ShardSampler
+
+__all__ = ["STATE_VERSION", "restore", "save"]
+
+STATE_VERSION = 1
+
+
+def save(cursor: ShardSampler | ForeignSampler, dataset: DatasetInfo) -> dict[str, Any]:
+    """Write down where `cursor` stands, and what the order depends on.
+
+    Returns
+    -------
+    dict
+        version, epoch, consumed (positions of the epoch's global order that were received, over all ranks), nodes
+        (those of the epoch so far, for orders that care), and seed, dataset, order: what must be equal where the
+        state is loaded.
+    """
+    return {
+        "version": STATE_VERSION,
+        "epoch": cursor.epoch,
+        "consumed": cursor.consumed,
+        "nodes": cursor.history(),
+        "seed": cursor.seed,
+        "dataset": dataset.fingerprint,
+        "order": cursor.identity,
+    }
+
+
+def restore(state: Mapping[str, Any], cursor: ShardSampler | ForeignSampler, dataset: DatasetInfo) -> None:
+    """Set `cursor` to a saved place.
+
+    Raises
+    ------
+    StateError
+        The state belongs to other data, another seed or another order; both values are shown.
+    """
+    mine = save(cursor, dataset)
+    if not isinstance(state, Mapping):
+        raise StateError(f"not a state of this loader: got {type(state).__name__}, expected what state_dict() gave")
+    missing = set(mine) - set(state)
+    if missing:
+        raise StateError(f"not a state of this loader: {', '.join(sorted(missing))} missing, got {sorted(state)}")
+    for key, what in (
+        ("version", "was saved in another version of the state"),
+        ("dataset", "was saved on another dataset"),
+        ("seed", "was saved with another seed"),
+        ("order", "was saved with other order options"),
+    ):
+        if state[key] != mine[key]:
+            raise StateError(f"the state {what}: saved {state[key]!r}, here {mine[key]!r} ({dataset.path})")
+    epoch, consumed = as_integer(state["epoch"]), as_integer(state["consumed"])
+    if epoch is None or consumed is None or epoch < 0 or consumed < 0:
+        raise StateError(
+            f"the state's epoch={state['epoch']!r} and consumed={state['consumed']!r} must be integers of at least 0"
+        )
+    cursor.resume(epoch, consumed, str(state["nodes"]))

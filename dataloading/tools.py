@@ -1,0 +1,56 @@
+"""Helpers for programs built on the library: file sets, single JPEGs, and object stores.
+
+The converters and the trainer use these. Training scripts rarely need them.
+"""
+
+from dataloading._native import (
+    JpegInfo,
+    check_jpeg,
+    decode_jpeg,
+    encode_jpeg,
+    probe_jpeg,
+    resize_rgb,
+    transcode_jpeg,
+)
+from dataloading.cpu import num_cores
+from dataloading.dataset.files import check_all_named
+from dataloading.dataset.info import label_field
+from dataloading.dataset.remote.clients import StoreClient
+from dataloading.format import (
+    PartFolder,
+    check_png_chunks,
+    image_of,
+    is_manifest,
+    manifest_path,
+    moved_coordinates,
+    remove_orphans,
+    shard_path,
+    sync_folder,
+)
+from dataloading.format.layout import check_name
+from dataloading.sampling import splitmix
+
+__all__ = [
+    "JpegInfo",
+    "PartFolder",
+    "StoreClient",
+    "check_all_named",
+    "check_jpeg",
+    "check_name",
+    "check_png_chunks",
+    "decode_jpeg",
+    "encode_jpeg",
+    "image_of",
+    "is_manifest",
+    "label_field",
+    "manifest_path",
+    "moved_coordinates",
+    "num_cores",
+    "probe_jpeg",
+    "remove_orphans",
+    "resize_rgb",
+    "shard_path",
+    "splitmix",
+    "sync_folder",
+    "transcode_jpeg",
+]

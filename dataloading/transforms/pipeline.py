@@ -1,0 +1,365 @@
+"""A list of transforms, checked and compiled: geometry into the decoder's requests, pixels into one fused loop.
+
+It owns the order of operations and the buffers between them. It knows no file, no sampler and no thread: its
+three entry points are pure functions of their arguments, and any number of threads may call them at once.
+
+The list is cut into three parts::
+
+    geometry at the front  -> plan()             columns of the decoder's requests: costs no pass over pixels
+    our pixel transforms   -> run()              one compiled loop over samples: all kernels of a sample in a row
+    from the first torch   -> batch_transforms   applied to the batched tensors by the Loader
+    module or batch-level
+    transform on
+
+Flips that stand behind transforms to which left and right are the same (``PixelOp.mirrors``) move to the front.
+Each transform draws from its own random stream, keyed by (sample key, position in the list), so moving it, or
+grouping samples differently, changes no number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dataloading._native import plan_requests
+from dataloading.errors import UsageError
+from dataloading.transforms.base import (
+    ROW_LENGTH,
+    STORAGE_DTYPES,
+    BatchOp,
+    Geometry,
+    ImageState,
+    KernelCall,
+    PixelOp,
+    Placeholder,
+)
+from dataloading.transforms.custom import Custom
+from dataloading.transforms.foreign import check_callable, name_of
+
+__all__ = ["Pipeline", "PipelineFault"]
+
+MAX_CHANNELS = 16
+
+
+class PipelineFault(Exception):  # noqa: N818 (a report between two layers; the Loader raises SampleError)
+    """One sample of a group failed; the ones before it are done.
+
+    Parameters
+    ----------
+    position : int
+        Its row in the arrays that were passed.
+    cause : BaseException
+        What was raised.
+    transform : str
+        Name and place of the transform that failed.
+    """
+
+    def __init__(self, position: int, cause: BaseException, transform: str) -> None:
+        self.position = position
+        self.cause = cause
+        self.transform = transform
+        super().__init__(f"{transform}: {cause}")
+
+
+class Pipeline:
+    """Transforms of one image field, ready to run.
+
+    Parameters
+    ----------
+    transforms : sequence
+        Transforms of ``dataloading.transforms``, then torch modules, other callables or batch-level transforms.
+    channels : int
+        Of the decoded images, 1 to 16.
+    source_size : (int, int), optional
+        (height, width), where all images of the field have one size.
+    dtype : {"uint8", "uint16", "int64"}
+        Of the decoded images. Those that are not uint8 can only be moved: no transform may change their values.
+
+    Attributes
+    ----------
+    decode_shape : (int, int, int)
+        Channels, height and width of the uint8 image that the decoder writes.
+    out_shape : (int, int, int)
+        Of the image that comes out of ``run``.
+    out_dtype : str
+        "uint8", "float32", "float16" or "bfloat16"; or the dtype that came in.
+    storage_dtype : numpy.dtype
+        Of the output array: uint16 holds the bits of float16 and bfloat16.
+    in_place : bool
+        True: ``run`` changes pixels in place or not at all, so the decoder may write straight to the output slot.
+    batch_transforms : tuple
+        What is left to be applied to the batch, in order.
+
+    Raises
+    ------
+    UsageError
+        For a list that cannot work, naming the transform, its position and the fix.
+
+    Examples
+    --------
+    >>> from dataloading import transforms as T
+    >>> pipeline = Pipeline([T.RandomResizedCrop(224), T.RandomHorizontalFlip(), T.Normalize(0.5, 0.25)])
+    >>> pipeline.decode_shape, pipeline.out_dtype, pipeline.in_place
+    ((3, 224, 224), 'float32', False)
+    """
+
+    def __init__(
+        self,
+        transforms: Sequence[object],
+        *,
+        channels: int = 3,
+        source_size: tuple[int, int] | None = None,
+        dtype: str = "uint8",
+    ) -> None:
+        if isinstance(transforms, (str, bytes)) or not isinstance(transforms, Sequence):
+            raise UsageError(f"transforms must be a list, got {type(transforms).__name__}. Write [transform, ...]")
+        if not 1 <= channels <= MAX_CHANNELS:
+            raise UsageError(f"channels must be 1 to {MAX_CHANNELS}, got {channels}")
+        self.transforms = tuple(transforms)
+        ours = self._split()
+        self._decode_dtype = np.dtype(STORAGE_DTYPES[dtype])
+        state = ImageState(channels, dtype=dtype)
+        for position, transform in ours:
+            self._check_images(position, transform, state)
+        if source_size is not None:
+            height, width = source_size
+            state = state.replace(height=height, width=width, min_side=min(height, width))
+        state = self._lower(ours, state)
+        self._build(ours, state)
+
+    def __repr__(self) -> str:
+        return f"Pipeline({list(self.transforms)!r})"
+
+    def _where(self, position: int) -> str:
+        return f"transform {position} ({name_of(self.transforms[position])})"
+
+    def _split(self) -> list[tuple[int, Geometry | PixelOp]]:
+        """Return our transforms with their positions; set ``batch_transforms`` to the rest."""
+        ours: list[tuple[int, Geometry | PixelOp]] = []
+        first_other: int | None = None
+        for position, transform in enumerate(self.transforms):
+            if isinstance(transform, Placeholder):
+                continue
+            if isinstance(transform, (Geometry, PixelOp)):
+                if first_other is not None:
+                    raise UsageError(
+                        f"{self._where(position)} works on single images, but stands behind "
+                        f"{self._where(first_other)}, which works on the batch. Move it before that"
+                    )
+                ours.append((position, transform))
+            else:
+                if not isinstance(transform, BatchOp):
+                    check_callable(transform, position)
+                first_other = position if first_other is None else first_other
+        self.batch_transforms: tuple[object, ...] = () if first_other is None else self.transforms[first_other:]
+        return ours
+
+    def _check_images(self, position: int, transform: Geometry | PixelOp, state: ImageState) -> None:
+        """Refuse what the images are too deep, or have too many channels, for."""
+        if isinstance(transform, Geometry):
+            fill = getattr(transform, "fill", 0)
+            if state.channels != 3 and not isinstance(fill, (int, float)) and len(set(fill)) > 1:
+                raise UsageError(
+                    f"{self._where(position)} fills with {fill}, but the images do not have 3 channels: they have "
+                    f"{state.channels}. Give it one number"
+                )
+        elif state.dtype != "uint8":
+            raise UsageError(
+                f"{self._where(position)} changes pixel values and needs uint8 images, got {state.dtype}: such a field "
+                f"takes geometry only. Put a torch module or callable behind it; that gets the batched tensor"
+            )
+        elif state.channels not in (1, 3) and not transform.any_channels:
+            raise UsageError(
+                f"{self._where(position)} works on gray or RGB images, got {state.channels} channels. Leave it out; "
+                f"geometry, Normalize, ToDtype, RandomErasing, Cutout and Custom take any number"
+            )
+
+    def _lower(self, ours: list[tuple[int, Geometry | PixelOp]], state: ImageState) -> ImageState:
+        """Move geometry that can be part of decoding from ``ours`` to the plan."""
+        codes: list[int] = []
+        positions: list[int] = []
+        rows: list[list[float]] = []
+        pixels: list[tuple[int, Geometry | PixelOp]] = []
+        for position, transform in ours:
+            if isinstance(transform, Geometry):
+                # A flip changes nothing a transform that mirrors could notice: same pixels, whichever comes first.
+                is_flip = transform.name in ("RandomHorizontalFlip", "RandomVerticalFlip")
+                movable = is_flip and all(isinstance(op, PixelOp) and op.mirrors for _, op in pixels)
+                if not pixels or movable:
+                    code, row, state = self._checked(position, transform.lower, state)
+                    codes.append(code)
+                    positions.append(position)
+                    rows.append(row)
+                    continue
+            pixels.append((position, transform))
+        if state.height is None or state.width is None:
+            raise UsageError(
+                f"the images of a batch must have one size, but after "
+                f"{self._where(positions[-1]) if positions else 'decoding'} they have {state.size_text}. Start the "
+                f"list with RandomResizedCrop(size), or Resize(size) and CenterCrop(size), of dataloading.transforms "
+                f"(a torch module works on the finished batch, too late for this); or pass [AsList()] alone, for a "
+                f"list of images as they are"
+            )
+        ours[:] = pixels
+        self._codes = np.array(codes, dtype=np.int64)
+        self._positions = np.array(positions, dtype=np.int64)
+        self._rows = np.array(rows, dtype=np.float64).reshape(len(codes), ROW_LENGTH)
+        self.decode_shape = (state.channels, state.height, state.width)
+        return state
+
+    def _checked(self, position: int, method: Callable[[ImageState], Any], state: ImageState) -> Any:
+        try:
+            return method(state)
+        except UsageError as error:
+            raise UsageError(f"transform {position}: {error}") from None
+
+    def _build(self, ours: list[tuple[int, Geometry | PixelOp]], state: ImageState) -> None:
+        """Turn the pixel transforms into steps, and set what is known of the output."""
+        steps: list[tuple[int, KernelCall]] = []
+        self._image_dtypes: dict[int, np.dtype[Any]] = {}
+        for position, transform in ours:
+            self._image_dtypes[position] = np.dtype(STORAGE_DTYPES[state.dtype])
+            step, state = self._checked(position, transform.step, state)
+            steps.append((position, step))
+        assert state.height is not None and state.width is not None
+        self._steps = steps
+        self._step_positions = np.array([position for position, _ in steps], dtype=np.int64)
+        self._arguments = [argument for _, step in steps for argument in step.arguments]
+        self.out_shape = (state.channels, state.height, state.width)
+        self.out_dtype = state.dtype
+        self.storage_dtype: np.dtype[Any] = np.dtype(STORAGE_DTYPES[state.dtype])
+        self.in_place = all(step.kind == "in_place" for _, step in steps)
+        if self.batch_transforms and isinstance(self.batch_transforms[0], BatchOp):
+            # Behind a torch module nobody knows what the images are.
+            self._checked(self.transforms.index(self.batch_transforms[0]), self.batch_transforms[0].check, state)
+        self._program: Callable[..., int] | None = None
+
+    # -- hop 3: what to decode ----------------------------------------------------------------------------------
+
+    def plan(
+        self,
+        widths: npt.NDArray[np.int64],
+        heights: npt.NDArray[np.int64],
+        keys: npt.NDArray[np.uint64],
+        requests: npt.NDArray[Any],
+        start: int = 0,
+    ) -> None:
+        """Draw the geometry of each sample and write it to the decoder's requests.
+
+        Parameters
+        ----------
+        widths, heights : ndarray of integers, shape (n,)
+            Of the stored images.
+        keys : ndarray of uint64, shape (n,)
+            From ``sample_keys``.
+        requests : ndarray of the decoder's REQUEST, shape (n,), contiguous
+            The columns box, scaled, window, out, pad_mode, fill, flip, interpolation and antialias are written.
+        start : int
+            First row to plan.
+
+        Raises
+        ------
+        PipelineFault
+            For the first sample whose image does not suit the transforms, say one smaller than a RandomCrop.
+        """
+        failure = plan_requests(
+            self._codes,
+            self._positions,
+            self._rows,
+            np.ascontiguousarray(widths, dtype=np.int64),
+            np.ascontiguousarray(heights, dtype=np.int64),
+            keys,
+            requests,
+            start,
+        )
+        if failure is not None:
+            raise PipelineFault(failure.sample, ValueError(failure.reason), self._where(failure.position))
+
+    # -- hop 4: pixels ------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        decoded_NCHW: npt.NDArray[np.uint8],
+        keys: npt.NDArray[np.uint64],
+        out_NCHW: npt.NDArray[Any],
+        start: int = 0,
+    ) -> None:
+        """Apply the pixel transforms to each sample.
+
+        Parameters
+        ----------
+        decoded_NCHW : ndarray of uint8, shape (n, *decode_shape), contiguous
+            What the decoder wrote. Scratch: its contents are undefined afterwards.
+        keys : ndarray of uint64, shape (n,)
+            From ``sample_keys``.
+        out_NCHW : ndarray of storage_dtype, shape (n, *out_shape), contiguous
+            Written. May be ``decoded_NCHW`` itself where ``in_place``.
+        start : int
+            First row to work on: pass ``fault.position + 1`` to go on behind a sample that failed.
+
+        Raises
+        ------
+        PipelineFault
+            For the first sample on which a transform raised; the rows before it are done.
+        """
+        self._check_arrays(decoded_NCHW, keys, out_NCHW)
+        if self.in_place and decoded_NCHW.ctypes.data != out_NCHW.ctypes.data:
+            out_NCHW[start:] = decoded_NCHW[start:]
+            decoded_NCHW = out_NCHW
+        if not self._steps:
+            return
+        program = self._program or self._compile()
+        progress = np.array([start, 0], dtype=np.int64)
+        try:
+            program(decoded_NCHW, keys, out_NCHW, start, progress, self._step_positions, *self._arguments)
+        except Exception as error:
+            position, step = (int(v) for v in progress)
+            raise PipelineFault(position, error, self._where(self._steps[step][0])) from error
+
+    def _check_arrays(self, decoded: npt.NDArray[Any], keys: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
+        n = len(decoded)
+        for what, array, shape, dtype in (
+            ("decoded_NCHW", decoded, (n, *self.decode_shape), self._decode_dtype),
+            ("keys", keys, (n,), np.dtype(np.uint64)),
+            ("out_NCHW", out, (n, *self.out_shape), self.storage_dtype),
+        ):
+            if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
+                raise UsageError(
+                    f"{what} must be a contiguous {dtype} array of shape {shape}, "
+                    f"got {array.dtype} {array.shape}{'' if array.flags.c_contiguous else ', not contiguous'}"
+                )
+
+    def warm_up(self) -> None:
+        """Compile now, rather than on the first samples. Any number of threads may call this at once.
+
+        Raises
+        ------
+        UsageError
+            Where a user's own transform does not compile.
+        """
+        if self._steps:
+            self._compile()
+
+    def _compile(self) -> Callable[..., int]:
+        from dataloading.transforms.kernels.fuse import fuse
+
+        if self._program is None:
+            self._check_custom()
+            self._program = fuse([step for _, step in self._steps], self.in_place, self.storage_dtype)
+        return self._program
+
+    def _check_custom(self) -> None:
+        """Compile users' own kernels one by one, so that the message names the one that does not compile."""
+        from dataloading.transforms.kernels.fuse import why_not_compiled
+
+        for position, step in self._steps:
+            if isinstance(self.transforms[position], Custom):
+                reason = why_not_compiled(step, self._image_dtypes[position], self.storage_dtype)
+                if reason is not None:
+                    raise UsageError(
+                        f"{self._where(position)} does not compile. Numba says: {reason}\n"
+                        f"Use plain loops, NumPy operations and T.uniform, T.randint or T.normal in it"
+                    )

@@ -1,0 +1,250 @@
+"""The child: builds one contender and measures a round of it each time it is told to.
+
+Owns the clock's rules. Speaks JSON lines: one object with a spec on stdin, then commands; one object a line on what
+was stdout when it started (libraries print to stdout, so it is moved to stderr). Knows nothing of other contenders.
+
+A round: take and throw away so many batches as may have been ready beforehand, start the clock at the arrival of the
+next one, stop it at the arrival of the first batch after `seconds` whose number is a multiple of the workers (worker
+processes deliver in bursts of that size). The stream of batches goes on across epochs, and their borders count.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+__all__ = ["Stream", "main", "time_rest_of_epoch", "time_round"]
+
+
+class Stream:
+    """Batches of a contender, epoch after epoch, with the moments at which epochs began and ended.
+
+    Parameters
+    ----------
+    contender : Contender
+        Where they come from.
+    """
+
+    def __init__(self, contender: Any) -> None:
+        self._contender = contender
+        self._epoch: Iterator[Any] | None = None
+        self._last_arrival = 0.0
+        self.gaps: list[float] = []
+        self.intervals: list[float] = []
+
+    def next(self) -> Any:
+        """Wait for the next batch, starting another epoch where one has ended."""
+        crossed = self._epoch is None
+        while True:
+            if self._epoch is None:
+                self._epoch = iter(self._contender.batches())
+            batch = next(self._epoch, None)
+            if batch is not None:
+                break
+            if crossed and self._last_arrival == 0.0:
+                raise RuntimeError("the loader gives no batch: fewer images than one batch?")
+            self._epoch, crossed = None, True
+        now = time.perf_counter()
+        if self._last_arrival:
+            (self.gaps if crossed else self.intervals).append(now - self._last_arrival)
+        self._last_arrival = now
+        return batch
+
+    def rest_of_epoch(self) -> Iterator[Any]:
+        """Give the batches that are left of the epoch begun by `next`."""
+        epoch, self._epoch = self._epoch, None
+        if epoch is not None:
+            yield from epoch
+
+
+def time_round(
+    stream: Any,
+    *,
+    num_skipped: int,
+    seconds: float,
+    burst: int,
+    batch_size: int,
+    starting: Callable[[], None] = lambda: None,
+) -> tuple[int, float]:
+    """Return ``(images, seconds)`` of one round; see the module for its rules.
+
+    Parameters
+    ----------
+    stream : Stream
+        Or anything with `next`.
+    num_skipped : int
+        Batches that may have been ready before.
+    seconds : float
+        Length of the round, at least.
+    burst : int
+        Stop only after a multiple of so many batches.
+    batch_size : int
+        Expected rows.
+    starting : callable
+        Called when the clock is about to start.
+    """
+    for _ in range(num_skipped + 1):
+        stream.next()
+    starting()
+    start = time.perf_counter()
+    images = number = 0
+    while True:
+        images += _rows(stream.next(), batch_size)
+        number += 1
+        now = time.perf_counter()
+        if now - start >= seconds and number % burst == 0:
+            return images, now - start
+
+
+def time_rest_of_epoch(stream: Stream, *, num_skipped: int) -> tuple[int, float]:
+    """Return ``(images, seconds)`` from batch `num_skipped` of the epoch that has begun to its last one.
+
+    For a first epoch from storage: the batches left out are those that may have been read while others compiled.
+    """
+    images, start, now = 0, 0.0, 0.0
+    for number, batch in enumerate(stream.rest_of_epoch()):
+        now = time.perf_counter()
+        if number < num_skipped:
+            continue
+        if start:
+            images += int(batch.shape[0])
+        else:
+            start = now
+    return images, now - start
+
+
+def _rows(batch: Any, expected: int) -> int:
+    rows = int(batch.shape[0])
+    if rows != expected:
+        raise RuntimeError(f"a batch has {rows} rows instead of {expected}: rounds would not be comparable")
+    return rows
+
+
+def main() -> None:
+    """Serve one parent until it closes stdin."""
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    sys.path.append(str(Path(__file__).resolve().parents[2]))
+    try:
+        _serve(replies)
+    except Exception as error:
+        traceback.print_exc()
+        _reply(replies, {"error": f"{type(error).__name__}: {error}", "missing": isinstance(error, ImportError)})
+    replies.flush()
+    # Threads and compiled libraries of ten projects: not all of them survive the interpreter's own way out.
+    os._exit(0)
+
+
+def _reply(replies: TextIO, message: dict[str, Any]) -> None:
+    replies.write(json.dumps(message) + "\n")
+    replies.flush()
+
+
+def _serve(replies: TextIO) -> None:
+    started = time.perf_counter()
+    task = json.loads(sys.stdin.readline())
+    from train.bench.contenders import CONTENDERS, make_contender
+    from train.bench.machine import versions
+    from train.bench.spec import BenchSpec
+
+    spec = BenchSpec(**task["spec"])
+    _import_first(CONTENDERS[spec.loader].needs)
+    imported = time.perf_counter()
+    contender = make_contender(spec)
+    built = time.perf_counter()
+    stream = Stream(contender)
+    batch = stream.next()
+    first = time.perf_counter()
+    _reply(
+        replies,
+        {
+            "import_seconds": imported - started,
+            "build_seconds": built - imported,
+            "first_batch_seconds": first - built,
+            "process_seconds": time.time() - task["spawned_at"],
+            "seen": _describe(batch),
+            "versions": versions(
+                ("torch", "torchvision", "numpy", "numba", "pillow", *filter(None, [CONTENDERS[spec.loader].package]))
+            ),
+            "python": sys.version.split()[0],
+        },
+    )
+    for line in sys.stdin:
+        command = json.loads(line)
+        if command["do"] == "report":
+            _reply(replies, {"report": contender.report()})
+        elif command["do"] == "epoch":
+            images, seconds = time_rest_of_epoch(stream, num_skipped=contender.num_ahead)
+            _reply(replies, {"images": images, "seconds": seconds})
+        else:
+            _reply(replies, _round(contender, stream, spec, command["seconds"]))
+    contender.close()
+
+
+def _round(contender: Any, stream: Stream, spec: Any, seconds: float) -> dict[str, Any]:
+    from train.bench.machine import busy_seconds, cpu_of_group, memory_of_group
+
+    group = os.getpgrp()
+    before: list[tuple[float, float | None, float]] = []
+
+    def starting() -> None:
+        stream.gaps.clear()
+        stream.intervals.clear()
+        contender.window(True)
+        before.append((cpu_of_group(group), busy_seconds(), time.perf_counter()))
+
+    if hasattr(contender, "measure"):
+        starting()
+        images, taken = contender.measure(seconds)
+    else:
+        images, taken = time_round(
+            stream,
+            num_skipped=contender.num_ahead + spec.num_workers,
+            seconds=seconds,
+            burst=spec.num_workers,
+            batch_size=spec.batch_size,
+            starting=starting,
+        )
+    [(cpu_before, busy_before, began)] = before
+    busy = busy_seconds()
+    cpu = cpu_of_group(group) - cpu_before
+    wall = time.perf_counter() - began
+    contender.window(False)
+    memory = memory_of_group(group)
+    return {
+        "images": images,
+        "seconds": taken,
+        "cpu_seconds_per_image": cpu / images,
+        "own_bytes": memory.own_bytes,
+        "mapped_bytes": memory.mapped_bytes,
+        "other_cores": None if busy is None or busy_before is None else max(0.0, busy - busy_before - cpu) / wall,
+        "gap_seconds": list(stream.gaps),
+        "batch_seconds": sorted(stream.intervals)[len(stream.intervals) // 2] if stream.intervals else None,
+    }
+
+
+def _import_first(module: str) -> None:
+    """Import the contender's own package, so that a missing one is told from a broken one."""
+    import importlib
+
+    if module:
+        importlib.import_module(module)
+
+
+def _describe(batch: Any) -> dict[str, Any]:
+    """Say what a batch looks like, so that a contender that does other work stands out in the report."""
+    facts: dict[str, Any] = {"shape": list(batch.shape), "dtype": str(batch.dtype).removeprefix("torch.")}
+    if batch.shape[0]:
+        pixels = batch.float() if hasattr(batch, "float") else batch.astype("float32")
+        facts.update(mean=round(float(pixels.mean()), 3), std=round(float(pixels.std()), 3))
+    return facts
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""NVIDIA DALI on the CPU.
+
+Tuning, after its documentation: the fused ``decoders.image_random_crop`` (decodes and crops in one operator), the
+file reader with ``random_shuffle`` (files in class folders, mapped into memory), ``num_threads`` = workers,
+``prefetch_queue_depth=2`` (default), antialiased linear resize, an endless iterator so that no epoch's end interrupts
+it. uint8 images leave as HWC, DALI's own layout, seen as NCHW without a copy; normalised ones through the fused
+``crop_mirror_normalize``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from train.bench.contenders.base import Contender, image_folder
+from train.bench.spec import IMAGENET_MEAN, IMAGENET_STD, BenchSpec
+
+__all__ = ["DaliContender"]
+
+
+class DaliContender(Contender):
+    """A DALI pipeline without a GPU."""
+
+    num_ahead = 3
+
+    def __init__(self, spec: BenchSpec) -> None:
+        from nvidia.dali import fn, pipeline_def, types
+        from nvidia.dali.plugin.pytorch import DALIGenericIterator
+
+        root = str(image_folder(spec))
+
+        @pipeline_def(batch_size=spec.batch_size, num_threads=spec.num_workers, device_id=None, seed=spec.seed + 1)
+        def graph() -> Any:
+            files, labels = fn.readers.file(file_root=root, random_shuffle=spec.training, name="reader")
+            linear = {"interp_type": types.INTERP_LINEAR, "antialias": True}
+            if spec.training:
+                images = fn.decoders.image_random_crop(
+                    files, output_type=types.RGB, random_area=[0.08, 1.0], random_aspect_ratio=[3 / 4, 4 / 3]
+                )
+                images = fn.resize(images, size=[spec.image_size, spec.image_size], **linear)
+                mirror = fn.random.coin_flip(probability=0.5)
+            else:
+                images = fn.decoders.image(files, output_type=types.RGB)
+                images = fn.resize(images, resize_shorter=spec.resize_size, **linear)
+                images = fn.crop(images, crop=[spec.image_size, spec.image_size])
+                mirror = 0
+            if spec.normalized:
+                images = fn.crop_mirror_normalize(
+                    images,
+                    mirror=mirror,
+                    mean=[value * 255.0 for value in IMAGENET_MEAN],
+                    std=[value * 255.0 for value in IMAGENET_STD],
+                    dtype=types.FLOAT,
+                    output_layout="CHW",
+                )
+            elif spec.training:
+                images = fn.flip(images, horizontal=mirror)
+            return images, labels
+
+        pipeline = graph()
+        pipeline.build()
+        self._planar = spec.normalized
+        self._iterator = DALIGenericIterator([pipeline], ["images", "labels"], size=-1)
+
+    def batches(self) -> Iterator[Any]:
+        """Go on without end."""
+        for [batch] in self._iterator:
+            images = batch["images"]
+            yield images if self._planar else images.permute(0, 3, 1, 2)

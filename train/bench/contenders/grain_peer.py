@@ -1,0 +1,58 @@
+"""Grain: random access, worker processes, NumPy batches.
+
+Tuning, after its documentation: the ``MapDataset`` API, a global shuffle, ``mp_prefetch`` with one process a worker
+(Python transforms are bound by the processor), few reader threads in each (the default of 16 would fight over two
+cores), batches made in the workers and handed over in shared memory. Grain brings no image decoder: it gets
+``torchvision.io.decode_image`` with v2 on tensors, one torch thread a worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import grain
+import torch
+
+from train.bench.contenders.base import Contender
+from train.bench.contenders.stock import decode_tensor_item, torch_transform
+from train.bench.spec import BenchSpec
+from train.loaders.sources import FileSource
+
+__all__ = ["GrainContender"]
+
+_AHEAD = 4
+
+
+class _Decode:
+    """Decode and transform one sample; picklable, for worker processes."""
+
+    def __init__(self, spec: BenchSpec) -> None:
+        self._transform = torch_transform(spec, pillow=False)
+
+    def __call__(self, item: Any) -> tuple[Any, int]:
+        return self._transform(decode_tensor_item(item)).numpy(), item.label
+
+
+def _one_thread(_worker: int, _num_workers: int) -> None:
+    torch.set_num_threads(1)
+
+
+class GrainContender(Contender):
+    """`grain.MapDataset` over the file, read by worker processes."""
+
+    def __init__(self, spec: BenchSpec) -> None:
+        dataset = grain.MapDataset.source(FileSource(spec.path)).seed(spec.seed)
+        if spec.training:
+            dataset = dataset.shuffle()
+        dataset = dataset.repeat().map(_Decode(spec))
+        reading = grain.ReadOptions(num_threads=2, prefetch_buffer_size=2 * spec.batch_size)
+        batches = dataset.to_iter_dataset(reading).batch(spec.batch_size, drop_remainder=True)
+        workers = grain.MultiprocessingOptions(num_workers=spec.num_workers, per_worker_buffer_size=_AHEAD)
+        self._dataset = batches.mp_prefetch(workers, worker_init_fn=_one_thread)
+        self.num_ahead = (_AHEAD + 3) * spec.num_workers
+
+    def batches(self) -> Iterator[Any]:
+        """Go on without end."""
+        for images, _labels in self._dataset:
+            yield images

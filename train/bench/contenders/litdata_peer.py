@@ -1,0 +1,72 @@
+"""LitData: optimised chunks of 64 MB on the local disk.
+
+Tuning, after its documentation: JPEG bytes stored in chunks by `optimize`'s writer, `StreamingDataset` subclassed to
+decode in the workers, `StreamingDataLoader` with persistent workers and prefetching. Images are decoded by
+``torchvision.io.decode_image`` with v2 on tensors. A small file is written several times over, because the dataset
+itself cannot repeat its samples within an epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import litdata
+
+from train.bench.contenders.base import Contender, as_images, prepared_copy
+from train.bench.contenders.stock import PREFETCH, decode_tensor, torch_transform, worker_options
+from train.bench.spec import BenchSpec
+from train.loaders.sources import FileSource
+
+__all__ = ["LitDataContender"]
+
+
+class _Sample:
+    """Read one stored sample; picklable, for the writer's process."""
+
+    def __init__(self, path: str) -> None:
+        self._source = FileSource(path)
+
+    def __call__(self, number: int) -> dict[str, Any]:
+        item = self._source[number % len(self._source)]
+        if item.encoded is None:
+            raise ValueError("raw images are left out of this comparison")
+        return {"image": item.encoded, "label": item.label}
+
+
+class _Images(litdata.StreamingDataset):  # type: ignore[misc]
+    def __init__(self, spec: BenchSpec, folder: Path) -> None:
+        super().__init__(str(folder), shuffle=spec.training, drop_last=True, seed=spec.seed)
+        self._decode_and_crop = torch_transform(spec, pillow=False)
+
+    def __getitem__(self, index: Any) -> tuple[Any, int]:
+        sample = super().__getitem__(index)
+        return self._decode_and_crop(decode_tensor(sample["image"])), sample["label"]
+
+
+class LitDataContender(Contender):
+    """`litdata.StreamingDataset` behind its `StreamingDataLoader`."""
+
+    def __init__(self, spec: BenchSpec) -> None:
+        def write(source: FileSource, folder: Path) -> None:
+            litdata.optimize(
+                fn=_Sample(spec.path),
+                inputs=list(range(len(source) * spec.repeats(len(source)))),
+                output_dir=str(folder),
+                chunk_bytes="64MB",
+                num_workers=1,
+                start_method="fork",
+                verbose=False,
+            )
+
+        folder = prepared_copy(spec, f"litdata-{spec.epoch_images}", write)
+        self._loader = litdata.StreamingDataLoader(
+            _Images(spec, folder), batch_size=spec.batch_size, drop_last=True, **worker_options(spec)
+        )
+        self.num_ahead = spec.num_workers * PREFETCH
+
+    def batches(self) -> Iterator[Any]:
+        """Go through one epoch."""
+        for batch in self._loader:
+            yield as_images(batch)

@@ -1,0 +1,53 @@
+"""timm's ``create_loader`` on class folders.
+
+Tuning, after its training script: ``use_prefetcher`` (worker processes collate uint8, `fast_collate`), persistent
+workers, bilinear interpolation as in the common pipeline, no colour jitter. Its prefetcher normalises on the device;
+uint8 batches are therefore taken from the DataLoader inside it. ``use_multi_epochs_loader`` keeps workers going from
+epoch to epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from timm.data import ImageDataset, create_loader
+
+from train.bench.contenders.base import Contender, as_images, image_folder
+from train.bench.spec import IMAGENET_MEAN, IMAGENET_STD, BenchSpec
+
+__all__ = ["TimmContender"]
+
+
+class TimmContender(Contender):
+    """`timm.data.create_loader`."""
+
+    def __init__(self, spec: BenchSpec) -> None:
+        dataset = ImageDataset(str(image_folder(spec)))
+        dataset.reader.samples *= spec.repeats(len(dataset))
+        loader = create_loader(
+            dataset,
+            input_size=(3, spec.image_size, spec.image_size),
+            batch_size=spec.batch_size,
+            is_training=spec.training,
+            hflip=0.5 if spec.training else 0.0,
+            color_jitter=None,
+            interpolation="bilinear",
+            mean=IMAGENET_MEAN,
+            std=IMAGENET_STD,
+            crop_pct=spec.image_size / spec.resize_size,
+            num_workers=spec.num_workers,
+            device=torch.device("cpu"),
+            use_multi_epochs_loader=True,
+        )
+        self._loader = loader if spec.normalized else loader.loader
+        self.num_ahead = 2 * spec.num_workers
+        self._batch_size = spec.batch_size
+
+    def batches(self) -> Iterator[Any]:
+        """Go through one epoch, without its last, smaller batch in evaluation."""
+        for batch in self._loader:
+            images = as_images(batch)
+            if len(images) == self._batch_size:
+                yield images

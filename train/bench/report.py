@@ -1,0 +1,295 @@
+"""Figures as text, Markdown, JSON and pictures. Measures nothing.
+
+Each result file states hardware, versions, the command that made it and what noise there was, so that it can be
+judged and made again.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from train.bench.machine import hardware, hardware_slug
+from train.bench.machine import versions as installed_versions
+from train.bench.rounds import Result
+from train.bench.spec import PIPELINES
+from train.bench.statistics import compare
+from train.figures import one_chart, set_title
+
+__all__ = [
+    "RATE_HEAD",
+    "bars",
+    "format_table",
+    "lines",
+    "markdown_table",
+    "noise",
+    "rate_rows",
+    "result_stem",
+    "results_as_data",
+    "write_report",
+]
+
+RATE_HEAD = ("loader", "images/s", "min-max", "x baseline", "CPU ms/image", "memory MiB", "note")
+# Okabe-Ito, told apart with any colour vision; ours is always the strong blue, ceilings are hollow.
+_OURS, _OTHER, _CEILING = "#0072B2", "#7F7F7F", "#FFFFFF"
+_STATED = ("beton", "torch", "torchvision", "numpy", "numba", "pillow", "ffcv")
+_CEILINGS = ("kernels", "synthetic")
+_BUSY_NEIGHBOUR = 0.1
+
+
+def rate_rows(results: Sequence[Result], baseline: str) -> list[list[str]]:
+    """Return one row of text a contender, for `RATE_HEAD`.
+
+    Parameters
+    ----------
+    results : sequence of Result
+        In the order of rows.
+    baseline : str
+        Label whose rate is 1.
+    """
+    base = next((result for result in results if result.spec.label == baseline and result.rates), None)
+    rows = []
+    for result in results:
+        summary = result.summary
+        if summary is None:
+            rows.append([result.spec.label, "-", "", "", "", "", result.status])
+            continue
+        ratio = ""
+        if base is not None:
+            factor = compare(result.rates, base.rates)
+            ratio = f"{factor.of_medians:.2f}"
+            if result is not base:
+                ratio += f" ({factor.low:.2f}-{factor.high:.2f})"
+        cpu, memory = result.median_of("cpu_seconds_per_image"), result.median_of("own_bytes")
+        rows.append(
+            [
+                result.spec.label,
+                f"{summary.median:,.0f}",
+                f"{summary.low:,.0f}-{summary.high:,.0f}",
+                ratio,
+                "" if cpu is None else f"{cpu * 1e3:.2f}",
+                "" if memory is None else f"{memory / 2**20:,.0f}",
+                "" if result.status == "ok" else result.status,
+            ]
+        )
+    return rows
+
+
+def noise(results: Sequence[Result]) -> str | None:
+    """Return a warning when something else used the processor, or None."""
+    shares = [
+        entry["other_cores"] for result in results for entry in result.rounds if entry.get("other_cores") is not None
+    ]
+    if not shares or max(shares) < _BUSY_NEIGHBOUR:
+        return None
+    middle = sorted(shares)[len(shares) // 2]
+    return (
+        f"Other processes used {middle:.2f} cores in the middle and {max(shares):.2f} at most while this was measured: "
+        "trust ratios and CPU ms/image more than rates."
+    )
+
+
+def format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table for a terminal: first column to the left, the rest to the right, the last as it is."""
+    table = [list(head), *[list(row) for row in rows]]
+    widths = [max(len(row[column]) for row in table) for column in range(len(head))]
+    out = []
+    for row in table:
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:-1], strict=True)]
+        out.append("  ".join([*cells, row[-1]]).rstrip())
+    out.insert(1, "-" * max(map(len, out)))
+    return "\n".join(out)
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table, figures to the right."""
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    cells = [[str(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
+    return "\n".join("| " + " | ".join(row) + " |" for row in [list(head), rule, *cells])
+
+
+def result_stem(topic: str, facts: Mapping[str, object], day: datetime.date) -> str:
+    """Return the name of a result file without its ending: ``<topic>_<hardware>_<yyyymm>``.
+
+    Examples
+    --------
+    >>> result_stem("jpeg500", {"cpu": "AMD EPYC", "cores": 2}, datetime.date(2026, 11, 27))
+    'jpeg500_epyc-2core_202611'
+    """
+    return f"{topic}_{hardware_slug(dict(facts))}_{day:%Y%m}"
+
+
+def write_report(
+    out: Path,
+    topic: str,
+    *,
+    title: str,
+    command: str,
+    sections: Sequence[str],
+    data: Any,
+    results: Sequence[Result] = (),
+    versions: Mapping[str, str] | None = None,
+    figure: Any = None,
+) -> list[Path]:
+    """Write ``<topic>_<hardware>_<yyyymm>`` as .md, .json and, with a figure, .png.
+
+    Parameters
+    ----------
+    out : Path
+        Folder; made when missing.
+    topic, title : str
+        Of the file's name and its head.
+    command : str
+        What to type to make it again.
+    sections : sequence of str
+        Markdown, in order.
+    data : JSON-able
+        The figures behind the text.
+    results : sequence of Result
+        Contenders whose versions and noise are stated.
+    versions : mapping, optional
+        Further versions to state.
+    figure : matplotlib Figure, optional
+        The picture.
+
+    Returns
+    -------
+    list of Path
+        What was written.
+    """
+    facts = hardware()
+    day = datetime.date.today()
+    stem = result_stem(topic, facts, day)
+    out.mkdir(parents=True, exist_ok=True)
+    known = {**installed_versions(_STATED), **(versions or {})}
+    others: dict[str, list[str]] = {}
+    for result in results:
+        for name, version in result.start.get("versions", {}).items():
+            # The peers' environment has other versions of the same packages.
+            if known.setdefault(name, version) != version:
+                others.setdefault(f"{name} {version}", []).append(result.spec.label)
+    stated = [f"{name} {version}" for name, version in sorted(known.items())]
+    stated += [f"{name} for {', '.join(labels)}" for name, labels in others.items()]
+    text = [f"# {title}", ""]
+    text.append(
+        f"- Machine: {facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']} GiB, Linux {facts['kernel']}"
+    )
+    text.append(f"- Date: {day:%Y-%m-%d}")
+    text.append("- Versions: " + "; ".join(stated))
+    text.append(f"- Command: `{command}`")
+    warning = noise(results)
+    if warning:
+        text.append(f"- Noise: {warning}")
+    if figure is not None:
+        text += ["", f"![{title}]({stem}.png)"]
+    for section in sections:
+        text += ["", section]
+    paths = [out / f"{stem}.md", out / f"{stem}.json"]
+    paths[0].write_text("\n".join(text) + "\n", encoding="utf-8")
+    payload = {
+        "title": title,
+        "hardware": facts,
+        "date": str(day),
+        "versions": stated,
+        "command": command,
+        "data": data,
+    }
+    paths[1].write_text(json.dumps(_names_only(payload), indent=1, default=str) + "\n", encoding="utf-8")
+    if figure is not None:
+        paths.append(out / f"{stem}.png")
+        figure.savefig(paths[-1], dpi=120)
+    return paths
+
+
+def results_as_data(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """Return everything that was measured, JSON-able."""
+    return [
+        {
+            "label": result.spec.label,
+            "status": result.status,
+            "spec": {**result.spec.as_dict(), "pipeline_words": PIPELINES[result.spec.pipeline]},
+            "images_per_second": result.rates,
+            "median": None if result.summary is None else result.summary.median,
+            "rounds": result.rounds,
+            "start": result.start,
+            "report": result.report,
+        }
+        for result in results
+    ]
+
+
+def bars(results: Sequence[Result], *, title: str, baseline: str) -> Any:
+    """Draw rates as bars with the spread of the rounds, fastest above; ceilings are hollow.
+
+    Returns
+    -------
+    matplotlib Figure
+    """
+    shown = [result for result in results if result.summary is not None and result.spec.loader != "synthetic"]
+    shown.sort(key=lambda result: result.summary.median if result.summary else 0.0)
+    figure, axes = one_chart(8.0, 1.2 + 0.42 * max(1, len(shown)))
+    base = next((result.summary for result in shown if result.spec.label == baseline), None)
+    for place, result in enumerate(shown):
+        summary = result.summary
+        assert summary is not None
+        ceiling = result.spec.loader in _CEILINGS
+        colour = _CEILING if ceiling else _OURS if result.spec.loader == "beton" else _OTHER
+        axes.barh(place, summary.median, color=colour, edgecolor=_OURS if ceiling else colour, height=0.68)
+        error = [[summary.median - summary.low], [summary.high - summary.median]]
+        axes.errorbar(summary.median, place, xerr=error, color="black", capsize=3, lw=1)
+        text = f" {summary.median:,.0f}"
+        if base is not None and base.median:
+            text += f"  ({summary.median / base.median:.2f}x)"
+        axes.annotate(text, (summary.high, place), va="center", xytext=(4, 0), textcoords="offset points", fontsize=9)
+    axes.set_yticks(range(len(shown)), [result.spec.label for result in shown])
+    axes.set_xlabel(f"images/s (median, whiskers: min-max; ratio to {baseline})")
+    axes.margins(x=0.22)
+    axes.set_xlim(left=0)
+    set_title(figure, title)
+    return figure
+
+
+def lines(
+    series: Mapping[str, Sequence[tuple[float, float]]],
+    *,
+    title: str,
+    x: str,
+    y: str,
+    log_x: bool = False,
+    log_y: bool = False,
+) -> Any:
+    """Draw one line a series of (x, y) points; ours in blue.
+
+    Returns
+    -------
+    matplotlib Figure
+    """
+    figure, axes = one_chart(7.0, 4.2)
+    others = iter(("#E69F00", "#CC79A7", "#009E73", "#7F7F7F", "#56B4E9", "#D55E00", "#F0E442", "#000000") * 3)
+    for name, points in series.items():
+        colour = _OURS if name == "beton" else next(others)
+        axes.plot(*zip(*points, strict=True), marker="o", label=name, color=colour, lw=2 if name == "beton" else 1.2)
+    axes.set_xscale("log" if log_x else "linear")
+    if not log_x:
+        axes.xaxis.get_major_locator().set_params(integer=True)  # workers are whole
+    axes.set_yscale("log" if log_y else "linear")
+    if not log_y:
+        axes.set_ylim(bottom=0)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    set_title(figure, title)
+    axes.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def _names_only(value: Any) -> Any:
+    """Replace absolute paths by their last part: where things lay on this machine says nothing to others."""
+    if isinstance(value, dict):
+        return {key: _names_only(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_names_only(item) for item in value]
+    return Path(value).name if isinstance(value, str) and value.startswith("/") else value

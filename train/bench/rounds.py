@@ -1,0 +1,317 @@
+"""The parent: starts a child for each contender, interleaves their rounds, freezes those that are not measured.
+
+Owns processes and their failures: a contender that is not installed, crashes or hangs is a result that says so, and
+the others go on. Knows nothing of how a batch is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from dataloading.messages import counted
+from train.bench.spec import BenchSpec
+from train.bench.statistics import Summary, interleave, summarise
+
+__all__ = ["Child", "ChildError", "Result", "find_peers_python", "measure", "search_workers"]
+
+ROOT = Path(__file__).resolve().parents[2]
+# The checkout's folder comes last on the path: in another environment that environment's packages win.
+# With another interpreter only our packages come from here; the current directory is not for either.
+_START = (
+    f"import runpy, sys; sys.path[:] = [each for each in sys.path if each]; "
+    f"runpy.run_path({str(ROOT / 'dataloading' / 'entry.py')!r}, run_name='entry'); "
+    f"from train.bench.cli.child import main; main()"
+)
+_START_LIMIT_SECONDS = 600.0
+_Progress = Callable[[str], None]
+
+
+@dataclass(kw_only=True)
+class Result:
+    """What came of one contender.
+
+    Parameters
+    ----------
+    spec : BenchSpec
+        Its task.
+    status : str
+        "ok", "not installed: ..." or "failed: ...".
+    rates : list of float
+        Images per second, one a round.
+    rounds : list of dict
+        What the child said of each round.
+    start : dict
+        Seconds to import, build and deliver the first batch; versions; what a batch looks like.
+    report : dict
+        The contender's own words.
+    """
+
+    spec: BenchSpec
+    status: str = "ok"
+    rates: list[float] = field(default_factory=list)
+    rounds: list[dict[str, Any]] = field(default_factory=list)
+    start: dict[str, Any] = field(default_factory=dict)
+    report: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def summary(self) -> Summary | None:
+        """Median, smallest and largest rate, or None where nothing was measured."""
+        return summarise(self.rates) if self.rates else None
+
+    def median_of(self, key: str) -> float | None:
+        """Return the median over rounds of a figure that the child reports."""
+        values = [entry[key] for entry in self.rounds if entry.get(key) is not None]
+        return summarise(values).median if values else None
+
+
+class ChildError(Exception):
+    """A child said that it failed, or stopped answering."""
+
+    def __init__(self, message: str, *, missing: bool = False) -> None:
+        super().__init__(message)
+        self.missing = missing
+
+
+class Child:
+    """One contender in a process group of its own.
+
+    Parameters
+    ----------
+    spec : BenchSpec
+        Its task.
+    python : str
+        Interpreter to run it with.
+    environment : mapping, optional
+        Variables to set for it.
+    """
+
+    def __init__(
+        self, spec: BenchSpec, *, python: str = sys.executable, environment: dict[str, str] | None = None
+    ) -> None:
+        self.spec = spec
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the child)
+        self._frozen = False
+        self._process = subprocess.Popen(
+            [python, "-c", _START],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            start_new_session=True,
+            env={**os.environ, **(environment or {})},
+        )
+        self._buffer = b""
+
+    def start(self) -> dict[str, Any]:
+        """Send the task and wait for the first batch."""
+        return self._ask({"spec": self.spec.as_dict(), "spawned_at": time.time()}, _START_LIMIT_SECONDS)
+
+    def round(self, seconds: float) -> dict[str, Any]:
+        """Measure one round."""
+        self.thaw()
+        return self._ask({"do": "round", "seconds": seconds}, 10 * seconds + 120.0)
+
+    def rest_of_epoch(self) -> dict[str, Any]:
+        """Measure the epoch that has begun, to its end: images and seconds."""
+        return self._ask({"do": "epoch"}, _START_LIMIT_SECONDS)
+
+    def report(self) -> dict[str, Any]:
+        """Ask the contender for its own words."""
+        self.thaw()
+        answer: dict[str, Any] = self._ask({"do": "report"}, 60.0)["report"]
+        return answer
+
+    def freeze(self) -> None:
+        """Stop all its processes, so that they cannot disturb another's round."""
+        if self.spec.stop_between and not self._frozen:
+            self._signal(signal.SIGSTOP)
+            self._frozen = True
+
+    def thaw(self) -> None:
+        """Let them go on."""
+        if self._frozen:
+            self._signal(signal.SIGCONT)
+            self._frozen = False
+
+    def close(self) -> None:
+        """End all its processes."""
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._log):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+    def _signal(self, number: int) -> None:
+        # The group's number is free for others once its leader was waited for.
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+    def _ask(self, message: dict[str, Any], limit: float) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise ChildError(f"the process ended: {self._last_words()}") from None
+        answer: dict[str, Any] = json.loads(self._read_line(limit))
+        if "error" in answer:
+            raise ChildError(str(answer["error"]), missing=bool(answer["missing"]))
+        return answer
+
+    def _read_line(self, limit: float) -> bytes:
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + limit
+        descriptor = self._process.stdout.fileno()
+        while b"\n" not in self._buffer:
+            ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise ChildError(f"no answer within {limit:.0f} s: {self._last_words()}")
+            part = os.read(descriptor, 1 << 16)
+            if not part:
+                raise ChildError(f"the process ended: {self._last_words()}")
+            self._buffer += part
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def _last_words(self) -> str:
+        self._log.seek(0)
+        lines = [line.strip() for line in self._log.read().decode(errors="replace").splitlines() if line.strip()]
+        return lines[-1][:300] if lines else "it left no message"
+
+
+def find_peers_python(given: str | None = None) -> str | None:
+    """Return the interpreter of the environment with the other loaders, or None.
+
+    It is `given`, else ``$BETON_PEERS_PYTHON``, else ``.venv-peers`` in the working directory or beside the package.
+    """
+    places = [given, os.environ.get("BETON_PEERS_PYTHON")]
+    places += [str(folder / ".venv-peers" / "bin" / "python") for folder in (Path.cwd(), ROOT)]
+    return next((place for place in places if place and os.access(place, os.X_OK)), None)
+
+
+def _start(spec: BenchSpec, peers_python: str | None) -> tuple[Child | None, Result]:
+    """Start a contender in this environment, or where it is missing here in the peers' one."""
+    result = Result(spec=spec)
+    for python in (sys.executable, peers_python):
+        if python is None:
+            continue
+        child = Child(spec, python=python)
+        try:
+            result.start = child.start()
+        except ChildError as error:
+            child.close()
+            result.status = f"{'not installed' if error.missing else 'failed'}: {error}"
+            if error.missing:
+                continue
+            return None, result
+        except BaseException:
+            child.close()
+            raise
+        result.status = "ok"
+        return child, result
+    return None, result
+
+
+def measure(
+    specs: Sequence[BenchSpec],
+    *,
+    num_rounds: int,
+    seconds: float,
+    peers_python: str | None = None,
+    progress: _Progress = lambda text: None,
+) -> list[Result]:
+    """Measure contenders against each other, in interleaved rounds.
+
+    Parameters
+    ----------
+    specs : sequence of BenchSpec
+        One a contender; their labels must differ.
+    num_rounds : int
+        Rounds of each.
+    seconds : float
+        Length of a round at least.
+    peers_python : str, optional
+        Interpreter for contenders that are missing in this environment.
+    progress : callable
+        Gets one line now and then.
+
+    Returns
+    -------
+    list of Result
+        One for each spec, in their order, whatever became of it.
+    """
+    children: dict[str, Child] = {}
+    results: dict[str, Result] = {}
+    try:
+        for spec in specs:
+            assert spec.label not in results, f"two contenders are called {spec.label}"
+            progress(f"starting {spec.label}")
+            child, results[spec.label] = _start(spec, peers_python)
+            if child is not None:
+                children[spec.label] = child
+                child.freeze()
+            else:
+                progress(f"{spec.label}: {results[spec.label].status}")
+        for number, label in interleave([spec.label for spec in specs], num_rounds):
+            if label in children:
+                _one_round(children, results[label], number, num_rounds, seconds, progress)
+        for label, child in children.items():
+            with contextlib.suppress(ChildError):
+                results[label].report = child.report()
+    finally:
+        for child in children.values():
+            child.close()
+    return list(results.values())
+
+
+def _one_round(
+    children: dict[str, Child], result: Result, number: int, num_rounds: int, seconds: float, progress: _Progress
+) -> None:
+    label = result.spec.label
+    try:
+        entry = children[label].round(seconds)
+    except ChildError as error:
+        result.status = f"failed: {error}"
+        children.pop(label).close()
+        progress(f"{label}: {result.status}")
+        return
+    children[label].freeze()
+    result.rounds.append(entry)
+    result.rates.append(entry["images"] / entry["seconds"])
+    progress(f"round {number + 1}/{num_rounds}  {label}: {result.rates[-1]:,.0f} images/s")
+
+
+def search_workers(
+    spec: BenchSpec,
+    candidates: Sequence[int],
+    *,
+    seconds: float,
+    peers_python: str | None = None,
+    progress: _Progress = lambda text: None,
+) -> tuple[int, dict[int, float]]:
+    """Return the number of workers with the highest rate, and the rate of each candidate (one round each).
+
+    Candidates that fail count as 0 images/s; `spec`'s own number is returned where all do.
+    """
+    rates = {}
+    for num_workers in candidates:
+        one = BenchSpec(
+            **{**spec.as_dict(), "num_workers": num_workers, "label": f"{spec.label}, {counted(num_workers, 'worker')}"}
+        )
+        [result] = measure([one], num_rounds=1, seconds=seconds, peers_python=peers_python, progress=progress)
+        rates[num_workers] = result.rates[0] if result.rates else 0.0
+    best = max(rates, key=lambda count: rates[count], default=spec.num_workers)
+    return (best if rates.get(best) else spec.num_workers), rates

@@ -1,0 +1,207 @@
+"""What a training step does with its batches: train the network, or stand in for a device by sleeping.
+
+Owns forward, backward, loss weighting, scaling, clipping and the optimiser; the loop around it (``trainer``) does not
+know which of the two kinds runs.
+
+**Loss weighting.** The gradient of an optimiser step is that of the mean loss over all images that count, of all
+ranks and all micro-batches, however unequal their shares: a micro-batch's loss is the sum over its rows times
+``world_size / nominal``, with ``nominal = batch_size * world_size * accum`` (DDP and FSDP divide by the world size),
+and where the sum of the micro-batches' `global_size`, which is known only after the last of them, is not ``nominal``,
+gradients are scaled by ``nominal / num_images`` before clipping.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+
+from train.clock import StepClock
+from train.distributed import World
+from train.loaders import TrainBatch
+from train.loaders.base import Normaliser
+from train.metrics import Tally, row_losses
+from train.mixing import mix_batch
+from train.model import MovingAverage, Replica
+from train.options import TrainOptions, sim_rate
+
+_PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Work(Protocol):
+    """One optimiser step, in pieces."""
+
+    def micro_batch(self, batch: TrainBatch, *, step: int, micro: int, last: bool) -> torch.Tensor:
+        """Take in one micro-batch and return this rank's summed loss, a float64 scalar on the device."""
+
+    def update(self, *, step: int, lr: float, num_images: int) -> None:
+        """Finish the step: `num_images` of all ranks and micro-batches counted."""
+
+
+class SimulatedWork:
+    """A device that takes a fixed number of images a second: sleeps, uses no CPU, computes nothing.
+
+    Ranks meet after each step, as they do when gradients are averaged.
+
+    Parameters
+    ----------
+    rate : float
+        Images/s of one process's device.
+    clock : StepClock
+        Told how long the device was busy.
+    """
+
+    def __init__(self, rate: float, clock: StepClock) -> None:
+        self._rate = rate
+        self._clock = clock
+        self._zero = torch.zeros((), dtype=torch.float64)
+
+    def micro_batch(self, batch: TrainBatch, *, step: int, micro: int, last: bool) -> torch.Tensor:
+        """Sleep for as long as the batch would take."""
+        del step, micro, last
+        start = time.perf_counter()
+        time.sleep(len(batch.labels) / self._rate)
+        self._clock.slept(time.perf_counter() - start)
+        return self._zero
+
+    def update(self, *, step: int, lr: float, num_images: int) -> None:
+        """Wait for the other ranks."""
+        del step, lr, num_images
+        if dist.is_initialized():
+            dist.all_reduce(torch.zeros(1))
+
+
+class NetworkWork:
+    """Forward, backward and optimiser on the device.
+
+    Parameters
+    ----------
+    options : TrainOptions
+        Recipe.
+    world : World
+        Place of this process.
+    device : torch.device
+        Where the network lives.
+    replica : Replica
+        The wrapped network.
+    optimizer : torch.optim.Optimizer
+        Over its parameters.
+    ema : MovingAverage or None
+        Updated after each step.
+    num_classes : int
+        Outputs of the network.
+    normaliser : Normaliser
+        Makes the network's input of the loader's images.
+    """
+
+    def __init__(
+        self,
+        options: TrainOptions,
+        *,
+        world: World,
+        device: torch.device,
+        replica: Replica,
+        optimizer: torch.optim.Optimizer,
+        ema: MovingAverage | None,
+        num_classes: int,
+        normaliser: Normaliser,
+    ) -> None:
+        self._options = options
+        self._world = world
+        self._device = device
+        self._replica = replica
+        self._optimizer = optimizer
+        self._ema = ema
+        self._num_classes = num_classes
+        self._normaliser = normaliser
+        self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self._nominal = options.data.batch_size * world.world_size * options.optim.accum
+        self.scaler = torch.amp.GradScaler(device.type, enabled=options.model.amp == "fp16")
+        self.tally = Tally(device)
+
+    @contextmanager
+    def precision(self) -> Iterator[None]:
+        """Hold around a forward pass."""
+        dtype = _PRECISION.get(self._options.model.amp)
+        with torch.autocast(self._device.type, dtype=dtype, enabled=dtype is not None):
+            yield
+
+    def micro_batch(self, batch: TrainBatch, *, step: int, micro: int, last: bool) -> torch.Tensor:
+        """Add one micro-batch's gradients to those of this step."""
+        optim = self._options.optim
+        images, labels = computed_rows(batch)
+        images, targets = self._normaliser(images), labels
+        if optim.mixup or optim.cutmix:
+            key = (self._options.run.seed, step, micro, self._world.rank)
+            images, targets = mix_batch(
+                images, labels, self._num_classes, mixup=optim.mixup, cutmix=optim.cutmix, key=key
+            )
+        with self._replica.micro_batch(last=last):
+            with self.precision():
+                logits = self._replica.training_module(images)
+            losses = row_losses(logits, targets, optim.label_smoothing)
+            if batch.num_valid == 0:
+                losses = losses * 0.0
+            loss = losses.sum()
+            self.scaler.scale(loss * (self._world.world_size / self._nominal)).backward()
+        self.tally.add(logits.detach(), labels, batch.num_valid, losses)
+        return loss.detach().double()
+
+    def update(self, *, step: int, lr: float, num_images: int) -> None:
+        """Scale, clip, step; then the moving average."""
+        self.scaler.unscale_(self._optimizer) if self.scaler.is_enabled() else None
+        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        if 0 < num_images != self._nominal:
+            torch._foreach_mul_(gradients, self._nominal / num_images)
+        if self._options.optim.clip_norm:
+            torch.nn.utils.clip_grad_norm_(self._parameters, self._options.optim.clip_norm)
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
+        self.scaler.step(self._optimizer)
+        self.scaler.update()
+        self._optimizer.zero_grad(set_to_none=True)
+        if self._ema is not None:
+            self._ema.update(step)
+
+    def evaluate(self, batches: Iterator[TrainBatch], normaliser: Normaliser) -> dict[str, float]:
+        """Return loss, top-1 and top-5 over all ranks, each image counted once.
+
+        Parameters
+        ----------
+        batches : iterator of TrainBatch
+            As many on every rank: sharded networks gather their weights in each.
+        normaliser : Normaliser
+            For this loader's images.
+        """
+        tally = Tally(self._device)
+        with self._replica.evaluating(self._ema) as module, torch.no_grad():
+            for batch in batches:
+                images, labels = computed_rows(batch)
+                with self.precision():
+                    logits = module(normaliser(images))
+                tally.add(logits, labels, batch.num_valid, row_losses(logits, labels, 0.0))
+        return tally.result()
+
+
+def computed_rows(batch: TrainBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the images and labels that a rank computes: those that count, or one that does not if none do.
+
+    A rank without images of its own (fewer are left than there are ranks) must still take part in the collectives
+    of forward and backward; its single row has weight zero.
+    """
+    images, labels, num_valid = batch.images, batch.labels, batch.num_valid
+    if num_valid:
+        return images[:num_valid], labels[:num_valid]
+    if len(labels):
+        return images[:1], labels[:1]
+    return images.new_zeros((1, *images.shape[1:])), labels.new_zeros(1)
+
+
+def make_simulated(options: TrainOptions, clock: StepClock) -> SimulatedWork | None:
+    """Return the stand-in that ``--accelerator sim:RATE`` asks for, or None."""
+    rate = sim_rate(options.run.accelerator)
+    return SimulatedWork(rate, clock) if rate else None
