@@ -1,7 +1,7 @@
 """``beton convert SOURCE SRC OUT.beton``: the options of conversion, and the table of sources (``commands``).
 
-Parses words into options and prints the result; the work is in ``encode.py``. Nothing heavy is imported before a
-command runs, so that ``--help`` answers at once.
+Parses words into options and prints the result; the work is in ``engine/convert.py``. Nothing heavy is imported before
+a command runs, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A source is cheap in the parent process and does its reading in the workers: the parent asks it for a small picklable
 *task* per sample (a path, an offset in a tar file, an index), sends that to a worker, and the worker hands it to the
 source's ``load``, which returns the sample's fields. Images may come as file bytes, Pillow images or arrays; turning
-them into what is stored is the image policy's job (``policy.py``), not the source's.
+them into what is stored is the image policy's job (``images/policy.py``), not the source's.
 A new kind of dataset is one new file with one such class; the engine, the writer and the policy stay as they are.
 """
 

@@ -8,7 +8,7 @@
     4 transform   pipeline.run(...)         one fused Numba kernel for each sample         write 2, in place if possible
     5 transfer    transfer.send(...)        asynchronous copy on a side stream, event      write 3
 
-Hops 1 and 2 happen when a worker makes the next `BatchJob` (assembly.py), 3 and 4 for groups of its samples on
+Hops 1 and 2 happen when a worker makes the next `BatchJob` (batch_job.py), 3 and 4 for groups of its samples on
 all workers (workers.py), 5 when the last group is done. `Loader` owns the options, the place in the run
 (`state_dict`) and the lifetime of threads and memory. It knows no pixels and no bytes.
 """

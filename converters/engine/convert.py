@@ -1,6 +1,6 @@
 """Source -> ``.beton``, in one file or in shards, here or on a cluster: the front of the engine behind every converter.
 
-Owns the order of the samples, the checks before any work, and the choice between one file (``single.py``), shards
+Owns the order of the samples, the checks before any work, and the choice between one file (``one_file.py``), shards
 (``sharding.py``) and a remote destination (``targets.py``). Knows nothing of any particular kind of dataset.
 """
 

@@ -1,6 +1,6 @@
 """A file brought to its destination: written in place, or written here and uploaded.
 
-Knows how a file is made (``single.py``) and where files go (``targets.py``), and returns what a manifest says of it.
+Knows how a file is made (``one_file.py``) and where files go (``targets.py``), and returns what a manifest says of it.
 """
 
 from __future__ import annotations

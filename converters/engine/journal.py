@@ -3,7 +3,7 @@
 Owns the two hidden files beside a destination, ``.NAME.beton.part`` (the unfinished file) and ``.NAME.beton.journal``,
 and the lock on the journal, which the system drops with the process: who holds it is alive. The journal is only ever
 appended to, in records with a checksum, each after the bytes it speaks of are on the disk; so whatever cuts a run off,
-its valid beginning describes bytes that exist. What a record means is the business of the conversion (``single.py``).
+its valid beginning describes bytes that exist. What a record means is the business of the conversion (``one_file.py``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What one pass over the data needs of the page cache: pages announced ahead of their use, pinned for each batch.
 
 Between an order of samples and a cache of pages: it finds where the samples of a step lie, says early what will be
-needed, and lets go of it when the batch is finished. Knows no pixels and no threads; a cache of pages knows no samples.
+needed, and releases it when the batch is finished. Knows no pixels and no threads; a cache of pages knows no samples.
 """
 
 from __future__ import annotations

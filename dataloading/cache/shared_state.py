@@ -10,7 +10,7 @@ whether it is there, who is bringing it, and who needs it::
                                                                with the checksum taken when they arrived)
 
 A unit takes room from the moment it is reserved; an ABSENT one has none and no pins. All changes are made with the
-lock held. The lock and every process's seat are record locks of open file descriptions: the kernel lets go of them
+lock held. The lock and every process's seat are record locks of open file descriptions: the kernel releases them
 when the last descriptor is closed, whatever kills the process, and no process number is ever compared.
 
 Knows nothing of where bytes come from.

@@ -2,7 +2,7 @@
 
 Hop 2 (`ImageDecoder.requests`, for a whole batch: where the stored bytes lie, no copy) and hop 3
 (`ImageDecoder.decode`, for a group of its rows: crop, region decode and resize in one native call that
-does not hold the interpreter lock). Which region is wanted is written into the requests by the pipeline,
+does not hold the GIL). Which region is wanted is written into the requests by the pipeline,
 above. A sample that fails is reported by its row; nothing is raised for bad data, so that one damaged
 sample cannot take its neighbours along.
 
@@ -241,5 +241,5 @@ def _interleave(images_NCHW: Any, out_NHWC: Any) -> None:
 
 
 def interleave(images_NCHW: npt.NDArray[Any], out_NHWC: npt.NDArray[Any]) -> None:
-    """Copy planes to interleaved pixels, any dtype; lets go of the interpreter lock."""
+    """Copy planes to interleaved pixels, any dtype; releases the GIL."""
     _interleave(images_NCHW, out_NHWC)

@@ -29,7 +29,7 @@ def gather(source_HWC: npt.NDArray[Any], request: np.void, out_CHW: npt.NDArray[
     request : record of `_native.REQUEST`
         Its box lies inside the image; ``fill[0]`` is the value of constant padding.
     out_CHW : ndarray of any integer dtype, shape (channels, out_h, out_w)
-        Written. The interpreter lock is let go.
+        Written. Releases the GIL.
     """
     flip = int(request["flip"])
     rows = np.empty(out_CHW.shape[1], np.int64)

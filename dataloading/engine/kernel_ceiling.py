@@ -88,7 +88,8 @@ class KernelCeiling:
     Examples
     --------
     >>> import numpy as np
-    >>> from dataloading import ImageField, KernelCeiling, Writer, transforms as T
+    >>> from dataloading import ImageField, Writer, transforms as T
+    >>> from dataloading.testing import KernelCeiling
     >>> with Writer("eight.beton", {"image": ImageField()}, num_samples=8, overwrite=True) as writer:
     ...     for _ in range(8):
     ...         writer.append({"image": np.zeros((40, 50, 3), np.uint8)})

@@ -232,7 +232,7 @@ def parse_descriptors(data: bytes, num_fields: int, path: str) -> list[Descripto
         name = text.decode("ascii")
         if any(name == other.name for other in result):
             raise FormatError(
-                f"{path}: two fields are named '{name}' (FFCV cuts names to {MAX_NAME_BYTES} characters without a word)"
+                f"{path}: two fields are named '{name}' (FFCV cuts names to {MAX_NAME_BYTES} characters silently)"
             )
         result.append(Descriptor(type_id=int(record["type_id"]), name=name, arguments=record["arguments"].tobytes()))
     return result

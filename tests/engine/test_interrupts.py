@@ -79,15 +79,26 @@ def _raise_at(number: int, scenario: Callable[[], None]) -> tuple[bool, bool]:
                 raise KeyboardInterrupt
         return trace
 
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        scenario()
-    except KeyboardInterrupt:
-        return True, True
-    finally:
-        sys.settrace(before)
-    return seen >= number, False
+    result = (False, False)
+
+    def traced() -> None:
+        nonlocal result
+        sys.settrace(trace)
+        try:
+            scenario()
+        except KeyboardInterrupt:
+            result = True, True
+        else:
+            result = seen >= number, False
+        finally:
+            sys.settrace(None)
+
+    # On a thread of its own: raised inside an interpreter's clean-up, where no signal arrives, an exception stays the
+    # thread's current one, is chained to all that follow, and keeps their iterators alive.
+    thread = threading.Thread(target=traced)
+    thread.start()
+    thread.join()
+    return result
 
 
 @pytest.mark.parametrize("scenario", ["an epoch", "leaving", "closing"])

@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _START = (
     f"import runpy, sys; sys.path[:] = [each for each in sys.path if each]; "
     f"runpy.run_path({str(ROOT / 'dataloading' / 'entry.py')!r}, run_name='entry'); "
-    f"from train.bench.cli.child import main; main()"
+    f"from train.bench.child import main; main()"
 )
 _START_LIMIT_SECONDS = 600.0
 _Progress = Callable[[str], None]

@@ -46,7 +46,7 @@ def make_loader(name: str, spec: LoaderSpec) -> TrainingLoader:
     UsageError
         The name is unknown, or this loader cannot serve the spec.
     """
-    # Each rival is imported only when chosen: ffcv changes global state on import, and may be absent.
+    # Each peer is imported only when chosen: ffcv changes global state on import, and may be absent.
     if name == "beton":
         from .ours import BetonLoader
 

@@ -1,6 +1,6 @@
 """Where the bytes of units come from: a local file read past the system's page cache, or an object in a store.
 
-A source fills memory with a range of one file's bytes, or raises; it never gives other bytes without a word. Retrying,
+A source fills memory with a range of one file's bytes, or raises; it never gives other bytes silently. Retrying,
 time limits and checksums are here; how a store is asked is in clients.py. Knows nothing of caches.
 """
 

@@ -342,7 +342,7 @@ def test_the_best_number_of_workers_is_the_fastest_one(photos, tmp_path, monkeyp
     def fake(specs, **_options):
         return [Result(spec=spec, rates=[rates[spec.num_workers]]) for spec in specs]
 
-    monkeypatch.setattr("train.bench.cli.rounds.measure", fake)
+    monkeypatch.setattr("train.bench.rounds.measure", fake)
     assert search_workers(spec_for(photos, tmp_path), [1, 2, 3], seconds=1.0) == (2, rates)
 
 
