@@ -112,7 +112,7 @@ class DeviceMonitor:
         if self.problem:
             return
         try:
-            import pynvml  # type: ignore[import-not-found]
+            import pynvml
 
             pynvml.nvmlInit()
             # NVML counts physical devices; the identifier finds ours whatever CUDA_VISIBLE_DEVICES says.

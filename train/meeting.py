@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 
-import torch.distributed as dist
+from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]  # not in __all__, but documented
 
 from dataloading import UsageError
 from dataloading.messages import counted
@@ -56,7 +56,7 @@ def check_started_by_srun(environ: Mapping[str, str], num_tasks: int) -> None:
         )
 
 
-def meet(host: str, port: int, *, rank: int, world_size: int, speaks: bool, at_once: bool = False) -> dist.Store:
+def meet(host: str, port: int, *, rank: int, world_size: int, speaks: bool, at_once: bool = False) -> Store:
     """Wait until every rank is there, and say who is missing while some are.
 
     Parameters
@@ -84,7 +84,7 @@ def meet(host: str, port: int, *, rank: int, world_size: int, speaks: bool, at_o
     if rank == 0 and at_once:
         _say(f"rank 0 waits for {counted(world_size - 1, 'more process')} at {place}")
     store = _listen(host, port, world_size) if rank == 0 else _connect(host, port, rank, world_size, speaks)
-    store.set(f"here/{rank}", b"")
+    store.set(f"here/{rank}", "")
     store.add("come", 1)
 
     def missing() -> str:
@@ -96,10 +96,10 @@ def meet(host: str, port: int, *, rank: int, world_size: int, speaks: bool, at_o
     return store
 
 
-def _listen(host: str, port: int, world_size: int) -> dist.TCPStore:
+def _listen(host: str, port: int, world_size: int) -> TCPStore:
     try:
         # The server listens on all interfaces; this process reaches it without asking how others call the machine.
-        return dist.TCPStore("localhost", port, world_size, True, timeout=LIMIT, wait_for_workers=False)
+        return TCPStore("localhost", port, world_size, True, timeout=LIMIT, wait_for_workers=False)
     except RuntimeError as error:
         if "in use" not in str(error) and "EADDRINUSE" not in str(error):
             raise
@@ -108,7 +108,7 @@ def _listen(host: str, port: int, world_size: int) -> dist.TCPStore:
         ) from error
 
 
-def _connect(host: str, port: int, rank: int, world_size: int, speaks: bool) -> dist.TCPStore:
+def _connect(host: str, port: int, rank: int, world_size: int, speaks: bool) -> TCPStore:
     trouble = ""
 
     def reached() -> bool:
@@ -125,7 +125,7 @@ def _connect(host: str, port: int, rank: int, world_size: int, speaks: bool) -> 
         reached, lambda: f"rank {rank} cannot reach rank 0 at MASTER_ADDR {host}:{port} yet ({trouble})", speaks=speaks
     )
     try:
-        return dist.TCPStore(host, port, world_size, False, timeout=LIMIT, wait_for_workers=False)
+        return TCPStore(host, port, world_size, False, timeout=LIMIT, wait_for_workers=False)
     except RuntimeError as error:
         raise UsageError(f"what answers at {host}:{port} is not rank 0 of this run: {error}") from error
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import Field, asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 from dataloading import UsageError
 
@@ -232,10 +232,10 @@ class TrainOptions:
     run: RunOptions
 
     @property
-    def tail(self) -> str:
+    def tail(self) -> Literal["even", "pad", "drop"]:
         """What becomes of a training epoch's end: ``even``, ``pad`` or ``drop``."""
         if self.data.tail != "auto":
-            return self.data.tail
+            return cast(Literal["even", "pad", "drop"], self.data.tail)
         return "even" if self.data.loader == "beton" and not self.model.compile else "drop"
 
     def flat(self) -> dict[str, Any]:

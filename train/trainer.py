@@ -303,7 +303,7 @@ class Trainer:
         result = network.evaluate(self._data.val_batches(), self._normaliser(loader))
         if result["num_images"] != self._data.num_val:
             raise UsageError(
-                f"validation counted {counted(result['num_images'], 'image')}, the data has {self._data.num_val}: "
+                f"validation counted {counted(int(result['num_images']), 'image')}, the data has {self._data.num_val}: "
                 f"--loader {self._options.data.loader} lost or repeated some"
             )
         seconds = time.perf_counter() - start
@@ -313,7 +313,7 @@ class Trainer:
         )
         self.log.say(
             f"epoch {self._progress.epoch}: validation top-1 {result['top1']:.2f} %, top-5 {result['top5']:.2f} %, "
-            f"loss {result['loss']:.4f} ({counted(result['num_images'], 'image')})"
+            f"loss {result['loss']:.4f} ({counted(int(result['num_images']), 'image')})"
         )
 
     # ------------------------------------------------------------------ log
@@ -500,7 +500,8 @@ def output_held(run: RunOptions, world: World) -> Iterator[None]:
     if not run.output:
         yield
         return
-    folder, held, found = Path(run.output), ExitStack(), None
+    folder, held = Path(run.output), ExitStack()
+    found: object = None
     with held:
         if world.is_main:
             try:

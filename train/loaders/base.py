@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -78,7 +78,7 @@ class LoaderSpec:
     prefetch: int = 2
     image_size: int = 224
     resize_size: int = 256
-    tail: str = "pad"
+    tail: Literal["even", "pad", "drop"] = "pad"
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
 

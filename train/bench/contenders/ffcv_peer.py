@@ -38,10 +38,8 @@ class FfcvContender(Contender):
         else:
             image = [CenterCropRGBImageDecoder(size, ratio=spec.image_size / spec.resize_size)]
         if spec.normalized:
-            scale = np.float32(255.0)
-            image.append(
-                NormalizeImage(np.float32(IMAGENET_MEAN) * scale, np.float32(IMAGENET_STD) * scale, np.float32)
-            )
+            mean, std = (np.asarray(each, np.float32) * np.float32(255) for each in (IMAGENET_MEAN, IMAGENET_STD))
+            image.append(NormalizeImage(mean, std, np.float32))
         image += [ToTensor(), ToTorchImage()]
         self._loader = Loader(
             spec.path,

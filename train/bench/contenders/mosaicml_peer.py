@@ -56,7 +56,9 @@ class StreamingContender(Contender):
         # Shared memory of a run that was killed would stop this one.
         streaming.base.util.clean_stale_shared_memory()
         dataset = _Images(spec, folder, num_samples * spec.repeats(num_samples))
-        self._loader = DataLoader(dataset, batch_size=spec.batch_size, drop_last=True, **worker_options(spec))
+        self._loader: DataLoader[Any] = DataLoader(
+            dataset, batch_size=spec.batch_size, drop_last=True, **worker_options(spec)
+        )
         self.num_ahead = spec.num_workers * PREFETCH
 
     def batches(self) -> Iterator[Any]:

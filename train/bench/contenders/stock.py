@@ -58,7 +58,8 @@ def torch_transform(spec: BenchSpec, *, pillow: bool) -> v2.Compose:
 def decode_pillow(data: bytes) -> Image.Image:
     """Decode with Pillow, to RGB."""
     with Image.open(io.BytesIO(data)) as image:
-        return image.convert("RGB")
+        rgb: Image.Image = image.convert("RGB")
+        return rgb
 
 
 def decode_tensor(data: bytes) -> torch.Tensor:
@@ -67,7 +68,8 @@ def decode_tensor(data: bytes) -> torch.Tensor:
         # The bytes are read-only and decode_image only reads them.
         warnings.filterwarnings("ignore", message="The given buffer is not writable")
         encoded = torch.frombuffer(data, dtype=torch.uint8)
-    return decode_image(encoded, mode=ImageReadMode.RGB)
+    image: torch.Tensor = decode_image(encoded, mode=ImageReadMode.RGB)
+    return image
 
 
 def decode_tensor_item(item: Item) -> torch.Tensor:
