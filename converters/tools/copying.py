@@ -347,7 +347,7 @@ def derived_writer(
     ----------
     path : str or path-like
         The file to make.
-    donors : sequence of InputFile
+    input_files : sequence of InputFile
         What it is made of; fields, provenance and page size come from them.
     num_samples : int
         How many samples it gets at most.
@@ -358,9 +358,9 @@ def derived_writer(
     overwrite : bool
         Whether an existing file may be replaced.
     grow_pages : bool
-        Whether values may be larger than they were, so that the donors' page size may not do.
+        Whether values may be larger than they were, so that the page size of the input files may not do.
     keep_facts : bool
-        Whether facts that the converter recorded about a field (all donors alike) still hold.
+        Whether facts that the converter recorded about a field (alike in all input files) still hold.
     """
     readers = [input_file.reader for input_file in input_files]
     page_size = None
@@ -380,7 +380,7 @@ def derived_writer(
 
 
 def _provenance(input_files: Sequence[InputFile], step: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what all donors say alike, and a history that ends with ``step``."""
+    """Return what all input files say alike, and a history that ends with ``step``."""
     said = [
         {} if input_file.reader.extension is None else dict(input_file.reader.extension.provenance)
         for input_file in input_files

@@ -40,7 +40,7 @@ class InputFiles:
     ----------
     path : str
         What was named, for messages: the file, the manifest, or the first and how many more.
-    donors : list of InputFile
+    input_files : list of InputFile
         The files.
     fields : dict of str to Field
     label : str or None

@@ -192,7 +192,7 @@ class _Folders:
 
     Parameters
     ----------
-    donor : InputFiles
+    input_file : InputFiles
         What is exported.
     root : path
         Where the folders are made.

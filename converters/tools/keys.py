@@ -38,7 +38,7 @@ def field_keys(input_file: InputFile, field: str) -> Keys:
 
     Parameters
     ----------
-    donor : InputFile
+    input_file : InputFile
         The file.
     field : str
         Integers and floats are equal as numbers; of other fields equal stored bytes are equal values.

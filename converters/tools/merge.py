@@ -162,7 +162,7 @@ def agreed_classes(
 
     Parameters
     ----------
-    donors : sequence of InputFile
+    input_files : sequence of InputFile
         The files, with equal fields.
     classes : {"equal", "union"}
         See `merge`.

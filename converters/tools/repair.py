@@ -272,7 +272,7 @@ class _Damage:
 
     Parameters
     ----------
-    donor : InputFile
+    input_file : InputFile
         The damaged file.
     found : VerifyReport
         What is wrong with it.

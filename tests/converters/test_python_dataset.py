@@ -151,8 +151,9 @@ def test_an_exception_in_the_dataset_is_told_with_its_sample(tmp_path: Path) -> 
 
     line = Broken.__getitem__.__code__.co_firstlineno + 1
     with pytest.raises(
-        ConvertError, match=rf"sample 2 \(Broken\[2\]\): ZeroDivisionError: .* \(test_dataset\.py, line {line}\)\. .*"
-        r'on_error="skip"'
+        ConvertError,
+        match=rf"sample 2 \(Broken\[2\]\): ZeroDivisionError: .* \(test_python_dataset\.py, line {line}\)\. .*"
+        r'on_error="skip"',
     ):  # fmt: skip
         write(Broken(), tmp_path / "o.beton", {"label": IntField()})
 
@@ -309,7 +310,7 @@ class Silent:
 def test_an_exception_without_words_is_named_with_its_line(tmp_path: Path, num_workers: int) -> None:
     line = Silent.__getitem__.__code__.co_firstlineno + 1
     with pytest.raises(
-        ConvertError, match=rf"sample 0 \(Silent\[0\]\): StopIteration \(test_dataset\.py, line {line}\)"
+        ConvertError, match=rf"sample 0 \(Silent\[0\]\): StopIteration \(test_python_dataset\.py, line {line}\)"
     ):
         write(Silent(), tmp_path / "o.beton", {"label": IntField()}, num_workers=num_workers)
 
@@ -318,7 +319,7 @@ def test_a_line_of_an_installed_package_is_none_of_the_users() -> None:
     try:
         np.zeros(3).reshape(2, 2)
     except ValueError as error:
-        assert re.fullmatch(r"ValueError: cannot reshape .* \(test_dataset\.py, line \d+\)", raised(error))
+        assert re.fullmatch(r"ValueError: cannot reshape .* \(test_python_dataset\.py, line \d+\)", raised(error))
     try:
         exec(compile("1 / 0", "<made up>", "exec"), {})
     except ZeroDivisionError as error:
