@@ -21,7 +21,7 @@ LAYERS = {
         cache/
         dataset/ | keeper
         sampling/ | format/ | _native/ | batch | stats
-        checks | messages | cpu | entry | finalisers
+        arrays | checks | messages | cpu | entry | finalisers
         errors
     """,
     "converters": """

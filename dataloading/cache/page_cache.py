@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dataloading.arrays import Indices
 from dataloading.cache.eviction import choose
 from dataloading.cache.failures import Failures
 from dataloading.cache.fetchers import Fetchers, nothing
@@ -37,7 +38,6 @@ from dataloading.finalisers import Note
 
 __all__ = ["CachedFile", "PageCache", "StoppedError"]
 
-Indices = npt.NDArray[np.int64]
 Units = npt.NDArray[np.int64]
 
 _POLL_SECONDS = 0.003

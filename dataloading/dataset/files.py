@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dataloading.arrays import Indices
 from dataloading.errors import UsageError
 from dataloading.format import Field, Reader, TableSet
 from dataloading.messages import counted
 
 __all__ = ["FileSet", "check_all_named"]
 
-Indices = npt.NDArray[np.int64]
 Integers = npt.NDArray[np.uint64]
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataloading import _native
+from dataloading.arrays import Indices
 from dataloading.dataset.files import FileSet
 from dataloading.errors import UsageError
 from dataloading.format import (
@@ -37,7 +38,6 @@ __all__ = ["ArrayDecoder", "ColumnDecoder", "Decoder", "Failure", "ImageDecoder"
 
 Failure = tuple[int, str]
 """Row that failed, and why."""
-Indices = npt.NDArray[np.int64]
 
 
 class Decoder(Protocol):

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dataloading._native import REQUEST
+from dataloading.arrays import Indices
 from dataloading.dataset.files import FileSet
-from dataloading.decode.decoders import Decoder, Failure, ImageDecoder, Indices, ObjectDecoder, make_decoder
+from dataloading.decode.decoders import Decoder, Failure, ImageDecoder, ObjectDecoder, make_decoder
 from dataloading.decode.gather import gather
 from dataloading.decode.single import decode_png
 from dataloading.errors import DecodeError

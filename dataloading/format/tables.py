@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dataloading.arrays import Indices
+
 from .base import Field
 from .mapping import Memory
 from .reader import Reader
 
 __all__ = ["TableSet", "pointers_of"]
 
-Indices = npt.NDArray[np.int64]
 Integers = npt.NDArray[np.uint64]
 
 

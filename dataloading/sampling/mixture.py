@@ -40,8 +40,8 @@ from fractions import Fraction
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
-import numpy.typing as npt
 
+from dataloading.arrays import Indices
 from dataloading.checks import one_of
 from dataloading.errors import UsageError
 from dataloading.sampling.orders import Unpaged
@@ -50,7 +50,6 @@ from dataloading.sampling.splitmix import children
 
 __all__ = ["Mixture", "MixtureOrder", "Parts", "apportion"]
 
-Indices = npt.NDArray[np.int64]
 Stop = Literal["sum", "first_exhausted", "all_exhausted"]
 Source: TypeAlias = "str | os.PathLike[str] | tuple[str | os.PathLike[str], ...]"
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from dataloading.arrays import Floats, Indices
 from dataloading.sampling.permutation import Cipher, exponential, uniform
 
 __all__ = [
@@ -22,9 +22,6 @@ __all__ = [
     "Unpaged",
     "draw_without_replacement",
 ]
-
-Indices = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 
 class Elements(Protocol):

@@ -26,11 +26,11 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from dataloading.arrays import Indices
 from dataloading.sampling.permutation import child, shuffled
 
 __all__ = ["PageLayout", "PageOrder"]
 
-Indices = npt.NDArray[np.int64]
 Pointers = npt.NDArray[np.unsignedinteger]
 
 

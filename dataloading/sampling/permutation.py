@@ -13,17 +13,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from dataloading.arrays import Floats, Indices, UInt64s
 from dataloading.sampling import splitmix
 from dataloading.sampling.splitmix import MASK, children, mix
 
 __all__ = ["Cipher", "bits", "child", "exponential", "shuffled", "uniform"]
 
-Indices = npt.NDArray[np.int64]
-Bits = npt.NDArray[np.uint64]
-Floats = npt.NDArray[np.float64]
 
-
-def bits(key: int, numbers: npt.NDArray[np.integer]) -> Bits:
+def bits(key: int, numbers: npt.NDArray[np.integer]) -> UInt64s:
     """Return 64 random bits for each number: outputs `numbers` of the SplitMix64 generator seeded with `key`.
 
     Parameters
@@ -136,7 +133,7 @@ class Cipher:
             outside = outside[again >= self.num]
         return out.astype(np.int64)
 
-    def _encipher(self, numbers: Bits) -> Bits:
+    def _encipher(self, numbers: UInt64s) -> UInt64s:
         low = np.uint64(self._low)
         halves = [numbers >> low, numbers & self._masks[1]]
         for k, round_key in enumerate(self._keys):

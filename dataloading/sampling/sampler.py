@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from dataloading.arrays import Indices
 from dataloading.checks import at_least, one_of, true_or_false
 from dataloading.errors import StateError, UsageError
 from dataloading.sampling.mixture import MixtureOrder, Parts
@@ -31,7 +32,7 @@ from dataloading.sampling.orders import (
 from dataloading.sampling.page_order import PageLayout, PageOrder
 from dataloading.sampling.permutation import child
 from dataloading.sampling.position import Cursor, ForeignSampler
-from dataloading.sampling.slicing import EpochOrder, Indices, Order, Seat, Slicing, Step, Tail
+from dataloading.sampling.slicing import EpochOrder, Order, Seat, Slicing, Step, Tail
 from dataloading.sampling.subsets import balanced_weights, checked_indices, checked_weights, digest, occurrences
 
 __all__ = [

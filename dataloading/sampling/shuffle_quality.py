@@ -11,11 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from dataloading.arrays import Indices
 from dataloading.sampling.page_order import PageLayout, PageOrder
 
 __all__ = ["ShuffleQuality", "WindowQuality", "expected_distinct", "measure_shuffle", "measure_windows", "spread_out"]
-
-Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,12 +28,12 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-__all__ = ["EpochOrder", "Indices", "Order", "Ranges", "Seat", "Slicing", "Step", "Tail"]
+from dataloading.arrays import Indices
+
+__all__ = ["EpochOrder", "Order", "Ranges", "Seat", "Slicing", "Step", "Tail"]
 
 Tail = Literal["pad", "drop", "even"]
-Indices = npt.NDArray[np.int64]
 Ranges = list[tuple[int, int, int]]
 """Byte ranges of the dataset's files: (number of the file, first byte, number of bytes)."""
 

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MASK", "child", "children", "mix"]
+from dataloading.arrays import UInt64s
 
-UInt64s = npt.NDArray[np.uint64]
+__all__ = ["MASK", "child", "children", "mix"]
 
 MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15

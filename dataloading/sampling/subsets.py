@@ -9,12 +9,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from dataloading.arrays import Indices
 from dataloading.errors import UsageError
 from dataloading.messages import counted
 
 __all__ = ["balanced_weights", "checked_indices", "checked_weights", "chosen_by", "digest", "occurrences"]
 
-Indices = npt.NDArray[np.int64]
 
 _MAX_EXPONENT = 512
 
