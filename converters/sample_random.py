@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from dataloading.tools import splitmix
+from dataloading.tools import random
 
 __all__ = ["chance", "chances"]
 
@@ -29,7 +29,7 @@ def chances(seed: int, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.float64
     >>> float(chances(0, np.array([3]))[0]) == chance(0, 3)
     True
     """
-    bits = splitmix.children(splitmix.child(seed, 0), indices)
+    bits = random.children(random.child(seed, 0), indices)
     numbers: npt.NDArray[np.float64] = (bits >> np.uint64(11)).astype(np.float64) / float(1 << 53)
     return numbers
 

@@ -28,7 +28,7 @@ from dataloading.format import (
     sync_folder,
 )
 from dataloading.format.layout import check_name
-from dataloading.sampling import splitmix
+from dataloading.sampling import random
 
 __all__ = [
     "JpegInfo",
@@ -47,10 +47,10 @@ __all__ = [
     "moved_coordinates",
     "num_cores",
     "probe_jpeg",
+    "random",
     "remove_orphans",
     "resize_rgb",
     "shard_path",
-    "splitmix",
     "sync_folder",
     "transcode_jpeg",
 ]

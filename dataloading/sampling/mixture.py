@@ -45,8 +45,7 @@ from dataloading.arrays import Indices
 from dataloading.checks import one_of
 from dataloading.errors import UsageError
 from dataloading.sampling.orders import Unpaged
-from dataloading.sampling.permutation import Cipher, child, shuffled
-from dataloading.sampling.splitmix import children
+from dataloading.sampling.random import Cipher, child, children, shuffled
 
 __all__ = ["Mixture", "MixtureOrder", "Parts", "apportion"]
 

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from dataloading.arrays import Floats, Indices
-from dataloading.sampling.permutation import Cipher, exponential, uniform
+from dataloading.sampling.random import Cipher, exponential, uniform
 
 __all__ = [
     "CipherOrder",

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataloading.arrays import Indices
-from dataloading.sampling.permutation import child, shuffled
+from dataloading.sampling.random import child, shuffled
 
 __all__ = ["PageLayout", "PageOrder"]
 

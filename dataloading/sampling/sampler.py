@@ -30,7 +30,7 @@ from dataloading.sampling.orders import (
     draw_without_replacement,
 )
 from dataloading.sampling.page_order import PageLayout, PageOrder
-from dataloading.sampling.permutation import child
+from dataloading.sampling.random import child
 from dataloading.sampling.position import Cursor, ForeignSampler
 from dataloading.sampling.slicing import EpochOrder, Order, Seat, Slicing, Step, Tail
 from dataloading.sampling.subsets import balanced_weights, checked_indices, checked_weights, digest, occurrences
@@ -71,7 +71,7 @@ class ShardSampler(Cursor):
         Samples in the dataset, before `indices`.
     permutation : callable or "cipher"
         ``permutation(num, seed) -> ndarray of int64``, used with ``seed + epoch`` as torch does; or a permutation
-        that is computed where it is looked at (`dataloading.sampling.permutation.Cipher`).
+        that is computed where it is looked at (`dataloading.sampling.random.Cipher`).
     shuffle : {"none", "global", "pages"}
         File order (or the order of `indices`), one permutation of all samples an epoch, or permuted pages with
         samples shuffled within a window of them.

@@ -19,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from dataloading.sampling.splitmix import MASK, child, children
+from dataloading.sampling.random import MASK, child, children
 
 __all__ = ["batch_key", "child", "randint", "sample_keys", "uniform"]
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from dataloading.errors import StateError, UsageError
 from dataloading.sampling.mixture import Parts
 from dataloading.sampling.page_order import PageLayout
-from dataloading.sampling.permutation import Cipher, bits, exponential, uniform
+from dataloading.sampling.random import Cipher, children, exponential, uniform
 from dataloading.sampling.sampler import ShardSampler
 from dataloading.transforms.rng import child
 
@@ -225,7 +225,7 @@ def test_the_history_of_nodes_is_short_and_forgotten_with_the_epoch():
 
 
 def test_bits_are_those_of_the_transforms_generator():
-    assert [int(x) for x in bits(99, np.arange(5))] == [child(99, k) for k in range(5)]
+    assert [int(x) for x in children(99, np.arange(5))] == [child(99, k) for k in range(5)]
 
 
 def test_exponential_numbers_are_minus_the_logarithm_of_the_uniform_ones():

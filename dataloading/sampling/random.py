@@ -1,59 +1,83 @@
-"""Random bits and permutations as functions of a key: nothing is drawn, so nothing needs to be remembered.
+"""Random numbers and permutations as functions of a key: there is no generator whose state must be saved.
 
-All integers are mixed with the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom
-number generators", OOPSLA 2014), as the transforms' random numbers are, and only with operations whose results
-IEEE 754 and modular arithmetic fix to the last bit: ranks on different processors must agree on an order, and
-NumPy's own `log` or generators promise no such thing across machines and versions.
+All of them come from SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA
+2014). Its n-th output is a closed formula, so keys nest::
 
-This module knows no samples, ranks or epochs.
+    child(key, n) = mix(key + (n + 1) * 0x9E3779B97F4A7C15)
+
+Only operations are used whose results IEEE 754 and modular arithmetic fix to the last bit: ranks on different
+processors must agree on an order, and NumPy's own `log` and generators promise no such thing across machines and
+versions. The compiled counterparts are ``transforms/kernels/rng.py`` (Numba) and ``_native/src/plan.cpp``.
+
+Knows no samples, ranks or epochs.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dataloading.arrays import Floats, Indices, UInt64s
-from dataloading.sampling import splitmix
-from dataloading.sampling.splitmix import MASK, children, mix
 
-__all__ = ["Cipher", "bits", "child", "exponential", "shuffled", "uniform"]
+__all__ = ["MASK", "Cipher", "child", "children", "exponential", "shuffled", "uniform"]
 
-
-def bits(key: int, numbers: npt.NDArray[np.integer]) -> UInt64s:
-    """Return 64 random bits for each number: outputs `numbers` of the SplitMix64 generator seeded with `key`.
-
-    Parameters
-    ----------
-    key : int
-        Taken modulo 2**64.
-    numbers : ndarray of int, shape (n,)
-        Which outputs, counted from 0.
-
-    Examples
-    --------
-    >>> hex(int(bits(0, np.array([0]))[0]))  # the first published output of SplitMix64(0)
-    '0xe220a8397b1dcdaf'
-    """
-    return children(key & MASK, numbers)
+MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_MIX_1 = 0xBF58476D1CE4E5B9
+_MIX_2 = 0x94D049BB133111EB
 
 
 def child(key: int, *path: int) -> int:
     """Return the key that `path` leads to below `key`; keys of different paths are unrelated.
 
+    One step is output ``path[0]``, counted from 0, of the SplitMix64 generator seeded with `key`. All numbers are taken
+    modulo 2**64.
+
     Examples
     --------
+    >>> hex(child(0, 0))  # the first published output of SplitMix64(0)
+    '0xe220a8397b1dcdaf'
     >>> child(child(7, 1), 2) == child(7, 1, 2) != child(7, 2, 1)
     True
     """
     for number in path:
-        key = splitmix.child(key, number)
+        z = (key + (number + 1) * _GOLDEN) & MASK
+        z = ((z ^ (z >> 30)) * _MIX_1) & MASK
+        z = ((z ^ (z >> 27)) * _MIX_2) & MASK
+        key = z ^ (z >> 31)
     return key
+
+
+def _mix(z: UInt64s) -> UInt64s:
+    """Scramble 64-bit numbers one to one; NumPy's uint64 arithmetic wraps, as is wanted here."""
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(_MIX_1)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(_MIX_2)
+    return np.asarray(z ^ (z >> np.uint64(31)), dtype=np.uint64)
+
+
+def children(keys: UInt64s | int, numbers: npt.NDArray[Any] | int) -> UInt64s:
+    """Return ``child(key, number)`` for whole arrays.
+
+    Parameters
+    ----------
+    keys : ndarray of uint64, shape (n,), or int
+    numbers : ndarray of int, shape (n,), or int
+        Either is broadcast to the other; integers must lie in 0 to 2**64 - 1.
+
+    Returns
+    -------
+    ndarray of uint64, shape (n,)
+    """
+    keys_n = np.atleast_1d(np.asarray(keys, dtype=np.uint64))
+    numbers_n = np.atleast_1d(np.asarray(numbers)).astype(np.uint64)
+    return _mix(keys_n + (numbers_n + np.uint64(1)) * np.uint64(_GOLDEN))
 
 
 def uniform(key: int, numbers: npt.NDArray[np.integer]) -> Floats:
     """Return a uniform number for each of `numbers`: one of the 2**53 midpoints of (0, 1), never 0 or 1."""
-    return np.asarray(((bits(key, numbers) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53)
+    return np.asarray(((children(key, numbers) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53)
 
 
 def exponential(key: int, numbers: npt.NDArray[np.integer]) -> Floats:
@@ -83,7 +107,7 @@ def shuffled(num: int, key: int) -> Indices:
     >>> sorted(shuffled(5, key=1).tolist())
     [0, 1, 2, 3, 4]
     """
-    return np.asarray(np.argsort(bits(key, np.arange(num)), kind="stable"), np.int64)
+    return np.asarray(np.argsort(children(key, np.arange(num)), kind="stable"), np.int64)
 
 
 class Cipher:
@@ -119,9 +143,9 @@ class Cipher:
         self.num = num
         width = max((num - 1).bit_length(), 6)
         self._low = width // 2
-        self._masks = [np.uint64((1 << bits_) - 1) for bits_ in (width - self._low, self._low)]
+        self._masks = [np.uint64((1 << bits) - 1) for bits in (width - self._low, self._low)]
         # Four would do for large ranges; the tiny halves of small ones need more to reach all permutations evenly.
-        self._keys = bits(key, np.arange(8 if width > 16 else 12))
+        self._keys = children(key, np.arange(8 if width > 16 else 12))
 
     def __call__(self, positions: Indices) -> Indices:
         """Return the element at each position, int64 of the same shape; 0 <= position < num."""
@@ -138,5 +162,5 @@ class Cipher:
         halves = [numbers >> low, numbers & self._masks[1]]
         for k, round_key in enumerate(self._keys):
             changed, other = k % 2, 1 - k % 2
-            halves[changed] = halves[changed] ^ (mix(halves[other] + round_key) & self._masks[changed])
+            halves[changed] = halves[changed] ^ (_mix(halves[other] + round_key) & self._masks[changed])
         return np.asarray(halves[0] << low | halves[1])
