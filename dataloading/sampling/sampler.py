@@ -30,8 +30,8 @@ from dataloading.sampling.orders import (
     draw_without_replacement,
 )
 from dataloading.sampling.page_order import PageLayout, PageOrder
-from dataloading.sampling.random import child
 from dataloading.sampling.position import Cursor, ForeignSampler
+from dataloading.sampling.random import child
 from dataloading.sampling.slicing import EpochOrder, Order, Seat, Slicing, Step, Tail
 from dataloading.sampling.subsets import balanced_weights, checked_indices, checked_weights, digest, occurrences
 
