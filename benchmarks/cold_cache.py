@@ -19,10 +19,10 @@ from typing import Any
 from common import finish, parse, say
 from inputs import large_file
 
+from train.bench.harness import LoaderProcess, LoaderProcessError
 from train.bench.report import markdown_table, write_report
-from train.bench.rounds import Child, ChildError
 from train.bench.spec import PIPELINES, BenchSpec
-from train.bench.statistics import interleave, summarise
+from train.summaries import interleave, summarise
 
 LOADERS = ("beton", "torch-fast", "ffcv")
 
@@ -48,7 +48,7 @@ def read_through(path: Path) -> float:
 
 def first_epoch(spec: BenchSpec) -> dict[str, Any]:
     """Build the loader in a new process and measure its first epoch."""
-    child = Child(spec)
+    child = LoaderProcess(spec)
     try:
         start = child.start()
         return {**child.rest_of_epoch(), "first_batch_seconds": start["build_seconds"] + start["first_batch_seconds"]}
@@ -88,7 +88,7 @@ def main(argv: list[str] | None = None) -> None:
             read_through(path)
         try:
             facts = first_epoch(spec)
-        except ChildError as error:
+        except LoaderProcessError as error:
             failures[name] = f"{'not installed' if error.missing else 'failed'}: {error}"
             say(f"{name}: {failures[name]}")
             continue

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # a checkout that was not installed
 
-from train.bench.rounds import find_peers_python  # noqa: E402
+from train.bench.harness import find_peers_python  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results"
 

@@ -20,9 +20,9 @@ from typing import Any
 from common import ROOT, finish, parse, say
 from inputs import photo_tree
 
+from train.bench.harness import find_peers_python
 from train.bench.report import markdown_table, write_report
-from train.bench.rounds import find_peers_python
-from train.bench.statistics import compare, interleave, summarise
+from train.summaries import compare, interleave, summarise
 
 PEERS = {"webdataset": "WebDataset's ShardWriter", "litdata": "LitData's optimize", "mds": "Streaming's MDSWriter"}
 OURS = {"pixels": "beton, pixels kept", "bytes": "beton, bytes kept", "never": "beton, encoded anew"}

@@ -11,10 +11,10 @@ from __future__ import annotations
 from common import finish, parse, say
 from inputs import our_file
 
+from train.bench.harness import measure
 from train.bench.report import markdown_table, write_report
-from train.bench.rounds import measure
 from train.bench.spec import PIPELINES, BenchSpec
-from train.bench.statistics import summarise
+from train.summaries import summarise
 
 LOADERS = ("beton", "torch-fast", "torch", "ffcv")
 

@@ -15,17 +15,17 @@ from typing import Any
 from common import finish, parse, say
 from inputs import our_file
 
+from train.bench.harness import LoaderProcess, LoaderProcessError
 from train.bench.report import markdown_table, write_report
-from train.bench.rounds import Child, ChildError
 from train.bench.spec import PIPELINES, BenchSpec
-from train.bench.statistics import interleave, summarise
+from train.summaries import interleave, summarise
 
 CASES = ("beton", "beton, normalised", "beton, again", "torch-fast", "torch", "ffcv")
 
 
 def start_once(spec: BenchSpec, cache: str) -> dict[str, Any]:
     """Start the contender once, and return the seconds of each step."""
-    child = Child(spec, environment={"NUMBA_CACHE_DIR": cache})
+    child = LoaderProcess(spec, environment={"NUMBA_CACHE_DIR": cache})
     try:
         return child.start()
     finally:
@@ -53,7 +53,7 @@ def main(argv: list[str] | None = None) -> None:
             try:
                 with tempfile.TemporaryDirectory() as empty:
                     facts = start_once(spec, kept if case.endswith("again") else empty)
-            except ChildError as error:
+            except LoaderProcessError as error:
                 notes[case] = f"{'not installed' if error.missing else 'failed'}: {error}"
                 continue
             steps.setdefault(case, []).append(facts)

@@ -16,7 +16,7 @@ from pathlib import Path
 from common import ROOT, Options, say
 from PIL import Image, ImageOps
 
-from train.loaders.sources import FileSource
+from train.loaders.stored_images import FileImages
 
 QUALITY = 90
 _ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".bmp"}
@@ -95,7 +95,7 @@ def large_file(options: Options, copies: int) -> Path:
     if not path.exists():
         from dataloading import EncodedImage, ImageField, IntField, Writer
 
-        source = FileSource(str(our_file(options, 500)))
+        source = FileImages(str(our_file(options, 500)))
         say(f"writing {path}")
         fields = {"image": ImageField(), "label": IntField()}
         with Writer(path, fields, num_samples=len(source) * copies) as writer:

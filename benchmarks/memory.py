@@ -15,10 +15,10 @@ from typing import Any
 from common import Options, finish, parse, say
 from inputs import large_file
 
+from train.bench.harness import LoaderProcess, LoaderProcessError
 from train.bench.report import markdown_table, write_report
-from train.bench.rounds import Child, ChildError
 from train.bench.spec import BenchSpec
-from train.bench.statistics import summarise
+from train.summaries import summarise
 
 LOADERS = ("beton", "torch-fast", "ffcv")
 RANKS = (1, 2, 4)
@@ -26,7 +26,7 @@ RANKS = (1, 2, 4)
 
 def measure_ranks(options: Options, spec: BenchSpec, num_ranks: int) -> list[dict[str, Any]]:
     """Run so many processes at once, and return what each holds in the middle of its work."""
-    children = [Child(spec) for _ in range(num_ranks)]
+    children = [LoaderProcess(spec) for _ in range(num_ranks)]
     try:
         for child in children:
             child.start()
@@ -67,7 +67,7 @@ def main(argv: list[str] | None = None) -> None:
         for num_ranks in RANKS:
             try:
                 entries = measure_ranks(options, spec(name), num_ranks)
-            except ChildError as error:
+            except LoaderProcessError as error:
                 rows.append([name, str(num_ranks), "-", "", "", f"{'not installed' if error.missing else error}"])
                 continue
             own = summarise([entry["own_bytes"] - idle for entry in entries]).median

@@ -26,10 +26,10 @@ from pathlib import Path
 from common import Options, finish, parse, say
 from inputs import ffcv_file, our_file
 
+from train.bench.harness import Result, measure, search_workers
 from train.bench.report import RATE_HEAD, bars, lines, markdown_table, rate_rows, results_as_data, write_report
-from train.bench.rounds import Result, measure, search_workers
 from train.bench.spec import PIPELINES, BenchSpec
-from train.bench.statistics import compare
+from train.summaries import compare
 
 PEERS = ("dali", "webdataset", "litdata", "mosaicml-streaming", "grain", "spdl", "timm")
 CEILINGS = ("kernels", "synthetic")

@@ -40,8 +40,8 @@ LAYERS = {
         compare/ | bench/ | trainer
         step | data | checkpoint | steplog
         model | metrics | loaders/ | mixing | launch
-        options | option_types | distributed | schedule | clock | figures | rank_states | batch_shares | classes
-        meeting | output
+        options | option_types | distributed | schedule | clock | charts | rank_states | batch_shares | classes
+        rendezvous | output | summaries
     """,
 }
 RANK = {

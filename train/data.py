@@ -17,7 +17,7 @@ from dataloading.tools import num_cores
 
 from .classes import check_labels, describe_match, match_classes
 from .distributed import World
-from .loaders import LoaderSpec, TrainBatch, TrainingLoader, make_loader, open_source
+from .loaders import LoaderSpec, TrainBatch, TrainingLoader, make_loader, open_images
 from .options import REAL, TrainOptions
 
 
@@ -77,7 +77,7 @@ def make_data(options: TrainOptions, world: World, device: torch.device) -> Trai
         (`match_classes`), or the loader cannot serve the options.
     """
     data, run = options.data, options.run
-    source = open_source(data.data)
+    source = open_images(data.data)
     num_classes = max(options.model.num_classes, len(source.classes))
     check_labels(source, num_classes)
     train_indices, val_indices = split_indices(len(source), data.val_fraction, run.seed)
@@ -107,7 +107,7 @@ def make_data(options: TrainOptions, world: World, device: torch.device) -> Trai
     # A simulated device has nothing to validate.
     if (data.val or val_indices is not None) and run.accelerator == REAL:
         path = data.val or data.data
-        val_source = open_source(path)
+        val_source = open_images(path)
         numbers = match_classes(source, val_source, num_classes=options.model.num_classes)
         check_labels(val_source, len(val_source.classes) if val_source.named else num_classes)
         if numbers is not None:

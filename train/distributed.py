@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from dataloading import UsageError
 
-from .meeting import LIMIT, first_node, meet, rendezvous_place
+from .rendezvous import LIMIT, first_node, rendezvous_address, wait_for_ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,11 +151,11 @@ def process_group(world: World, device: torch.device) -> Iterator[None]:
         return
     if world.launcher == "slurm":
         os.environ.setdefault("LOCAL_RANK", str(world.local_rank))
-    place, store = rendezvous_place(os.environ, world.master), None
+    place, store = rendezvous_address(os.environ, world.master), None
     if place is not None:
         by_slurm = world.launcher == "slurm"
         speaks = world.local_rank == 0
-        store = meet(*place, rank=world.rank, world_size=world.world_size, speaks=speaks, at_once=by_slurm)
+        store = wait_for_ranks(*place, rank=world.rank, world_size=world.world_size, speaks=speaks, at_once=by_slurm)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group(

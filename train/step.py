@@ -32,7 +32,7 @@ from train.options import TrainOptions, sim_rate
 _PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class Work(Protocol):
+class Compute(Protocol):
     """One optimiser step, in pieces."""
 
     def micro_batch(self, batch: TrainBatch, *, step: int, micro: int, last: bool) -> torch.Tensor:
@@ -42,7 +42,7 @@ class Work(Protocol):
         """Finish the step: `num_images` of all ranks and micro-batches counted."""
 
 
-class SimulatedWork:
+class SimulatedCompute:
     """A device that takes a fixed number of images a second: sleeps, uses no CPU, computes nothing.
 
     Ranks meet after each step, as they do when gradients are averaged.
@@ -75,7 +75,7 @@ class SimulatedWork:
             dist.all_reduce(torch.zeros(1))
 
 
-class NetworkWork:
+class NetworkCompute:
     """Forward, backward and optimiser on the device.
 
     Parameters
@@ -201,7 +201,7 @@ def computed_rows(batch: TrainBatch) -> tuple[torch.Tensor, torch.Tensor]:
     return images.new_zeros((1, *images.shape[1:])), labels.new_zeros(1)
 
 
-def make_simulated(options: TrainOptions, clock: StepClock) -> SimulatedWork | None:
+def make_simulated(options: TrainOptions, clock: StepClock) -> SimulatedCompute | None:
     """Return the stand-in that ``--accelerator sim:RATE`` asks for, or None."""
     rate = sim_rate(options.run.accelerator)
-    return SimulatedWork(rate, clock) if rate else None
+    return SimulatedCompute(rate, clock) if rate else None

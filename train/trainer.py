@@ -26,7 +26,7 @@ from dataloading import UsageError
 from dataloading.messages import counted
 from dataloading.tools import num_cores
 from train.rank_states import seed_rank
-from train.step import NetworkWork, Work, make_simulated
+from train.step import Compute, NetworkCompute, make_simulated
 
 from .checkpoint import (
     Progress,
@@ -43,11 +43,11 @@ from .data import make_data
 from .distributed import StopVote, World, broadcast_object, detect_world, pick_device, process_group
 from .loaders import TrainBatch, TrainingLoader
 from .loaders.base import Normaliser
-from .meeting import check_started_by_srun
 from .metrics import RunLog
 from .model import MovingAverage, Replica, build_model, count_flops, parameter_groups
 from .options import RunOptions, TrainOptions
 from .output import clear_for_run, hold_folder
+from .rendezvous import check_started_by_srun
 from .schedule import Schedule
 from .steplog import StepLog, StepRecord
 
@@ -96,9 +96,9 @@ class Trainer:
         self._output = Path(options.run.output) if options.run.output else None
         self._progress = Progress()
         self._flops_per_image = 0.0
-        self._network: NetworkWork | None = None
+        self._network: NetworkCompute | None = None
         simulated = make_simulated(options, self.clock)
-        self._work: Work = simulated if simulated is not None else self._make_network()
+        self._compute: Compute = simulated if simulated is not None else self._make_network()
         self._resumed_from = self._resume()
         saved = self._resumed_from or {}
         self._started = saved.get("started") or datetime.now().astimezone().isoformat(" ", "seconds")
@@ -115,7 +115,7 @@ class Trainer:
 
     # ------------------------------------------------------------------ making the parts
 
-    def _make_network(self) -> NetworkWork:
+    def _make_network(self) -> NetworkCompute:
         options = self._options
         num_classes = options.model.num_classes or len(self._data.classes)
         if num_classes < len(self._data.classes):
@@ -141,7 +141,7 @@ class Trainer:
         self._ema = MovingAverage(self._replica.module, options.optim.ema) if options.optim.ema else None
         # Weights were drawn alike on all ranks; dropout must not be.
         seed_rank(options.run.seed, 0, self._world.rank)
-        self._network = NetworkWork(
+        self._network = NetworkCompute(
             options,
             world=self._world,
             device=self._device,
@@ -249,11 +249,11 @@ class Trainer:
             num_images += batch.global_size
             if batch.indices is not None:
                 indices.append(batch.indices[: batch.num_valid])
-            loss = self._work.micro_batch(batch, step=progress.step, micro=micro, last=micro == micro_batches - 1)
+            loss = self._compute.micro_batch(batch, step=progress.step, micro=micro, last=micro == micro_batches - 1)
             loss_sum = loss if loss_sum is None else loss_sum + loss
         self._progress = replace(progress, step=progress.step + 1, images=progress.images + num_images)
         lr = self.schedule(self._share_done(progress), self._share_done(self._progress))
-        self._work.update(step=progress.step, lr=lr, num_images=num_images)
+        self._compute.update(step=progress.step, lr=lr, num_images=num_images)
         assert loss_sum is not None
         times = self.clock.step_done()
         self._steps.add(
@@ -297,7 +297,7 @@ class Trainer:
         if self._network is not None and not self._options.run.checkpoint_steps:
             self._save()
 
-    def _validate(self, loader: TrainingLoader, network: NetworkWork) -> None:
+    def _validate(self, loader: TrainingLoader, network: NetworkCompute) -> None:
         start = time.perf_counter()
         loader.set_epoch(self._progress.epoch)
         result = network.evaluate(self._data.val_batches(), self._normaliser(loader))

@@ -18,7 +18,7 @@ from train.loaders import LoaderSpec, TrainBatch
 from train.loaders.base import Normaliser
 from train.model import MovingAverage, Replica, TinyNet, build_model, parameter_groups
 from train.options import make_options
-from train.step import NetworkWork
+from train.step import NetworkCompute
 
 NUM_CLASSES, SMOOTHING, RATE = 7, 0.1, 0.3
 # Images of all ranks in each micro-batch of each step: none divides by 2 and 3, and some give a rank nothing.
@@ -64,7 +64,7 @@ def train_rank(rank: int, world: int, folder: Path, strategy: str) -> None:
         path=".", training=True, batch_size=4, num_workers=0, seed=0, rank=rank, world_size=world, device=device
     )
     normaliser = Normaliser(spec, normalised=True, channels_last=True)
-    work = NetworkWork(
+    work = NetworkCompute(
         options,
         world=World(rank=rank, world_size=world),
         device=device,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from train.bench import rounds
+from train.bench import harness
 from train.launch import launch_environment, own_command, torchrun_command
 
 
@@ -50,7 +50,7 @@ def test_training_processes_import_our_package_and_not_the_users(decoys: Path) -
 
 
 def test_bench_processes_import_our_package_and_not_the_users(decoys: Path) -> None:
-    done = run_among(decoys, [sys.executable, "-c", rounds._START])
+    done = run_among(decoys, [sys.executable, "-c", harness.START_CODE])
     assert '"error"' in done.stdout and "decoy" not in done.stdout + done.stderr, done.stderr
 
 

@@ -16,7 +16,7 @@ from torch.utils.data import DistributedSampler
 from dataloading import UsageError
 from train.batch_shares import Shares
 from train.launch import launch_environment
-from train.loaders import LoaderSpec, TrainBatch, make_loader, open_source
+from train.loaders import LoaderSpec, TrainBatch, make_loader, open_images
 from train.loaders.base import Normaliser
 
 from .conftest import NUM_IMAGES
@@ -42,7 +42,7 @@ def run(name: str, wanted: LoaderSpec, epoch: int = 0) -> list[TrainBatch]:
 
 
 def test_directory_and_file_hold_the_same_bytes(folder: Path, beton: Path) -> None:
-    left, right = open_source(str(folder)), open_source(str(beton))
+    left, right = open_images(str(folder)), open_images(str(beton))
     assert len(left) == len(right) == NUM_IMAGES
     assert left.classes == right.classes == ["class0", "class1", "class2"]
     for index in range(NUM_IMAGES):
@@ -57,7 +57,7 @@ def test_raw_images_and_missing_class_names_are_read(tmp_path: Path) -> None:
     with Writer(tmp_path / "raw.beton", {"picture": ImageField(), "target": IntField()}, num_samples=3) as writer:
         for index in range(3):
             writer.append({"picture": pixels[index], "target": 2 * index})
-    source = open_source(str(tmp_path / "raw.beton"))
+    source = open_images(str(tmp_path / "raw.beton"))
     assert len(source.classes) == 5
     for index in range(3):
         item = source[index]
@@ -72,7 +72,7 @@ def test_raw_images_and_missing_class_names_are_read(tmp_path: Path) -> None:
 def test_labels_come_in_distributed_samplers_order_with_the_right_shares(
     name: str, world_size: int, tail: str, beton: Path
 ) -> None:
-    source = open_source(str(beton))
+    source = open_images(str(beton))
     every = [source[index].label for index in range(NUM_IMAGES)]
     drop_last = tail == "drop"
     for rank in range(world_size):
@@ -165,10 +165,10 @@ import sys
 import pytest, torch
 torch.set_num_threads(2)
 from dataloading import UsageError
-from train.loaders import LoaderSpec, make_loader, open_source
+from train.loaders import LoaderSpec, make_loader, open_images
 
 path = sys.argv[1]
-source = open_source(path)
+source = open_images(path)
 every = [source[index].label for index in range(len(source))]
 
 def spec(**values):
@@ -211,4 +211,4 @@ def test_an_unknown_loader_and_a_useless_path_are_refused(tmp_path: Path) -> Non
     with pytest.raises(UsageError, match="choose beton, torch"):
         make_loader("dali", spec(tmp_path))
     with pytest.raises(UsageError, match="not a directory of class folders"):
-        open_source(str(tmp_path))
+        open_images(str(tmp_path))

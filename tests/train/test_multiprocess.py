@@ -89,12 +89,12 @@ BROKEN = """
 import json, os, sys
 from train.trainer import run_training
 from train.options import make_options
-from train.step import NetworkWork
-real = NetworkWork.micro_batch
+from train.step import NetworkCompute
+real = NetworkCompute.micro_batch
 def breaking(self, batch, **place):
     loss = real(self, batch, **place)
     return loss * float("nan") if (place["step"], os.environ["RANK"]) == (2, "1") else loss
-NetworkWork.micro_batch = breaking
+NetworkCompute.micro_batch = breaking
 run_training(make_options(**json.loads(sys.argv[1])))
 """
 

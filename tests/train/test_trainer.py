@@ -300,15 +300,15 @@ def test_a_loss_that_is_no_number_stops_training_and_names_step_and_samples(
     loader: str, beton: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Step 10 of 14 breaks; the checkpoint before it stays, and none is written of what came after."""
-    from train.step import NetworkWork
+    from train.step import NetworkCompute
 
-    real, seen = NetworkWork.micro_batch, []
+    real, seen = NetworkCompute.micro_batch, []
 
-    def breaking(self: NetworkWork, batch: Any, **place: Any) -> torch.Tensor:
+    def breaking(self: NetworkCompute, batch: Any, **place: Any) -> torch.Tensor:
         seen.append(batch.indices.tolist())
         return real(self, batch, **place) * (float("inf") if place["step"] == 9 else 1.0)
 
-    monkeypatch.setattr(NetworkWork, "micro_batch", breaking)
+    monkeypatch.setattr(NetworkCompute, "micro_batch", breaking)
     values = {"data": str(beton), "loader": loader, "epochs": 2, "tail": "pad", "log_steps": 4}
     with pytest.raises(BetonError, match=r"the loss of step 10 \(epoch 1\) is inf: .*rank 0: ") as raised:
         train_here(tmp_path, **values)

@@ -22,7 +22,7 @@ from dataloading.messages import counted, did_you_mean
 from train.option_types import different_numbers
 
 if TYPE_CHECKING:
-    from train.bench.rounds import Result
+    from train.bench.harness import Result
     from train.bench.spec import BenchSpec
 
 __all__ = ["bench"]
@@ -186,7 +186,7 @@ def _baseline(given: str | None, labels: list[str], specs: Sequence[BenchSpec]) 
 
 
 def _measure(specs: Sequence[BenchSpec], options: dict[str, Any], say: Any) -> list[Result]:
-    from train.bench.rounds import find_peers_python, measure, search_workers
+    from train.bench.harness import find_peers_python, measure, search_workers
     from train.bench.spec import BenchSpec
 
     python = find_peers_python(options["peers_python"])

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from train.bench.harness import Result
 from train.bench.machine import hardware, hardware_slug
 from train.bench.machine import versions as installed_versions
-from train.bench.rounds import Result
 from train.bench.spec import PIPELINES
-from train.bench.statistics import compare
-from train.figures import one_chart, set_title
+from train.charts import one_chart, set_title
+from train.summaries import compare
 
 __all__ = [
     "RATE_HEAD",

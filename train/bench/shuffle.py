@@ -50,7 +50,7 @@ def shuffle(
     windows: one in use, one being read ahead.
     """
     from train.bench.report import format_table
-    from train.bench.windows import HEAD, draw_windows, smallest_window, window_rows, windows_as_data
+    from train.bench.shuffle_report import HEAD, draw_windows, smallest_window, window_rows, windows_as_data
 
     found = compare_windows(
         list(files), batch_size=batch_size, windows=windows, seed=seed, num_nodes=num_nodes, num_batches=num_batches

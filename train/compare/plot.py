@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from train.charts import new_figure
 from train.compare.runs import Comparison, Spread
-from train.figures import new_figure
 
 # Okabe-Ito: told apart with any colour vision; ours is always the strong blue.
 _COLOURS = {"beton": "#0072B2", "torch": "#7F7F7F", "torch-fast": "#E69F00", "ffcv": "#CC79A7"}

@@ -330,14 +330,14 @@ def _run_all(options: CompareOptions, progress: Callable[[str], None]) -> Compar
 
 def _check_data(options: CompareOptions, progress: Callable[[str], None]) -> None:
     """Refuse data whose labels are no classes, or mean something else in one file than in another, before any run."""
-    from train.loaders import open_source
+    from train.loaders import open_images
 
     num_classes = int(options.training.get("num_classes", 0))
     sources = {}
     for loader in options.loaders:
         path = options.training_values(loader)["data"]
         if path not in sources:
-            sources[path] = open_source(path)
+            sources[path] = open_images(path)
     opened = list(sources.values())
     for source in opened:
         check_labels(source, max(num_classes, len(source.classes)))
@@ -350,7 +350,7 @@ def _check_data(options: CompareOptions, progress: Callable[[str], None]) -> Non
                 "the loaders do not read the same images"
             )
     if options.training.get("val"):
-        val = open_source(options.training["val"])
+        val = open_images(options.training["val"])
         for source in opened:
             match_classes(source, val, num_classes=num_classes)
 

@@ -15,19 +15,19 @@ validation is Resize of the shorter side, CenterCrop, normalise. All can read th
 from __future__ import annotations
 
 from .base import IMAGENET_MEAN, IMAGENET_STD, LoaderSpec, TrainBatch, TrainingLoader
-from .sources import DirectorySource, EncodedImages, FileSource, open_source
+from .stored_images import FileImages, FolderImages, StoredImages, open_images
 
 __all__ = [
     "IMAGENET_MEAN",
     "IMAGENET_STD",
-    "DirectorySource",
-    "EncodedImages",
-    "FileSource",
+    "FileImages",
+    "FolderImages",
     "LoaderSpec",
+    "StoredImages",
     "TrainBatch",
     "TrainingLoader",
     "make_loader",
-    "open_source",
+    "open_images",
 ]
 
 

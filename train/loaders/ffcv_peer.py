@@ -18,7 +18,7 @@ from dataloading import UsageError
 from train.batch_shares import Shares
 
 from .base import LoaderSpec, TrainBatch, check_position
-from .sources import FileSource
+from .stored_images import FileImages
 
 
 @contextmanager
@@ -48,7 +48,7 @@ class FfcvLoader:
 
     def __init__(self, spec: LoaderSpec) -> None:
         self.normalised = spec.device.type != "cuda"
-        source = FileSource(spec.path)
+        source = FileImages(spec.path)
         num_samples = len(source) if spec.indices is None else len(spec.indices)
         # FFCV pads the ranks and knows no other tail; only whole batches can be left out.
         self._shares = Shares(

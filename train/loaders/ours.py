@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .base import LoaderSpec, TrainBatch
-from .sources import FileSource
+from .stored_images import FileImages
 
 
 class BetonLoader:
@@ -24,7 +24,7 @@ class BetonLoader:
         from dataloading import Loader
         from dataloading import transforms as T
 
-        source = FileSource(spec.path)
+        source = FileImages(spec.path)
         self._fields = source.image_field, source.label_field
         num_samples = len(source) if spec.indices is None else len(spec.indices)
         self._num_samples, self._spec = num_samples, spec

@@ -1,6 +1,6 @@
 """The stock PyTorch loaders, tuned as well as they go: `torch` (Pillow) and `torch-fast` (torchvision.io).
 
-Owns a map-style dataset over a `EncodedImages`, a resumable batch sampler with `DistributedSampler`'s order, and a
+Owns a map-style dataset over a `StoredImages`, a resumable batch sampler with `DistributedSampler`'s order, and a
 `DataLoader` with persistent workers, pinned memory and, on CUDA, a copy one batch ahead on a side stream.
 
 Augmentation is seeded per (seed, epoch, sample index), so that a run stopped in mid-epoch resumes with the same
@@ -24,7 +24,7 @@ from torchvision.transforms import v2
 from train.batch_shares import Shares
 
 from .base import LoaderSpec, TrainBatch, check_position
-from .sources import EncodedImages, FileSource, Item, open_source
+from .stored_images import FileImages, StoredImage, StoredImages, open_images
 
 _MASK = 2**64 - 1
 
@@ -42,7 +42,7 @@ class StockDataset(Dataset[tuple[torch.Tensor, int]]):
 
     Parameters
     ----------
-    source : EncodedImages
+    source : StoredImages
         Stored bytes.
     spec : LoaderSpec
         Sizes and normalisation.
@@ -52,7 +52,7 @@ class StockDataset(Dataset[tuple[torch.Tensor, int]]):
         Normalise here; else deliver uint8.
     """
 
-    def __init__(self, source: EncodedImages, spec: LoaderSpec, *, fast: bool, normalise: bool) -> None:
+    def __init__(self, source: StoredImages, spec: LoaderSpec, *, fast: bool, normalise: bool) -> None:
         self._source = source
         self._fast = fast
         steps: list[torch.nn.Module] = []
@@ -82,7 +82,7 @@ class StockDataset(Dataset[tuple[torch.Tensor, int]]):
             return self._transform(pixels), item.label
 
 
-def _decode_pillow(item: Item) -> Image.Image:
+def _decode_pillow(item: StoredImage) -> Image.Image:
     if item.raw is not None:
         return Image.fromarray(item.raw)
     assert item.encoded is not None
@@ -91,7 +91,7 @@ def _decode_pillow(item: Item) -> Image.Image:
     return pixels
 
 
-def _decode_fast(item: Item) -> torch.Tensor:
+def _decode_fast(item: StoredImage) -> torch.Tensor:
     if item.raw is not None:
         return torch.from_numpy(np.ascontiguousarray(item.raw.transpose(2, 0, 1)))
     assert item.encoded is not None
@@ -174,8 +174,8 @@ class StockLoader:
         self.name = "torch-fast" if fast else "torch"
         # The fast variant ships bytes and normalises on the device, where there is one that does it for nothing.
         self.normalised = not (fast and spec.device.type == "cuda")
-        source = open_source(spec.path)
-        if isinstance(source, FileSource):
+        source = open_images(spec.path)
+        if isinstance(source, FileImages):
             source.locate()
         indices = np.arange(len(source), dtype=np.int64) if spec.indices is None else spec.indices
         self._spec = spec

@@ -18,13 +18,13 @@ from dataloading import UsageError
 from dataloading import transforms as T
 from dataloading.testing import KernelCeiling
 from tests.support.files import write_images
-from train.bench import child as process
 from train.bench import machine, report
+from train.bench import timing as process
 from train.bench.cli import bench
 from train.bench.contenders import make_contender
-from train.bench.rounds import Child, ChildError, Result, measure, search_workers
+from train.bench.harness import LoaderProcess, LoaderProcessError, Result, measure, search_workers
 from train.bench.spec import BenchSpec
-from train.bench.statistics import compare, interleave, summarise
+from train.summaries import compare, interleave, summarise
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -197,7 +197,7 @@ def test_contenders_do_the_same_work(photos, tmp_path):
 @pytest.mark.slow
 def test_ffcv_gives_the_batches_the_pipeline_promises(photos, tmp_path):
     """In a process of its own, as ffcv changes its process's settings."""
-    child = Child(spec_for(photos, tmp_path, "ffcv", num_workers=1, epoch_images=100))
+    child = LoaderProcess(spec_for(photos, tmp_path, "ffcv", num_workers=1, epoch_images=100))
     try:
         seen = child.start()["seen"]
         assert (seen["shape"], seen["dtype"]) == ([4, 3, 224, 224], "uint8")
@@ -328,10 +328,10 @@ def test_a_contender_that_fails_is_reported_with_its_words(tmp_path):
 
 
 def test_a_process_that_dies_is_noticed(photos, tmp_path):
-    child = Child(spec_for(photos, tmp_path, "synthetic"))
+    child = LoaderProcess(spec_for(photos, tmp_path, "synthetic"))
     child.start()
     machine.os.killpg(child._process.pid, 9)
-    with pytest.raises(ChildError, match="ended"):
+    with pytest.raises(LoaderProcessError, match="ended"):
         child.round(0.05)
     child.close()
 
@@ -342,7 +342,7 @@ def test_the_best_number_of_workers_is_the_fastest_one(photos, tmp_path, monkeyp
     def fake(specs, **_options):
         return [Result(spec=spec, rates=[rates[spec.num_workers]]) for spec in specs]
 
-    monkeypatch.setattr("train.bench.rounds.measure", fake)
+    monkeypatch.setattr("train.bench.harness.measure", fake)
     assert search_workers(spec_for(photos, tmp_path), [1, 2, 3], seconds=1.0) == (2, rates)
 
 

@@ -14,7 +14,7 @@ from dataloading import Reader, UsageError, compare_windows
 from dataloading.cli import beton
 from tests.support.huge import make_huge_file
 from train.bench.cli import bench
-from train.bench.windows import draw_windows, smallest_window
+from train.bench.shuffle_report import draw_windows, smallest_window
 
 
 @pytest.fixture(scope="module")

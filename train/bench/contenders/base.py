@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from train.bench.spec import BenchSpec
-from train.loaders.sources import FileSource
+from train.loaders.stored_images import FileImages
 
 __all__ = ["Contender", "as_images", "image_folder", "prepared_copy"]
 
@@ -46,7 +46,7 @@ def as_images(batch: Any) -> Any:
     return batch[0] if isinstance(batch, (list, tuple)) else batch
 
 
-def prepared_copy(spec: BenchSpec, name: str, write: Callable[[FileSource, Path], None]) -> Path:
+def prepared_copy(spec: BenchSpec, name: str, write: Callable[[FileImages, Path], None]) -> Path:
     """Return a folder with the samples of ``spec.path`` in another format, writing it the first time.
 
     Parameters
@@ -68,7 +68,7 @@ def prepared_copy(spec: BenchSpec, name: str, write: Callable[[FileSource, Path]
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    write(FileSource(spec.path), partial)
+    write(FileImages(spec.path), partial)
     partial.rename(folder)
     return folder
 
@@ -79,7 +79,7 @@ def image_folder(spec: BenchSpec) -> Path:
     Such a tree is what DALI, timm and most scripts read.
     """
 
-    def write(source: FileSource, folder: Path) -> None:
+    def write(source: FileImages, folder: Path) -> None:
         for index in range(len(source)):
             item = source[index]
             place = folder / f"{item.label:05d}"

@@ -15,7 +15,7 @@ import numpy as np
 
 from train.bench.contenders.base import Contender
 from train.bench.spec import IMAGENET_MEAN, IMAGENET_STD, BenchSpec
-from train.loaders.sources import FileSource
+from train.loaders.stored_images import FileImages
 
 __all__ = ["FfcvContender"]
 
@@ -31,7 +31,7 @@ class FfcvContender(Contender):
         from ffcv.loader import Loader, OrderOption
         from ffcv.transforms import NormalizeImage, RandomHorizontalFlip, ToTensor, ToTorchImage
 
-        source = FileSource(spec.path)
+        source = FileImages(spec.path)
         size = (spec.image_size, spec.image_size)
         if spec.training:
             image: list[Any] = [RandomResizedCropRGBImageDecoder(size), RandomHorizontalFlip()]

@@ -17,7 +17,7 @@ import torch
 from train.bench.contenders.base import Contender
 from train.bench.contenders.stock import decode_tensor_item, torch_transform
 from train.bench.spec import BenchSpec
-from train.loaders.sources import FileSource
+from train.loaders.stored_images import FileImages
 
 __all__ = ["GrainContender"]
 
@@ -42,7 +42,7 @@ class GrainContender(Contender):
     """`grain.MapDataset` over the file, read by worker processes."""
 
     def __init__(self, spec: BenchSpec) -> None:
-        dataset = grain.MapDataset.source(FileSource(spec.path)).seed(spec.seed)
+        dataset = grain.MapDataset.source(FileImages(spec.path)).seed(spec.seed)
         if spec.training:
             dataset = dataset.shuffle()
         dataset = dataset.repeat().map(_Decode(spec))

@@ -17,7 +17,7 @@ import litdata
 from train.bench.contenders.base import Contender, as_images, prepared_copy
 from train.bench.contenders.stock import PREFETCH, decode_tensor, torch_transform, worker_options
 from train.bench.spec import BenchSpec
-from train.loaders.sources import FileSource
+from train.loaders.stored_images import FileImages
 
 __all__ = ["LitDataContender"]
 
@@ -26,7 +26,7 @@ class _Sample:
     """Read one stored sample; picklable, for the writer's process."""
 
     def __init__(self, path: str) -> None:
-        self._source = FileSource(path)
+        self._source = FileImages(path)
 
     def __call__(self, number: int) -> dict[str, Any]:
         item = self._source[number % len(self._source)]
@@ -49,7 +49,7 @@ class LitDataContender(Contender):
     """`litdata.StreamingDataset` behind its `StreamingDataLoader`."""
 
     def __init__(self, spec: BenchSpec) -> None:
-        def write(source: FileSource, folder: Path) -> None:
+        def write(source: FileImages, folder: Path) -> None:
             litdata.optimize(
                 fn=_Sample(spec.path),
                 inputs=list(range(len(source) * spec.repeats(len(source)))),

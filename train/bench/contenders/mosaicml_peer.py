@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from train.bench.contenders.base import Contender, as_images, prepared_copy
 from train.bench.contenders.stock import PREFETCH, decode_tensor, torch_transform, worker_options
 from train.bench.spec import BenchSpec
-from train.loaders.sources import FileSource
+from train.loaders.stored_images import FileImages
 
 __all__ = ["StreamingContender"]
 
@@ -42,9 +42,9 @@ class StreamingContender(Contender):
     """`streaming.StreamingDataset` behind a DataLoader."""
 
     def __init__(self, spec: BenchSpec) -> None:
-        num_samples = len(FileSource(spec.path))
+        num_samples = len(FileImages(spec.path))
 
-        def write(source: FileSource, folder: Path) -> None:
+        def write(source: FileImages, folder: Path) -> None:
             with streaming.MDSWriter(out=str(folder), columns={"image": "bytes", "label": "int"}) as writer:
                 for index in range(len(source)):
                     item = source[index]

@@ -11,7 +11,7 @@ import numpy as np
 
 from train.bench.contenders.base import Contender
 from train.bench.spec import IMAGENET_MEAN, IMAGENET_STD, BenchSpec
-from train.loaders.sources import FileSource
+from train.loaders.stored_images import FileImages
 
 __all__ = ["BetonContender", "KernelsContender", "our_transforms"]
 
@@ -35,7 +35,7 @@ class BetonContender(Contender):
     def __init__(self, spec: BenchSpec) -> None:
         from dataloading import Loader
 
-        source = FileSource(spec.path)
+        source = FileImages(spec.path)
         repeats = spec.repeats(len(source))
         self._loader = Loader(
             spec.path,

@@ -20,7 +20,7 @@ from spdl.pipeline import PipelineBuilder
 
 from train.bench.contenders.base import Contender
 from train.bench.spec import IMAGENET_MEAN, IMAGENET_STD, BenchSpec
-from train.loaders.sources import FileSource
+from train.loaders.stored_images import FileImages
 
 __all__ = ["SpdlContender", "draw_box"]
 
@@ -45,7 +45,7 @@ class SpdlContender(Contender):
             spdl.io.decode_config()  # the first call loads FFmpeg
         except RuntimeError as error:
             raise ImportError("SPDL finds no FFmpeg libraries; install the system's ffmpeg package") from error
-        self._source = FileSource(spec.path)
+        self._source = FileImages(spec.path)
         self._spec = spec
         self._order = np.random.default_rng(spec.seed)
         self._local = threading.local()

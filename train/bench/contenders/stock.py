@@ -23,7 +23,7 @@ from torchvision.transforms import v2
 
 from train.bench.contenders.base import Contender
 from train.bench.spec import IMAGENET_MEAN, IMAGENET_STD, BenchSpec
-from train.loaders.sources import FileSource, Item
+from train.loaders.stored_images import FileImages, StoredImage
 
 __all__ = [
     "PREFETCH",
@@ -72,7 +72,7 @@ def decode_tensor(data: bytes) -> torch.Tensor:
     return image
 
 
-def decode_tensor_item(item: Item) -> torch.Tensor:
+def decode_tensor_item(item: StoredImage) -> torch.Tensor:
     """Return the pixels of a stored sample, uint8 of shape (3, H, W)."""
     if item.encoded is not None:
         return decode_tensor(item.encoded)
@@ -80,7 +80,7 @@ def decode_tensor_item(item: Item) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(item.raw.transpose(2, 0, 1)))
 
 
-def _decode_pillow_item(item: Item) -> Image.Image:
+def _decode_pillow_item(item: StoredImage) -> Image.Image:
     if item.encoded is not None:
         return decode_pillow(item.encoded)
     assert item.raw is not None
@@ -89,7 +89,7 @@ def _decode_pillow_item(item: Item) -> Image.Image:
 
 class _Images(Dataset[tuple[torch.Tensor, int]]):
     def __init__(self, spec: BenchSpec, *, pillow: bool) -> None:
-        self._source = FileSource(spec.path)
+        self._source = FileImages(spec.path)
         self._transform = torch_transform(spec, pillow=pillow)
         self._decode: Any = _decode_pillow_item if pillow else decode_tensor_item
 

@@ -16,7 +16,7 @@ from typing import Any
 from train.bench.contenders.base import Contender, prepared_copy
 from train.bench.contenders.stock import PREFETCH, decode_tensor, torch_transform, worker_options
 from train.bench.spec import BenchSpec
-from train.loaders.sources import FileSource
+from train.loaders.stored_images import FileImages
 
 __all__ = ["WebDatasetContender"]
 
@@ -41,7 +41,7 @@ class WebDatasetContender(Contender):
 
         num_shards = _SHARDS_A_WORKER * spec.num_workers
 
-        def write(source: FileSource, folder: Path) -> None:
+        def write(source: FileImages, folder: Path) -> None:
             repeats = spec.repeats(len(source))
             for shard in range(num_shards):
                 with tarfile.open(folder / f"{shard:05d}.tar", "w") as tar:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from dataloading import UsageError
-from train import meeting
-from train.meeting import first_node, meet, rendezvous_place
+from train import rendezvous
 from train.options import make_options
+from train.rendezvous import first_node, rendezvous_address, wait_for_ranks
 from train.trainer import run_training
 
 from .conftest import SMALL
@@ -54,13 +54,13 @@ def test_a_batch_script_without_srun_is_told_at_once(beton: Path) -> None:
 
 
 def test_the_place_comes_from_the_environment_unless_torchruns_agent_keeps_the_store() -> None:
-    assert rendezvous_place({}, "gpu07:20123") == ("gpu07", 20123)
-    assert rendezvous_place({"MASTER_ADDR": "h", "MASTER_PORT": "7"}, "") == ("h", 7)
-    assert rendezvous_place({"TORCHELASTIC_USE_AGENT_STORE": "True"}, "") is None
+    assert rendezvous_address({}, "gpu07:20123") == ("gpu07", 20123)
+    assert rendezvous_address({"MASTER_ADDR": "h", "MASTER_PORT": "7"}, "") == ("h", 7)
+    assert rendezvous_address({"TORCHELASTIC_USE_AGENT_STORE": "True"}, "") is None
     with pytest.raises(UsageError, match="MASTER_PORT is not"):
-        rendezvous_place({"MASTER_ADDR": "h"}, "")
+        rendezvous_address({"MASTER_ADDR": "h"}, "")
     with pytest.raises(UsageError, match="MASTER_PORT is 'x'"):
-        rendezvous_place({"MASTER_ADDR": "h", "MASTER_PORT": "x"}, "")
+        rendezvous_address({"MASTER_ADDR": "h", "MASTER_PORT": "x"}, "")
 
 
 def free_port() -> int:
@@ -72,19 +72,19 @@ def free_port() -> int:
 def test_the_first_rank_says_who_is_missing_until_all_are_there(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(meeting, "FIRST_REPORT_SECONDS", 0.2)
+    monkeypatch.setattr(rendezvous, "FIRST_REPORT_SECONDS", 0.2)
     port, reports, met = free_port(), threading.Event(), []
-    real = meeting._say
+    real = rendezvous._say
 
     def heard(text: str) -> None:
         real(text)
         if "not there yet" in text:
             reports.set()
 
-    monkeypatch.setattr(meeting, "_say", heard)
+    monkeypatch.setattr(rendezvous, "_say", heard)
 
     def come(rank: int, **options: Any) -> None:
-        met.append(meet("127.0.0.1", port, rank=rank, world_size=4, speaks=False, **options))
+        met.append(wait_for_ranks("127.0.0.1", port, rank=rank, world_size=4, speaks=False, **options))
 
     threads = [
         threading.Thread(target=come, args=(0,), kwargs={"at_once": True}),
@@ -110,14 +110,14 @@ def test_a_port_in_use_is_named() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(UsageError, match=f"port {port} of here is in use.*set MASTER_PORT"):
-            meet("here", port, rank=0, world_size=2, speaks=True)
+            wait_for_ranks("here", port, rank=0, world_size=2, speaks=True)
 
 
 def test_a_host_out_of_reach_is_named(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     from datetime import timedelta
 
-    monkeypatch.setattr(meeting, "FIRST_REPORT_SECONDS", 0.1)
-    monkeypatch.setattr(meeting, "LIMIT", timedelta(seconds=1))
+    monkeypatch.setattr(rendezvous, "FIRST_REPORT_SECONDS", 0.1)
+    monkeypatch.setattr(rendezvous, "LIMIT", timedelta(seconds=1))
     with pytest.raises(UsageError, match=r"rank 1 cannot reach rank 0 at MASTER_ADDR no.such.host.invalid:1 .*gave up"):
-        meet("no.such.host.invalid", 1, rank=1, world_size=2, speaks=True)
+        wait_for_ranks("no.such.host.invalid", 1, rank=1, world_size=2, speaks=True)
     assert "rank 1 cannot reach rank 0" in capfd.readouterr().err

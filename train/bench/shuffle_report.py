@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dataloading import WindowQuality
-from train.figures import one_chart, set_title
+from train.charts import one_chart, set_title
 
 __all__ = ["HEAD", "draw_windows", "smallest_window", "window_rows", "windows_as_data"]
 

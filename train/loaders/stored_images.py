@@ -14,7 +14,7 @@ import numpy as np
 from dataloading import UsageError
 
 
-class Item(NamedTuple):
+class StoredImage(NamedTuple):
     """One stored sample.
 
     Parameters
@@ -32,7 +32,7 @@ class Item(NamedTuple):
     label: int
 
 
-class EncodedImages(Protocol):
+class StoredImages(Protocol):
     """A data set by index; picklable, so that worker processes can open their own."""
 
     path: str
@@ -41,13 +41,13 @@ class EncodedImages(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, index: int) -> Item: ...
+    def __getitem__(self, index: int) -> StoredImage: ...
 
     def labels(self) -> np.ndarray:
         """Return the label of every sample, integers of shape (n,), without reading images."""
 
 
-class DirectorySource:
+class FolderImages:
     """Class folders as `torchvision.datasets.ImageFolder` sees them.
 
     Parameters
@@ -76,16 +76,16 @@ class DirectorySource:
     def __len__(self) -> int:
         return len(self._samples)
 
-    def __getitem__(self, index: int) -> Item:
+    def __getitem__(self, index: int) -> StoredImage:
         name, label = self._samples[index]
-        return Item(Path(name).read_bytes(), None, label)
+        return StoredImage(Path(name).read_bytes(), None, label)
 
     def labels(self) -> np.ndarray:
         """Return the class number of every file."""
         return np.array([label for _, label in self._samples], np.int64)
 
 
-class FileSource:
+class FileImages:
     """The first image field and the first integer field of a ``.beton`` file.
 
     Where each sample lies is looked up once for all samples (24 bytes each), so that a stock loader pays no more
@@ -141,7 +141,7 @@ class FileSource:
         columns = self._reader.column(self.image_field), self._reader.column(self.label_field)
         self._places = starts, sizes, *columns
 
-    def __getitem__(self, index: int) -> Item:
+    def __getitem__(self, index: int) -> StoredImage:
         if self._places is None:
             self.locate()
         assert self._places is not None
@@ -150,8 +150,8 @@ class FileSource:
         stored = self._reader.data[start : start + int(sizes[index])]
         image, label = images[index], int(labels[index])
         if image["mode"] == 0:
-            return Item(stored.tobytes(), None, label)
-        return Item(None, stored.reshape(int(image["height"]), int(image["width"]), 3), label)
+            return StoredImage(stored.tobytes(), None, label)
+        return StoredImage(None, stored.reshape(int(image["height"]), int(image["width"]), 3), label)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_reader": None, "_places": None}
@@ -167,7 +167,7 @@ def _first(reader: Any, kind: type, usual_name: str) -> str:
     return usual_name if usual_name in names else names[0]
 
 
-def open_source(path: str) -> EncodedImages:
+def open_images(path: str) -> StoredImages:
     """Open a ``.beton`` file or a directory of class folders.
 
     Raises
@@ -175,4 +175,4 @@ def open_source(path: str) -> EncodedImages:
     UsageError
         It is neither.
     """
-    return DirectorySource(path) if Path(path).is_dir() else FileSource(path)
+    return FolderImages(path) if Path(path).is_dir() else FileImages(path)

@@ -56,7 +56,7 @@ def check_started_by_srun(environ: Mapping[str, str], num_tasks: int) -> None:
         )
 
 
-def meet(host: str, port: int, *, rank: int, world_size: int, speaks: bool, at_once: bool = False) -> Store:
+def wait_for_ranks(host: str, port: int, *, rank: int, world_size: int, speaks: bool, at_once: bool = False) -> Store:
     """Wait until every rank is there, and say who is missing while some are.
 
     Parameters
@@ -151,7 +151,7 @@ def _say(text: str) -> None:
     sys.stderr.flush()
 
 
-def rendezvous_place(environ: Mapping[str, str], master: str) -> tuple[str, int] | None:
+def rendezvous_address(environ: Mapping[str, str], master: str) -> tuple[str, int] | None:
     """Return where rank 0 listens, or None where torchrun's agent keeps the store.
 
     Raises

@@ -22,17 +22,17 @@ from typing import IO, Any
 
 from dataloading.messages import counted
 from train.bench.spec import BenchSpec
-from train.bench.statistics import Summary, interleave, summarise
+from train.summaries import Summary, interleave, summarise
 
-__all__ = ["Child", "ChildError", "Result", "find_peers_python", "measure", "search_workers"]
+__all__ = ["LoaderProcess", "LoaderProcessError", "Result", "find_peers_python", "measure", "search_workers"]
 
 ROOT = Path(__file__).resolve().parents[2]
 # The checkout's folder comes last on the path: in another environment that environment's packages win.
 # With another interpreter only our packages come from here; the current directory is not for either.
-_START = (
+START_CODE = (
     f"import runpy, sys; sys.path[:] = [each for each in sys.path if each]; "
     f"runpy.run_path({str(ROOT / 'dataloading' / 'entry.py')!r}, run_name='entry'); "
-    f"from train.bench.child import main; main()"
+    f"from train.bench.timing import main; main()"
 )
 _START_LIMIT_SECONDS = 600.0
 _Progress = Callable[[str], None]
@@ -76,7 +76,7 @@ class Result:
         return summarise(values).median if values else None
 
 
-class ChildError(Exception):
+class LoaderProcessError(Exception):
     """A child said that it failed, or stopped answering."""
 
     def __init__(self, message: str, *, missing: bool = False) -> None:
@@ -84,7 +84,7 @@ class ChildError(Exception):
         self.missing = missing
 
 
-class Child:
+class LoaderProcess:
     """One contender in a process group of its own.
 
     Parameters
@@ -104,7 +104,7 @@ class Child:
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the child)
         self._frozen = False
         self._process = subprocess.Popen(
-            [python, "-c", _START],
+            [python, "-c", START_CODE],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -165,10 +165,10 @@ class Child:
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            raise ChildError(f"the process ended: {self._last_words()}") from None
+            raise LoaderProcessError(f"the process ended: {self._last_words()}") from None
         answer: dict[str, Any] = json.loads(self._read_line(limit))
         if "error" in answer:
-            raise ChildError(str(answer["error"]), missing=bool(answer["missing"]))
+            raise LoaderProcessError(str(answer["error"]), missing=bool(answer["missing"]))
         return answer
 
     def _read_line(self, limit: float) -> bytes:
@@ -178,10 +178,10 @@ class Child:
         while b"\n" not in self._buffer:
             ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
-                raise ChildError(f"no answer within {limit:.0f} s: {self._last_words()}")
+                raise LoaderProcessError(f"no answer within {limit:.0f} s: {self._last_words()}")
             part = os.read(descriptor, 1 << 16)
             if not part:
-                raise ChildError(f"the process ended: {self._last_words()}")
+                raise LoaderProcessError(f"the process ended: {self._last_words()}")
             self._buffer += part
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
@@ -202,16 +202,16 @@ def find_peers_python(given: str | None = None) -> str | None:
     return next((place for place in places if place and os.access(place, os.X_OK)), None)
 
 
-def _start(spec: BenchSpec, peers_python: str | None) -> tuple[Child | None, Result]:
+def _start(spec: BenchSpec, peers_python: str | None) -> tuple[LoaderProcess | None, Result]:
     """Start a contender in this environment, or where it is missing here in the peers' one."""
     result = Result(spec=spec)
     for python in (sys.executable, peers_python):
         if python is None:
             continue
-        child = Child(spec, python=python)
+        child = LoaderProcess(spec, python=python)
         try:
             result.start = child.start()
-        except ChildError as error:
+        except LoaderProcessError as error:
             child.close()
             result.status = f"{'not installed' if error.missing else 'failed'}: {error}"
             if error.missing:
@@ -253,7 +253,7 @@ def measure(
     list of Result
         One for each spec, in their order, whatever became of it.
     """
-    children: dict[str, Child] = {}
+    children: dict[str, LoaderProcess] = {}
     results: dict[str, Result] = {}
     try:
         for spec in specs:
@@ -269,7 +269,7 @@ def measure(
             if label in children:
                 _one_round(children, results[label], number, num_rounds, seconds, progress)
         for label, child in children.items():
-            with contextlib.suppress(ChildError):
+            with contextlib.suppress(LoaderProcessError):
                 results[label].report = child.report()
     finally:
         for child in children.values():
@@ -278,12 +278,17 @@ def measure(
 
 
 def _one_round(
-    children: dict[str, Child], result: Result, number: int, num_rounds: int, seconds: float, progress: _Progress
+    children: dict[str, LoaderProcess],
+    result: Result,
+    number: int,
+    num_rounds: int,
+    seconds: float,
+    progress: _Progress,
 ) -> None:
     label = result.spec.label
     try:
         entry = children[label].round(seconds)
-    except ChildError as error:
+    except LoaderProcessError as error:
         result.status = f"failed: {error}"
         children.pop(label).close()
         progress(f"{label}: {result.status}")
