@@ -4,7 +4,8 @@ A transform is a frozen dataclass of plain values. It is one of three kinds, by 
 
 ``Geometry``   says which pixels are wanted. At the front of a pipeline it costs nothing: it becomes columns of
                the decoder's request (a *row* of numbers that ``_native/src/plan.cpp`` interprets for each sample).
-``PixelOp``    changes pixels: names a compiled kernel and its arguments (a *step*).
+``PixelOp``    changes pixels: names a compiled kernel and what each image draws for it (an *operation*; how to write
+               one is told in ``operation.py``).
 ``BatchOp``    works on the tensors of a whole batch, after batching.
 """
 
@@ -15,13 +16,16 @@ import dataclasses
 import enum
 import numbers
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from dataloading.checks import as_integer, true_or_false
 from dataloading.errors import UsageError
+
+if TYPE_CHECKING:
+    from dataloading.transforms.operation import Node, Operation
 
 __all__ = [
     "BatchOp",
@@ -65,6 +69,9 @@ class ImageState:
         What the decoder's request already holds: a resize; after it a crop that may be a strict part; padding.
     written : bool
         The image is in its output slot, so that only changes in place can follow.
+    bound : float or None
+        The value of white: 255 of uint8, 65535 of uint16, 1.0 of floats from 0 to 1. None where values have no bounds,
+        as behind Normalize.
     """
 
     channels: int
@@ -76,6 +83,7 @@ class ImageState:
     cropped: bool = False
     padded: bool = False
     written: bool = False
+    bound: float | None = 255.0
 
     def replace(self, **changes: Any) -> ImageState:
         """Return a copy with some fields changed."""
@@ -167,16 +175,30 @@ class PixelOp(Transform, abc.ABC):
     mirrors: ClassVar[bool] = False
     # True where it treats each channel alike; otherwise images must be gray or RGB.
     any_channels: ClassVar[bool] = False
+    # What images it works on. Of floats: with values from 0 to 1 (``ImageState.bound``), or any at all.
+    dtypes: ClassVar[tuple[str, ...]] = ("uint8",)
 
-    @abc.abstractmethod
     def step(self, state: ImageState) -> tuple[KernelCall, ImageState]:
-        """Return the kernel call, and what is known of the images after it.
+        """Return the kernel call, and what is known of the images after it."""
+        raise NotImplementedError
+
+    def operation(self, state: ImageState) -> Operation:
+        """Return what to do with the pixels of images of this size, number of channels and dtype.
 
         Raises
         ------
         UsageError
             Where the transform cannot work on such images.
         """
+        raise NotImplementedError
+
+    def node(self, state: ImageState, place: int | None) -> Node:
+        """Return the transform as a node of the tree; ``place`` selects its random stream."""
+        from dataloading.transforms.operation import Node
+
+        operation = self.operation(state)
+        after = operation.after or state
+        return Node("leaf", self.name, state, after, operation=operation, p=operation.p, place=place)
 
 
 class BatchOp(Transform, abc.ABC):
