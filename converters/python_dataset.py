@@ -18,8 +18,8 @@ from converters.images.policy import ImagePolicy
 from converters.report import Report
 from converters.settings import settings
 from converters.source import SampleFault
-from converters.sources.dataset_facts import class_names_of, has_own_labels, has_transform
-from converters.sources.values import file_bytes
+from converters.sources.dataset_attributes import class_names_of, has_own_labels, has_transform
+from converters.sources.row_values import file_bytes
 from dataloading import Field, ImageField, UsageError
 from dataloading.cli import default_num_workers, note
 from dataloading.messages import counted, describe

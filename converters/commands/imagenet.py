@@ -51,7 +51,7 @@ def imagenet(
     WordNet ids.
     """
     from ..sources.imagenet import ImageNetTrain
-    from ..sources.opening import name_of
+    from ..sources.reading import name_of
 
     chosen = split or ("val" if "val" in name_of(src).lower() else "train")
     source: ImageNetTrain | ImageNetVal
@@ -73,7 +73,7 @@ def _val(
 ) -> ImageNetVal:
     from ..sources.devkit import labels_from_devkit, labels_from_text
     from ..sources.imagenet import ImageNetVal
-    from ..sources.opening import child, exists, folder_of
+    from ..sources.reading import child, exists, folder_of
 
     if labels is not None:
         if devkit is not None or synsets is not None:

@@ -26,7 +26,7 @@ __all__ = ["manifest"]
 @click.option("--label-column", default=None, metavar="NAME",
               help="Column with the labels. Default: label, class, category or target, if there is one.")  # fmt: skip
 @click.option("--root", type=SourcePath(folder=True), default=None, metavar="FOLDER",
-              help="Where relative paths begin. Default: the manifest's folder.")  # fmt: skip
+              help="Where relative paths begin. Default: the table's folder.")  # fmt: skip
 @option_field
 @option_classes
 @conversion_options
@@ -48,9 +48,9 @@ def manifest(
     """
     from converters.source import printable
 
-    from ..sources.manifest import Manifest
+    from ..sources.table import Table
 
-    source = Manifest(
+    source = Table(
         src, image_column=image_column, label_column=label_column, specs=fields, class_names=classes, root=root,
         random_access=bool(options.get("shuffle")),
     )  # fmt: skip

@@ -15,7 +15,7 @@ from dataloading.messages import counted
 if TYPE_CHECKING:
     from converters.fields import FieldSpec
 
-    from ..sources.tarindex import Unused
+    from ..sources.tar_index import Unused
 
 __all__ = [
     "SourcePath", "WordsCommand", "argument_out", "comma_list", "note_classes", "note_unused", "option_classes",

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import xxhash
 
 from converters.source import Source, files_of
-from converters.sources.opening import identity
+from converters.sources.reading import identity
 from dataloading import ConvertError, Field
 
 __all__ = ["SampleChain", "changed_files", "describe_fields", "differences", "file_stamps", "names_digest", "stamps"]

@@ -22,7 +22,7 @@ import xxhash
 
 from converters.options import Options
 from converters.output.uploads import abort_left, upload_to_s3
-from converters.sources.opening import is_url, normalised
+from converters.sources.reading import is_url, normalised
 from dataloading import ConvertError, Reader, UsageError
 from dataloading.tools import StoreClient
 

@@ -1,5 +1,5 @@
 """Kinds of dataset that can be converted, one a file: each finds samples cheaply and reads them in the workers.
 
-``base.py`` is what all of them look like to the engine, ``opening.py`` how files and URLs are read. A source knows
-nothing of image policies, worker processes or ``.beton`` files being written. Nothing is imported before it is used.
+``converters/source.py`` is what all of them look like to the engine, ``reading.py`` how files and URLs are read. A
+source knows nothing of image policies, worker processes or ``.beton`` files being written.
 """

@@ -1,6 +1,6 @@
 """NumPy arrays on disk: ``.npz`` archives and ``.npy`` files whose first axis counts the samples.
 
-Arrays are mapped into memory by every worker and never loaded whole, URLs after a copy (``copies.py``); what an
+Arrays are mapped into memory by every worker and never loaded whole, URLs after a copy (``local_copies.py``); what an
 archive holds compressed is unpacked into a nameless temporary file first.
 """
 
@@ -23,12 +23,11 @@ from converters.fields import name_fault
 from converters.source import printable
 from dataloading import ConvertError, Field, FloatField, ImageField, IntField, NDArrayField, TextField, UsageError
 
-from .copies import fetched
 from .listing import expand
-from .manifest import Labels, usual_column
-from .opening import absolute, name_of
-from .spool import Spool
-from .values import class_label
+from .local_copies import LocalCopy, local_paths
+from .reading import absolute, name_of
+from .row_values import class_label
+from .table import Labels, usual_column
 
 __all__ = ["Arrays"]
 
@@ -103,12 +102,12 @@ class Arrays:
         names: Sequence[str] | None = None,
         class_names: Sequence[str] | None = None,
     ) -> None:
-        self._spools: list[Spool]
+        self._copies: list[LocalCopy]
         self._name = name_of(paths[0])
         self._path = absolute(paths[0])
         stored: dict[str, _Stored] = {}
         paths = expand(paths, (".npy",))
-        places, self._spools = fetched(paths)
+        places, self._copies = local_paths(paths)
         self.files: list[tuple[str, str]] = []
         for path, place in zip(paths, places, strict=True):
             self.files.append((name_of(path), absolute(path)))
@@ -233,17 +232,17 @@ class Arrays:
                 start = entry.header_offset + _LOCAL_HEADER.size + sum(lengths)
                 file.seek(start)
                 return _header(file, place, start)
-        spool = Spool(
+        copy = LocalCopy(
             f"the unpacked array '{printable(entry.filename)}' of {printable(path)}",
             "save it without compression (numpy.savez or .npy) in a folder that all machines see, or convert with "
             "--engine local",
         )
-        self._spools.append(spool)
+        self._copies.append(copy)
         with archive.open(entry) as packed:
-            shutil.copyfileobj(packed, spool.file, 1 << 20)
-        spool.file.flush()
-        spool.file.seek(0)
-        return _header(spool.file, spool.path, 0)
+            shutil.copyfileobj(packed, copy.file, 1 << 20)
+        copy.file.flush()
+        copy.file.seek(0)
+        return _header(copy.file, copy.path, 0)
 
 
 def _header(file: BinaryIO, path: str, start: int) -> _Stored:

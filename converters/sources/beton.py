@@ -27,9 +27,9 @@ from dataloading import (
 )
 from dataloading.tools import label_field
 
-from .copies import fetched
 from .listing import expand
-from .opening import absolute, name_of, open_stream
+from .local_copies import local_paths
+from .reading import absolute, name_of, open_stream
 
 __all__ = ["BetonFiles", "read_indices"]
 
@@ -42,7 +42,7 @@ class BetonFiles:
     Parameters
     ----------
     patterns : sequence of str
-        Files, folders, globs; URLs are copied to this machine first, see ``copies.py``.
+        Files, folders, globs; URLs are copied to this machine first, see ``local_copies.py``.
     indices : int array, shape (n,), optional
         Samples to take, in this order, counted over all files; one may occur several times.
     classes : sequence of str, optional
@@ -74,7 +74,7 @@ class BetonFiles:
     ) -> None:
         self._form = _Form(as_stored=as_stored, longest=longest)
         self.paths = expand(patterns, (".beton",))
-        self._places, self._spools = fetched(self.paths)
+        self._places, self._copies = local_paths(self.paths)
         readers = [_reader(path, place) for path, place in zip(self.paths, self._places, strict=True)]
         first = readers[0]
         self._fields = dict(first.fields)

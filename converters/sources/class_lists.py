@@ -13,7 +13,7 @@ from dataloading import Reader, UsageError
 from dataloading.tools import is_manifest
 
 from .listing import list_folder
-from .opening import is_folder, open_stream
+from .reading import is_folder, open_stream
 
 __all__ = ["ClassOrder", "are_numbers", "class_list", "in_order"]
 

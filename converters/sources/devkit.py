@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from converters.source import printable
 from dataloading import ConvertError, UsageError
 
-from .opening import child, is_folder, normalised, open_stream
-from .tarindex import Tars, members
+from .reading import child, is_folder, normalised, open_stream
+from .tar_index import Tars, members
 
 __all__ = ["labels_from_devkit", "labels_from_text"]
 

@@ -8,6 +8,7 @@ are read with pyarrow, so that no copy is made in the library's cache.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import shlex
@@ -19,12 +20,12 @@ from converters.fields import FieldSpec, fields_of, name_fault, plain_spec, shor
 from converters.source import SampleFault, printable
 from dataloading import ConvertError, Field, UsageError
 
+from .arrow_table import ARROW_ENDINGS, INDEX, ArrowRows, ArrowTable, import_pyarrow
 from .imagefolder import IMAGE_EXTENSIONS
 from .listing import expand, list_folder
-from .manifest import LABEL_COLUMNS, Labels, table_labels, usual_column
-from .opening import child, exists, folder_of, is_folder, name_of, normalised, open_stream
-from .tables import ARROW_ENDINGS, INDEX, Rows, Tables, import_pyarrow
-from .values import class_label, gathered, typed_value
+from .reading import child, exists, folder_of, is_folder, name_of, normalised, open_stream
+from .row_values import class_label, gathered, typed_value
+from .table import LABEL_COLUMNS, Labels, table_labels, usual_column
 
 __all__ = ["HuggingFace"]
 
@@ -49,7 +50,7 @@ class HuggingFace:
     specs : mapping of str to FieldSpec, optional
         Fields of other columns, or other kinds and names.
     random_access : bool
-        Rows will be asked for in random order.
+        Whether rows will be asked for in random order.
 
     Raises
     ------
@@ -80,7 +81,7 @@ class HuggingFace:
         self._name = name_of(normalised(patterns[0]))
         paths = _files(patterns, split)
         self._root = folder_of(paths[0])
-        self._table = Tables(paths)
+        self._table = ArrowTable(paths)
         if not len(self._table):
             raise UsageError(f"{printable(paths[0])} has no rows")
         names = list(self._table.schema.names)
@@ -326,28 +327,26 @@ def _json(path: str) -> dict[str, Any]:
     return found
 
 
+@dataclasses.dataclass(frozen=True)
 class _Load:
     """Reads a row and the files it names; what travels to the workers."""
 
-    def __init__(
-        self, rows: Rows, specs: tuple[FieldSpec, ...], root: str, label: str | None, labels: Mapping[str, int] | None
-    ) -> None:
-        self._rows = rows
-        self._specs = specs
-        self._root = root
-        self._label = label
-        self._labels = labels
+    rows: ArrowRows
+    specs: tuple[FieldSpec, ...]
+    root: str
+    label: str | None
+    labels: Mapping[str, int] | None
 
     def __call__(self, task: tuple[int, int, str]) -> dict[str, object]:
-        row = self._rows.row(*task[:2])
+        row = self.rows.row(*task[:2])
 
         def read(spec: FieldSpec) -> object:
             try:
-                if spec.name == self._label:
-                    return class_label(row[spec.column], self._labels, f"column '{spec.column}'")
-                return typed_value(spec, row[spec.column], self._root)
+                if spec.name == self.label:
+                    return class_label(row[spec.column], self.labels, f"column '{spec.column}'")
+                return typed_value(spec, row[spec.column], self.root)
             except SampleFault as error:
                 text = str(error)
                 raise SampleFault(text if text.startswith("field ") else f"field '{spec.name}': {text}") from error
 
-        return gathered((spec.name, partial(read, spec)) for spec in self._specs)
+        return gathered((spec.name, partial(read, spec)) for spec in self.specs)

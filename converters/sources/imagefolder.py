@@ -20,10 +20,10 @@ from converters.source import SampleFault, printable
 from dataloading import ConvertError, Field, ImageField, IntField, UsageError
 from dataloading.messages import counted
 
-from .blocks import Texts
 from .class_lists import ClassOrder, are_numbers, in_order
 from .listing import is_fork, list_folder, walk
-from .opening import child, is_url, name_of, normalised, read_file
+from .packed_texts import PackedTexts
+from .reading import child, is_url, name_of, normalised, read_file
 
 __all__ = ["IMAGE_EXTENSIONS", "ImageFolder"]
 
@@ -85,7 +85,7 @@ class ImageFolder:
         self._folders: list[str] = []  # relative to the root
         self._folder_of = array("I")
         self._labels = array("I")
-        self._names = Texts()
+        self._names = PackedTexts()
         self.hidden: list[str] = []
         folders = in_order(self._classes(), class_order)
         self.numbers_as_text = class_names is None and are_numbers(folders) and folders != in_order(folders, "number")

@@ -17,11 +17,11 @@ from converters.source import SampleFault, printable
 from dataloading import ConvertError, Field, ImageField, IntField, UsageError
 from dataloading.messages import counted
 
-from .blocks import Texts
 from .imagefolder import IMAGE_EXTENSIONS, ImageFolder
 from .listing import list_folder
-from .opening import Identity, Ranges, absolute, child, identity, is_folder, normalised, read_file
-from .tarindex import TAR_ENDINGS, Member, Place, Tars, Unused, is_hidden, members
+from .packed_texts import PackedTexts
+from .reading import Identity, Ranges, absolute, child, identity, is_folder, normalised, read_file
+from .tar_index import TAR_ENDINGS, Member, Place, Tars, Unused, is_hidden, members
 
 __all__ = ["ImageNetTrain", "ImageNetVal"]
 
@@ -48,7 +48,7 @@ class _Images:
         self._identities: list[Identity | None] = []
         self._path_of = array("I")
         self._labels = array("I")
-        self._names = Texts()
+        self._names = PackedTexts()
         self._starts, self._sizes = array("Q"), array("Q")
 
     @property

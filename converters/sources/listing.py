@@ -1,6 +1,6 @@
 """Which files there are: folders listed, globs and brace patterns spread, on this machine and in stores alike.
 
-Knows names only; reading is the business of ``opening.py``, which also has the tries and the words for trouble.
+Knows names only; reading is the business of ``reading.py``, which also has the tries and the words for trouble.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from converters.source import printable
 from dataloading import ConvertError, UsageError
 
-from .opening import child, exists, is_folder, is_url, normalised, with_retries
+from .reading import child, exists, is_folder, is_url, normalised, with_retries
 
 __all__ = ["expand", "is_fork", "list_folder", "walk"]
 

@@ -19,7 +19,7 @@ from PIL import Image
 
 from converters.images.opened_files import file_of, watched
 from converters.source import SampleFault
-from converters.sources.dataset_facts import class_names_of
+from converters.sources.dataset_attributes import class_names_of
 from dataloading import (
     ConvertError,
     Field,
@@ -33,7 +33,7 @@ from dataloading import (
 )
 from dataloading.messages import counted
 
-from .opening import read_file
+from .reading import read_file
 
 __all__ = ["TorchvisionDataset"]
 

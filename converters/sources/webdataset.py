@@ -23,12 +23,12 @@ from converters.source import SampleFault, printable
 from dataloading import ConvertError, Field, UsageError
 from dataloading.tools import label_field
 
-from .blocks import Texts
 from .listing import expand
-from .manifest import Labels
-from .opening import Identity, Ranges, absolute, identity, is_url, name_of, open_stream
-from .tarindex import TAR_ENDINGS, Member, Place, Tars, Unused, is_hidden, members
-from .values import class_label, gathered
+from .packed_texts import PackedTexts
+from .reading import Identity, Ranges, absolute, identity, is_url, name_of, open_stream
+from .row_values import class_label, gathered
+from .table import Labels
+from .tar_index import TAR_ENDINGS, Member, Place, Tars, Unused, is_hidden, members
 
 __all__ = ["IMAGE_ENDINGS", "WebDataset", "parse_map"]
 
@@ -120,7 +120,7 @@ class WebDataset:
         self.unused = Unused()
         self.class_names = None if class_names is None else list(class_names)
         self._mapping = {name: tuple(endings) for name, endings in (mapping or _DEFAULT_MAP).items()}
-        self._keys = Texts()
+        self._keys = PackedTexts()
         self._shard_of = array("I")
         width = len(self._mapping)
         self._starts, self._sizes, self._endings = array("Q"), array("Q"), array("B")

@@ -1,5 +1,6 @@
-"""Caring for ``.beton`` files that exist: repair, merge, split, append, diff, export, upgrade; one module a verb.
+"""Verbs for ``.beton`` files that exist, one module per verb.
 
-``commands.py`` holds the command line, ``copying.py`` the streaming copy that the verbs share. Nothing here knows how
-a dataset is converted, and nothing decodes or encodes an image unless the verb's very purpose is to.
+``commands.py`` holds the command line, ``input_files.py`` and ``derived_files.py`` the streaming copy that the verbs
+share. Nothing here knows how a dataset is converted. Stored bytes are copied; only verbs whose purpose needs pixels
+decode or encode images.
 """

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from converters.beton_files import list_files, shards_of
-from converters.tools.copying import InputFile, check_sources, field_differences
+from converters.tools.derived_files import InputFile, check_sources, field_differences
 from converters.tools.merge import agreed_classes
-from converters.tools.outputs import OutputSet
+from converters.tools.new_files import NewFiles
 from converters.tools.shard_sets import entry
 from dataloading import ConvertError, Manifest, Reader, Shard, UsageError
 from dataloading.tools import is_manifest
@@ -108,7 +108,7 @@ def append(
     )
 
 
-def _outputs(target: Path, files: Sequence[str], places: Mapping[str, str]) -> OutputSet:
+def _outputs(target: Path, files: Sequence[str], places: Mapping[str, str]) -> NewFiles:
     """Return the copies and the manifest under way, or done, if an earlier run of the same died as it named them."""
     owners: dict[str, str] = {}
     for file, place in places.items():
@@ -116,7 +116,7 @@ def _outputs(target: Path, files: Sequence[str], places: Mapping[str, str]) -> O
             raise UsageError(f"{owners[place]} and {file} would both be copied to {place}; rename one")
     identity = {"command": "append", "files": [_identity(file) for file in files]}
     try:
-        return OutputSet(
+        return NewFiles(
             [*places.values(), str(target)],
             overwrite=False,
             inputs=files,
@@ -144,7 +144,7 @@ def _extend(
     files: Sequence[str],
     names: Sequence[str | None],
     places: Mapping[str, str],
-    outputs: OutputSet,
+    outputs: NewFiles,
     *,
     verify: bool,
     num_workers: int,

@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from converters.report import Progress
-from converters.tools.copying import Stored, field_differences
-from converters.tools.dataset import InputFiles
-from converters.tools.keys import Keys, combined, digest_array, field_keys, has_equals, match, unpaired
+from converters.tools.derived_files import Stored, field_differences
+from converters.tools.input_files import InputFiles
+from converters.tools.matching import Digests, combined, digest_array, field_keys, has_equals, match, unpaired
 from converters.tools.pictures import decode_stored
 from dataloading import DecodeError, EncodedImage, FormatError, ImageField, MaskField, UsageError
 
@@ -207,10 +207,10 @@ def _pairs(
     return match(_field_keys(left, match_by), _field_keys(right, match_by))
 
 
-def _tie_keys(left: InputFiles, right: InputFiles, names: Sequence[str]) -> tuple[Keys, Keys]:
+def _tie_keys(left: InputFiles, right: InputFiles, names: Sequence[str]) -> tuple[Digests, Digests]:
     """Return keys by the values of some fields, of labels by the class names where both have them."""
 
-    def keys(input_files: InputFiles, name: str) -> Keys:
+    def keys(input_files: InputFiles, name: str) -> Digests:
         if name != left.label or left.class_names is None or right.class_names is None:
             return _field_keys(input_files, name)
         present, ids = np.unique(np.asarray(input_files.column(name)), return_inverse=True)

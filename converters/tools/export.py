@@ -22,9 +22,9 @@ import numpy as np
 
 from converters.beton_files import stem_of
 from converters.report import Progress
-from converters.tools.copying import Stored, check_sources, file_name, stored_bytes
-from converters.tools.dataset import InputFiles
-from converters.tools.outputs import make_room
+from converters.tools.derived_files import Stored, check_sources, file_name, stored_bytes
+from converters.tools.input_files import InputFiles
+from converters.tools.new_files import make_room
 from dataloading import EncodedImage, ImageField, UsageError
 from dataloading.tools import PartFolder
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from converters.output.files import cannot_write, whole_file
 from converters.report import human_bytes
-from converters.tools.facts import class_counts, first_image_field, longest_sides, size_blocks
+from converters.tools.summary import class_counts, first_image_field, longest_sides, size_blocks
 from dataloading import ConvertError, Reader, UsageError
 from dataloading.messages import counted
 

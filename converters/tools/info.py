@@ -68,7 +68,7 @@ def info(
     if grid is not None and out is None:
         raise click.UsageError("--grid needs --out PICTURE.png")
     from converters.beton_files import list_files
-    from converters.tools.facts import as_text, check_alike, first_image_field, summary
+    from converters.tools.summary import as_text, check_alike, first_image_field, summary
     from dataloading import Reader
 
     with contextlib.ExitStack() as stack:
@@ -92,8 +92,8 @@ def info(
 
 
 def _show_sample(readers: Sequence[Any], index: int, out: str | None, field: str | None, as_json: bool) -> None:
-    from converters.tools.facts import find_sample, first_image_field
     from converters.tools.pictures import decode_sample, viewable
+    from converters.tools.summary import find_sample, first_image_field
     from dataloading import MaskField, UsageError
 
     try:

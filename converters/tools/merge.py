@@ -13,7 +13,7 @@ import numpy as np
 
 from converters.beton_files import list_files
 from converters.report import Progress
-from converters.tools.copying import (
+from converters.tools.derived_files import (
     InputFile,
     Stored,
     check_sources,
@@ -22,7 +22,7 @@ from converters.tools.copying import (
     open_inputs,
     stored_bytes,
 )
-from converters.tools.outputs import check_target, make_room
+from converters.tools.new_files import check_target, make_room
 from dataloading import UsageError
 from dataloading.messages import counted
 from dataloading.tools import check_all_named, label_field

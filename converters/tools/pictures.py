@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
-from converters.tools.facts import find_sample
+from converters.tools.summary import find_sample
 from dataloading import DecodeError, EncodedImage, MaskField, Reader, decode_image
 from dataloading.tools import label_field
 

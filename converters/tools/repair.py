@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from converters.report import Progress
-from converters.tools.copying import InputFile, Stored, derived_writer, file_name, stored_bytes
-from converters.tools.outputs import OutputSet, check_target
+from converters.tools.derived_files import InputFile, Stored, derived_writer, file_name, stored_bytes
+from converters.tools.new_files import NewFiles, check_target
 from converters.tools.shard_sets import results, write_manifest
 from dataloading import ConvertError, EncodedImage, FormatError, ImageField, JSONField, Manifest, Reader, verify_file
 from dataloading.messages import counted
@@ -161,7 +161,7 @@ def repair(
     step = {"command": "repair", "zero": zero}
     identity = {**step, "from": [[os.path.abspath(each.path), *each.identity] for each in surveys]}
     inputs = [source, *(file for file, _ in listed)]
-    with OutputSet(targets, overwrite=overwrite, inputs=inputs, anchor=target, identity=identity) as files:
+    with NewFiles(targets, overwrite=overwrite, inputs=inputs, anchor=target, identity=identity) as files:
         if not files.is_done:
             progress = Progress(sum(each.num_left for each in surveys), what="repairing", quiet=quiet)
             with contextlib.closing(progress):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from converters.tools.outputs import OutputSet
+from converters.tools.new_files import NewFiles
 from dataloading import Manifest, Reader, Shard, UsageError
 from dataloading.tools import is_manifest, shard_path
 
@@ -58,7 +58,7 @@ def entry(path: str | os.PathLike[str], name: str) -> Shard:
         return Shard.of(reader, name)
 
 
-def write_manifest(files: OutputSet, targets: Sequence[str]) -> None:
+def write_manifest(files: NewFiles, targets: Sequence[str]) -> None:
     """Write the manifest, the last of the targets that `results` gave, once the shards are complete."""
     *shards, manifest = targets
     entries = [entry(files.part(path), os.path.basename(path)) for path in shards]

@@ -17,10 +17,10 @@ import numpy.typing as npt
 from converters.beton_files import stem_of
 from converters.report import Progress
 from converters.sample_random import chances
-from converters.tools.copying import check_sources, derived_writer, file_name, stored_bytes
-from converters.tools.dataset import InputFiles
-from converters.tools.keys import equal_ids, field_keys
-from converters.tools.outputs import OutputSet
+from converters.tools.derived_files import check_sources, derived_writer, file_name, stored_bytes
+from converters.tools.input_files import InputFiles
+from converters.tools.matching import equal_ids, field_keys
+from converters.tools.new_files import NewFiles
 from dataloading import UsageError
 
 __all__ = ["Part", "SplitReport", "assign", "split"]
@@ -146,7 +146,7 @@ def split(
         step = {"command": "split", **_step(ratio, folds, by_class, stratify, group_field, seed)}
         inputs = [source, *input_file.paths]
         identity = {**step, "from": input_file.identity()}
-        with OutputSet(targets, overwrite=overwrite, inputs=inputs, identity=identity) as files:
+        with NewFiles(targets, overwrite=overwrite, inputs=inputs, identity=identity) as files:
             if not files.is_done:
                 if verify:
                     check_sources(input_file.paths, num_workers=num_workers)
@@ -310,7 +310,7 @@ def _write(
     names: Sequence[str],
     targets: Sequence[str],
     step: dict[str, object],
-    files: OutputSet,
+    files: NewFiles,
     *,
     quiet: bool,
 ) -> None:

@@ -19,9 +19,9 @@ import numpy.typing as npt
 from converters.engine.pool import DeadWorkerError, run_ordered
 from converters.report import Progress
 from converters.sources.class_lists import class_list
-from converters.tools.copying import InputFile, Stored, check_sources, derived_writer, stored_bytes
-from converters.tools.dataset import InputFiles
-from converters.tools.outputs import OutputSet
+from converters.tools.derived_files import InputFile, Stored, check_sources, derived_writer, stored_bytes
+from converters.tools.input_files import InputFiles
+from converters.tools.new_files import NewFiles
 from converters.tools.shard_sets import results, write_manifest
 from dataloading import ConvertError, DecodeError, ImageField, UsageError
 from dataloading.tools import decode_jpeg, is_manifest, label_field, transcode_jpeg
@@ -109,7 +109,7 @@ def upgrade(
         step = {"command": "upgrade"}
         identity = {**step, "class_names": names, "from": input_files.identity()}
         inputs = [source, *input_files.paths]
-        with OutputSet(targets, overwrite=overwrite, inputs=inputs, anchor=target, identity=identity) as files:
+        with NewFiles(targets, overwrite=overwrite, inputs=inputs, anchor=target, identity=identity) as files:
             if not files.is_done:
                 if verify:
                     check_sources(input_files.paths, num_workers=num_workers)

@@ -8,7 +8,7 @@ import pytest
 
 from converters.next_command import as_command, next_command
 from converters.settings import option_names
-from converters.tools.facts import as_text, summary
+from converters.tools.summary import as_text, summary
 from dataloading import Reader
 
 from .making import class_folders

@@ -12,7 +12,7 @@ import pytest
 
 from converters import ImageFolder, ImagePolicy, Options, convert
 from converters.engine.fingerprint import changed_files, file_stamps
-from converters.sources.manifest import Manifest
+from converters.sources.table import Table
 from dataloading import UsageError
 from tests.converters.engine.test_resume import (
     Blocks,
@@ -100,7 +100,7 @@ def test_a_table_that_changed_is_refused_though_its_images_have_not(tmp_path: Pa
     table.write_text("\n".join(["image,label", *rows]))
 
     def from_table(**options: Any) -> Any:
-        return convert(Manifest(str(table)), path, policy=ImagePolicy(), options=Options(**options))
+        return convert(Table(str(table)), path, policy=ImagePolicy(), options=Options(**options))
 
     def act() -> None:
         save_in_turn()

@@ -45,13 +45,13 @@ LISTING = (
 from converters import Options
 from converters.engine.convert import sample_order
 from converters.engine.fingerprint import names_digest
-from converters.sources.manifest import Manifest
+from converters.sources.table import Table
 
 with open(folder + "/t.csv", "w") as file:
     file.write("image,label\\n")
     for row in range(count):
         file.write(f"images/of/some/folder/{{row:09}}.jpg,class-{{row % 1000:03}}\\n")
-source = Manifest(folder + "/t.csv")
+source = Table(folder + "/t.csv")
 order = sample_order(len(source), Options(shuffle=True))
 names_digest(source, order)
 [source.task(int(index)) for index in order[:100]]

@@ -14,7 +14,7 @@ import pytest
 from converters import ImagePolicy, Options, convert
 from converters.python_dataset import DatasetSource
 from converters.sources.huggingface import HuggingFace
-from converters.sources.spool import Spool
+from converters.sources.local_copies import LocalCopy
 from dataloading import ConvertError, Manifest, UsageError
 from tests.converters.engine.test_resume import FIELDS, Blocks
 from tests.converters.sources.making import jpeg
@@ -124,8 +124,8 @@ def test_rows_in_random_order_reach_tasks_that_see_the_copy_and_others_are_told_
     assert content(spread) == content(alone)
 
     # On another machine there is nothing at its path, or another file.
-    state = Spool.__getstate__
-    monkeypatch.setattr(Spool, "__getstate__", lambda spool: {**state(spool), "path": "/proc/1/fd/0"})
+    state = LocalCopy.__getstate__
+    monkeypatch.setattr(LocalCopy, "__getstate__", lambda spool: {**state(spool), "path": "/proc/1/fd/0"})
     with pytest.raises(UsageError, match=r"cannot see: leave out --shuffle .*Arrow file.*--engine local"):
         from_table(source, tmp_path / "o.beton", engine="ray")
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.parquet", "alone", "spread"]

@@ -16,7 +16,7 @@ from torchvision.datasets import ImageFolder, VisionDataset
 
 import converters
 from converters.images.opened_files import watched
-from converters.sources.dataset_facts import class_names_of, has_own_labels, has_transform
+from converters.sources.dataset_attributes import class_names_of, has_own_labels, has_transform
 from dataloading import ImageField, IntField, MaskField, RasterField, Reader, decode_image
 from tests.converters.making import class_folders, encoded, photo
 

@@ -29,5 +29,5 @@ def memory() -> Iterator[Callable[[str, bytes], str]]:
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds that would have been waited between tries."""
     waited: list[float] = []
-    monkeypatch.setattr("converters.sources.opening.time.sleep", waited.append)
+    monkeypatch.setattr("converters.sources.reading.time.sleep", waited.append)
     return waited

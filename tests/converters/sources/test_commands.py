@@ -16,7 +16,7 @@ from converters.sources.arrays import Arrays
 from converters.sources.huggingface import HuggingFace
 from converters.sources.imagefolder import ImageFolder
 from converters.sources.imagenet import ImageNetTrain
-from converters.sources.manifest import Manifest
+from converters.sources.table import Table
 from converters.sources.webdataset import WebDataset
 from dataloading import Reader
 from dataloading.cli import beton, main
@@ -145,7 +145,7 @@ def test_a_file_changed_since_an_interruption_is_seen(tmp_path: Path) -> None:
             "imagenet": lambda src: ImageNetTrain(src) if src.endswith(".tar") else ImageFolder(f"{tmp_path}/photos"),
             "webdataset": lambda src: WebDataset([src]),
             "huggingface": lambda src: HuggingFace([src], random_access=True),
-            "manifest": lambda src: Manifest(src),
+            "manifest": lambda src: Table(src),
             "arrays": lambda src: Arrays([src]),
         }[kind](src)
         named = [item for item in source.task(1) if isinstance(item, str)]

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from converters import ImagePolicy, Options, convert
 from converters.cli import convert as command
-from converters.sources import copies
+from converters.sources import local_copies
 from converters.sources.arrays import Arrays
 from converters.sources.beton import BetonFiles
 from converters.sources.huggingface import HuggingFace
@@ -129,7 +129,7 @@ def test_parquet_images_and_saved_datasets_on_the_hub_give_what_local_ones_do(
 
 
 def test_ranges_of_the_hubs_files_are_read_and_no_more(hub: HTTPServer, tmp_path: Path) -> None:
-    from converters.sources.opening import open_stream
+    from converters.sources.reading import open_stream
 
     path = tmp_path / "hub" / "datasets" / "me" / "set" / "large.bin"
     path.write_bytes(bytes(range(256)) * 80_000)
@@ -197,7 +197,7 @@ def test_a_copy_for_which_there_is_no_room_is_refused_before_it_is_begun(
 ) -> None:
     _, far = arrays_at(s3, tmp_path)
     full = os.statvfs_result((4096, 4096, 10, 1, 1, 1, 1, 1, 0, 255))
-    monkeypatch.setattr(copies.os, "statvfs", lambda path: full)
+    monkeypatch.setattr(local_copies.os, "statvfs", lambda path: full)
     with pytest.raises(ConvertError, match=r"image\.npy and 1 more files: .* has 4.* free; set TMPDIR"):
         Arrays(far[:2])
 
@@ -206,7 +206,7 @@ def test_an_object_that_changes_while_it_is_copied_is_refused(
     s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, far = arrays_at(s3, tmp_path)
-    real = copies.open_stream
+    real = local_copies.open_stream
 
     def changed(url: str) -> Any:
         file = real(url)
@@ -215,7 +215,7 @@ def test_an_object_that_changes_while_it_is_copied_is_refused(
         s3.put("arrays/image.npy", bytes(data))
         return file
 
-    monkeypatch.setattr(copies, "open_stream", changed)
+    monkeypatch.setattr(local_copies, "open_stream", changed)
     with pytest.raises(ConvertError, match=r"image\.npy has been changed while it was copied"):
         Arrays(far[:1])
 

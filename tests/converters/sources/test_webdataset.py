@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from converters.fields import parse_fields
 from converters.source import SampleFault
-from converters.sources.tarindex import members
+from converters.sources.tar_index import members
 from converters.sources.webdataset import WebDataset, parse_map
 from dataloading import BytesField, ConvertError, ImageField, IntField, JSONField, NDArrayField, UsageError
 from tests.support.servers import http_range_server

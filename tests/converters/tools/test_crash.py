@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from converters.tools import commands
-from converters.tools.outputs import OutputSet
+from converters.tools.new_files import NewFiles
 from converters.tools.split import split
 from dataloading import ConvertError, Manifest, UsageError
 from dataloading.tools import PartFolder
@@ -23,7 +23,7 @@ from tests.support.foreign import flip
 
 ROOT = Path(__file__).parents[3]
 NAMES = ["x", "y", "z"]
-READING = "converters.tools.copying:InputFile.read"
+READING = "converters.tools.derived_files:InputFile.read"
 COPYING = "converters.tools.append:shutil.copyfileobj"
 NAMING = "dataloading.format.output:PartFolder.publish_file"
 
@@ -286,7 +286,7 @@ def test_parts_in_several_folders_are_finished_too_and_no_folder_keeps_litter(
     assert not any(strange_files(folder) for folder in folders)
 
 
-def fill(files: OutputSet, targets: list[str], text: str) -> None:
+def fill(files: NewFiles, targets: list[str], text: str) -> None:
     for target in targets:
         Path(files.part(target)).write_text(text)
 
@@ -310,7 +310,7 @@ def test_if_a_new_name_is_taken_at_the_last_moment_none_is_given(
 ) -> None:
     targets = [str(tmp_path / name) for name in "abc"]
     failing(monkeypatch, 3, FileExistsError("c has appeared meanwhile"))
-    with OutputSet(targets, overwrite=False, inputs=[]) as files:
+    with NewFiles(targets, overwrite=False, inputs=[]) as files:
         fill(files, targets, "new")
         with pytest.raises(UsageError, match="c has appeared meanwhile"):
             files.publish()
@@ -326,12 +326,12 @@ def test_if_files_were_replaced_already_an_error_leaves_the_rest_to_the_next_run
         Path(target).write_text("old")
     options = {"overwrite": True, "inputs": [], "identity": {"what": "test"}}
     failing(monkeypatch, 2, error)
-    with pytest.raises(type(error)), OutputSet(targets, **options) as files:  # type: ignore[arg-type]
+    with pytest.raises(type(error)), NewFiles(targets, **options) as files:  # type: ignore[arg-type]
         fill(files, targets, "new")
         files.publish()
     assert [Path(target).read_text() for target in targets[:2]] == ["new", "old"] and not Path(targets[2]).exists()
-    with OutputSet(targets, **options) as files:  # type: ignore[arg-type]
+    with NewFiles(targets, **options) as files:  # type: ignore[arg-type]
         assert files.is_done
     assert [Path(target).read_text() for target in targets] == ["new"] * 3 and not strange_files(tmp_path)
-    with OutputSet(targets, **options) as files:  # type: ignore[arg-type]
+    with NewFiles(targets, **options) as files:  # type: ignore[arg-type]
         assert not files.is_done, "that run is over; this is another one"

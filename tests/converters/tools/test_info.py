@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from PIL import Image
 
 from converters import ImageFolder, ImagePolicy, Options, convert
-from converters.tools.facts import _histogram, summary
 from converters.tools.info import info
+from converters.tools.summary import _histogram, summary
 from converters.tools.verify import verify
 from dataloading import EncodedImage, ImageField, IntField, Reader, Writer
 from tests.converters.making import class_folders, encoded, photo

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from array import array
 
-__all__ = ["Texts"]
+__all__ = ["PackedTexts"]
 
 
-class Texts:
+class PackedTexts:
     """A list of texts that grows at its end.
 
     Examples
     --------
-    >>> texts = Texts()
+    >>> texts = PackedTexts()
     >>> texts.append("a"); texts.append("bc")
     >>> texts[1], len(texts)
     ('bc', 2)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from converters.sources.imagenet import ImageNetTrain
-from converters.sources.tarindex import Unused, members
+from converters.sources.tar_index import Unused, members
 from converters.sources.webdataset import WebDataset, parse_map
 from dataloading import ConvertError, UsageError
 
@@ -223,7 +223,7 @@ def test_no_room_for_what_is_unpacked_is_told_with_the_way_out(tmp_path: Path, m
         path = "/proc/self/fd/0"
         file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115 - closed below
 
-    monkeypatch.setattr("converters.sources.tarindex.Spool", lambda *_: Full)
+    monkeypatch.setattr("converters.sources.tar_index.LocalCopy", lambda *_: Full)
     (tmp_path / "a.tar.gz").write_bytes(gzip.compress(tar_bytes(SHARD)))
     with pytest.raises(ConvertError, match=r"a\.tar\.gz cannot be unpacked to .*No space left.*set TMPDIR"):
         WebDataset([str(tmp_path / "a.tar.gz")])

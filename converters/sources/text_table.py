@@ -1,4 +1,4 @@
-"""Records of CSV, TSV and JSON-lines files: where each begins, found in one pass; parsed one by one in the workers.
+"""TextRows of CSV, TSV and JSON-lines files: where each begins, found in one pass; parsed one by one in the workers.
 
 The parent keeps eight bytes a record. A manifest behind a URL is copied to a nameless temporary file first. Cells are
 those of Python's csv module, of any length (its limit is the whole process's), but for blanks around quoted cells,
@@ -18,12 +18,11 @@ from typing import Any, BinaryIO
 from converters.source import SampleFault, printable
 from dataloading import ConvertError
 
-from .opening import Ranges, identity, is_url, open_stream
-from .spool import Spool
+from .local_copies import LocalCopy, copied
+from .reading import Ranges, identity, is_url, open_stream
 
-__all__ = ["Records", "TextRows"]
+__all__ = ["TextRows", "TextTable"]
 
-_COPY_BYTES = 4 << 20
 _COUNTED_BYTES = 64 << 20
 _BLOCK_BYTES = 1 << 18
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
@@ -38,7 +37,7 @@ _WIDE_MARKS = {
 _QUOTE, _QUOTED = re.compile(r' *"'), re.compile(r' *"([^"]*(?:""[^"]*)*)"(?!") *')
 
 
-class TextRows:
+class TextTable:
     """The rows of one text file.
 
     Parameters
@@ -59,7 +58,7 @@ class TextRows:
     def __init__(self, path: str, kind: str) -> None:
         self._label = printable(path)
         self._kind = kind
-        self._spool: Spool | None = None
+        self._copy: LocalCopy | None = None
         self._path = self._local(path) if is_url(path) else path
         self._identity = identity(self._path)
         self._starts = array("Q")
@@ -93,19 +92,14 @@ class TextRows:
         """Return where the record lies in the file, in bytes."""
         return self._starts[index], self._starts[index + 1] - self._starts[index]
 
-    def records(self) -> Records:
+    def records(self) -> TextRows:
         """Return what reads records in a worker."""
-        return Records(self._path, self._identity, self.delimiter, tuple(self.columns))
+        return TextRows(self._path, self._identity, self.delimiter, tuple(self.columns))
 
     def _local(self, url: str) -> str:
-        self._spool = Spool(
-            f"the table {url}", "copy it to a folder that all machines see, or convert with --engine local"
-        )
-        with open_stream(url) as file:
-            while block := file.read(_COPY_BYTES):
-                self._spool.file.write(block)
-        self._spool.file.flush()
-        return self._spool.path
+        advice = "copy it to a folder that all machines see, or convert with --engine local"
+        self._copy = copied(url, f"the table {url}", advice)
+        return self._copy.path
 
     def _read_header(self, file: BinaryIO, start: int) -> tuple[list[str], int]:
         file.seek(start)
@@ -178,7 +172,7 @@ class TextRows:
             _parsed(first, self._label)
 
 
-class Records:
+class TextRows:
     """Reads and parses single records; what travels to the workers."""
 
     def __init__(self, path: str, known: Any, delimiter: str, columns: tuple[str, ...]) -> None:

@@ -26,9 +26,9 @@ from dataloading import ConvertError, UsageError
 from dataloading.cli import note
 from dataloading.messages import counted
 
-from .blocks import Texts
-from .opening import open_stream
-from .spool import Spool
+from .local_copies import LocalCopy
+from .packed_texts import PackedTexts
+from .reading import open_stream
 
 __all__ = ["TAR_ENDINGS", "Member", "Place", "Tars", "Unused", "is_hidden", "members"]
 
@@ -139,7 +139,7 @@ class Tars:
     """
 
     def __init__(self) -> None:
-        self._spool: Spool | None = None
+        self._copy: LocalCopy | None = None
 
     @contextlib.contextmanager
     def open(self, path: str) -> Iterator[Place]:
@@ -161,10 +161,10 @@ class Tars:
         unpacker = _unpacker(place.file.read(min(6, place.stop - place.start)), label)
         if unpacker is None:
             return place
-        if self._spool is None:
+        if self._copy is None:
             note(f"unpacking compressed tar files to a temporary file in {tempfile.gettempdir()}")
-            self._spool = Spool(f"the unpacked {label}", "unpack the tar files into a folder that all machines see")
-        out = self._spool.file
+            self._copy = LocalCopy(f"the unpacked {label}", "unpack the tar files into a folder that all machines see")
+        out = self._copy.file
         start = out.seek(0, 2)
         make, damage = unpacker
         try:
@@ -177,7 +177,7 @@ class Tars:
             ) from error
         except (damage, EOFError) as error:
             raise ConvertError(f"{label} cannot be unpacked, it is damaged: {error}") from error
-        return Place(out, self._spool.path, start, out.tell())
+        return Place(out, self._copy.path, start, out.tell())
 
 
 class _NoRoomError(Exception):
@@ -287,7 +287,7 @@ class _Index:
     def __init__(self, label: str, unused: Unused) -> None:
         self._label = label
         self._unused = unused
-        self._names = Texts()
+        self._names = PackedTexts()
         self._starts, self._sizes = array("Q"), array("Q")
         self._links: dict[int, _Link] = {}
         self._folders: set[str] = set()

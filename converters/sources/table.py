@@ -1,7 +1,7 @@
 """A table of samples: one column with the images' paths, others with labels, numbers and texts.
 
 CSV, TSV, JSON lines or parquet. The order of the rows is kept. Labels that are words become the positions among the
-sorted words, as torchvision numbers folders; whole numbers stay as they are. Relative paths begin at the manifest's
+sorted words, as torchvision numbers folders; whole numbers stay as they are. Relative paths begin at the table's
 folder unless a root is given. Blanks around names of columns, labels and paths do not count.
 """
 
@@ -17,13 +17,13 @@ from converters.fields import FieldSpec, fields_of
 from converters.source import SampleFault, printable
 from dataloading import ConvertError, Field, ImageField, IntField, UsageError
 
+from .arrow_table import ArrowRows, ArrowTable, import_pyarrow
 from .imagefolder import IMAGE_EXTENSIONS
-from .opening import absolute, folder_of, is_url, name_of, normalised
-from .records import Records, TextRows
-from .tables import Rows, Tables, import_pyarrow
-from .values import class_label, file_bytes, gathered, resolved, typed_value
+from .reading import absolute, folder_of, is_url, name_of, normalised
+from .row_values import class_label, file_bytes, gathered, resolved, typed_value
+from .text_table import TextRows, TextTable
 
-__all__ = ["LABEL_COLUMNS", "Labels", "Manifest", "label_names", "table_labels", "usual_column"]
+__all__ = ["LABEL_COLUMNS", "Labels", "Table", "label_names", "table_labels", "usual_column"]
 
 _IMAGE_COLUMNS = ("image", "path", "file", "filename", "file_name", "filepath", "file_path", "image_path")
 LABEL_COLUMNS = ("label", "labels", "class", "category", "target", "targets", "class_name", "label_name")
@@ -34,7 +34,7 @@ _PATHS_KEPT = 4096
 _KINDS = {".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 
 
-class Manifest:
+class Table:
     """The samples that a table lists.
 
     Parameters
@@ -53,7 +53,7 @@ class Manifest:
     root : str, optional
         Where relative paths begin.
     random_access : bool
-        Rows will be asked for in random order.
+        Whether rows will be asked for in random order.
 
     Raises
     ------
@@ -72,6 +72,8 @@ class Manifest:
         Whether labels are words, and their numbers the positions among the sorted words.
     """
 
+    _table: TextTable | ArrowTable
+
     def __init__(
         self,
         path: str,
@@ -88,15 +90,15 @@ class Manifest:
         kind = _KINDS.get("." + name_of(self.path).lower().rpartition(".")[2])
         if kind is None:
             advice = "; `jq -c '.[]' FILE.json > FILE.jsonl` makes lines of a list" if path.endswith(".json") else ""
-            raise UsageError(f"{printable(self.path)}: a manifest ends in {', '.join(_KINDS)}{advice}")
-        self._table: TextRows | Tables = Tables([self.path]) if kind == "parquet" else TextRows(self.path, kind)
-        self.delimiter = self._table.delimiter if isinstance(self._table, TextRows) else ""
+            raise UsageError(f"{printable(self.path)}: a table ends in {', '.join(_KINDS)}{advice}")
+        self._table = ArrowTable([self.path]) if kind == "parquet" else TextTable(self.path, kind)
+        self.delimiter = self._table.delimiter if isinstance(self._table, TextTable) else ""
         self._specs = dict(specs or {})
         taken = {spec.column for spec in self._specs.values()}
         found: dict[str, Labels] = {}
         for column, value in self._pass_over(label_column, taken):
             found.setdefault(column, Labels()).add(value)
-        columns = self._table.columns if isinstance(self._table, TextRows) else list(self._table.schema.names)
+        columns = self._table.columns if isinstance(self._table, TextTable) else list(self._table.schema.names)
         self.image_column = self._column(image_column, _IMAGE_COLUMNS, columns, "--image-column")
         if self.image_column is None:
             raise UsageError(self._without_images(columns))
@@ -116,7 +118,7 @@ class Manifest:
         self.has_words = class_names is None and self.class_names is not None
         if not len(self._table):
             raise UsageError(f"{printable(self.path)} lists no samples")
-        if random_access and isinstance(self._table, Tables):
+        if random_access and isinstance(self._table, ArrowTable):
             self._table.make_random(self._wanted())
         self._reader = self._open()
         self._paths: dict[int, str] = {}
@@ -173,9 +175,9 @@ class Manifest:
             self._paths[index] = path
         return path
 
-    def _open(self) -> Records | Rows:
+    def _open(self) -> TextRows | ArrowRows:
         table = self._table
-        return table.records() if isinstance(table, TextRows) else table.rows(self._wanted())
+        return table.records() if isinstance(table, TextTable) else table.rows(self._wanted())
 
     def _wanted(self) -> list[str]:
         columns = [self.image_column, self.label_column, *(spec.column for spec in self._specs.values())]
@@ -189,7 +191,7 @@ class Manifest:
                 return column == label_column
             return _usual(column) in LABEL_COLUMNS and column not in taken
 
-        if isinstance(self._table, TextRows):
+        if isinstance(self._table, TextTable):
             yield from self._table.find(is_label)
             return
         for column in filter(is_label, self._table.schema.names):
@@ -216,7 +218,7 @@ class Manifest:
         return f"{self._with_columns(columns)}; --image-column says which of them has the images' paths"
 
     def _check_paths(self) -> None:
-        if isinstance(self._table, Tables):
+        if isinstance(self._table, ArrowTable):
             kind = import_pyarrow().types
             held = self._table.schema.field(self.image_column).type
             held = held.value_type if kind.is_dictionary(held) else held
@@ -237,7 +239,7 @@ def usual_column(usual: Sequence[str], columns: Sequence[str]) -> str | None:
     return exact[0] if exact else next((each for name in usual for each in columns if _usual(each) == name), None)
 
 
-def table_labels(table: Tables, column: str) -> Iterator[Any]:
+def table_labels(table: ArrowTable, column: str) -> Iterator[Any]:
     """Yield the distinct labels of each batch of a parquet or Arrow column."""
     for values in table.values(column):
         yield from values.unique().to_pylist()
@@ -345,8 +347,8 @@ class Labels:
         return sorted(self._names)
 
 
-def _row(reader: Records | Rows, task: tuple[int, int, str] | tuple[int, int]) -> Mapping[str, Any]:
-    return reader.record(task[0], task[1]) if isinstance(reader, Records) else reader.row(task[0], task[1])
+def _row(reader: TextRows | ArrowRows, task: tuple[int, int, str] | tuple[int, int]) -> Mapping[str, Any]:
+    return reader.record(task[0], task[1]) if isinstance(reader, TextRows) else reader.row(task[0], task[1])
 
 
 def _without_blanks(path: str, root: str) -> str:
@@ -362,7 +364,7 @@ class _Load:
 
     def __init__(
         self,
-        reader: Records | Rows,
+        reader: TextRows | ArrowRows,
         image_column: str,
         label_column: str | None,
         labels: Mapping[str, int] | None,
@@ -370,7 +372,7 @@ class _Load:
         root: str,
     ) -> None:
         self._reader = reader
-        self._are_cells = isinstance(reader, Records) and reader.is_cells
+        self._are_cells = isinstance(reader, TextRows) and reader.is_cells
         self._image_column = image_column
         self._label_column = label_column
         self._labels = labels

@@ -1,4 +1,4 @@
-"""Records are cut and parsed as the csv module would parse the whole file."""
+"""TextRows are cut and parsed as the csv module would parse the whole file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from converters.sources.records import TextRows
+from converters.sources.text_table import TextTable
 
 cells = st.text(st.sampled_from('ab ,;"\t\n\ré\x0b\x0c\x1c\x85\u2028'), max_size=5)
 tables = st.lists(st.tuples(cells, cells, cells), max_size=6)
@@ -30,7 +30,7 @@ def test_each_record_by_itself_is_the_row_of_the_whole_file(
             text.write(ending)
     path = tmp_path_factory.mktemp("records") / f"a.{kind}"
     path.write_bytes(text.getvalue().encode())
-    rows = TextRows(str(path), kind)
+    rows = TextTable(str(path), kind)
     list(rows.find(lambda _: False))
     reader = rows.records()
     found = [tuple(reader.record(*rows.task(index)).values()) for index in range(len(rows))]

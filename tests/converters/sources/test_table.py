@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from converters.fields import parse_fields
 from converters.source import SampleFault
-from converters.sources.manifest import Manifest, label_names
-from converters.sources.records import TextRows
+from converters.sources.table import Table, label_names
+from converters.sources.text_table import TextTable
 from dataloading import ConvertError, FloatField, TextField, UsageError
 
 from .making import jpeg, samples
@@ -67,7 +67,7 @@ def expected(root: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet"])
 def test_every_kind_of_table_gives_the_same_samples_in_its_order(root: Path, kind: str) -> None:
-    source = Manifest(str(written(root, kind)), specs=parse_fields(["caption=text", "weight=float"]))
+    source = Table(str(written(root, kind)), specs=parse_fields(["caption=text", "weight=float"]))
     assert samples(source) == expected(root)
     assert source.class_names == ["ant", "bee", "zebra"]
     assert [type(field) for field in source.fields.values()][2:] == [TextField, FloatField]
@@ -77,16 +77,14 @@ def test_every_kind_of_table_gives_the_same_samples_in_its_order(root: Path, kin
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_rows_can_be_asked_for_in_any_order(root: Path, kind: str) -> None:
-    source = Manifest(
-        str(written(root, kind)), specs=parse_fields(["caption=text", "weight=float"]), random_access=True
-    )
+    source = Table(str(written(root, kind)), specs=parse_fields(["caption=text", "weight=float"]), random_access=True)
     load = source.load
     for index in (3, 0, 2, 1, 1, 3):
         assert load(source.task(index)) == expected(root)[index]
 
 
 def test_a_class_file_fixes_the_labels_and_refuses_others(root: Path) -> None:
-    source = Manifest(str(written(root, "csv")), class_names=["zebra", "ant"])
+    source = Table(str(written(root, "csv")), class_names=["zebra", "ant"])
     load = source.load
     assert [load(source.task(index))["label"] for index in (0, 1, 3)] == [0, 1, 1]
     with pytest.raises(SampleFault, match="its label 'bee' is none of the 2 classes"):
@@ -101,14 +99,14 @@ def test_whole_numbers_stay_as_they_are(root: Path, kind: str) -> None:
         path.write_text("file,target\n" + "".join(f"{name},{label}\n" for name, label in rows))
     else:
         path.write_text("".join(json.dumps({"file": name, "target": label}) + "\n" for name, label in rows))
-    source = Manifest(str(path))
+    source = Table(str(path))
     assert (source.image_column, source.label_column, source.class_names) == ("file", "target", None)
     assert [each["label"] for each in samples(source)] == [7, 0]
 
 
 def test_numbers_with_leading_zeros_are_names(root: Path) -> None:
     (root / "n.csv").write_text("path,label\nimages/1.jpg,007\nimages/3.jpg,10\n")
-    source = Manifest(str(root / "n.csv"))
+    source = Table(str(root / "n.csv"))
     assert source.class_names == ["007", "10"]
     assert [each["label"] for each in samples(source)] == [0, 1]
 
@@ -122,8 +120,8 @@ def test_numbers_and_words_are_not_sorted_into_other_numbers(root: Path, kind: s
         text = "path,label\n" + "".join(f"{path},{label}\n" for path, label in rows)
     (root / f"mixed.{kind}").write_text(text.replace(",", "\t") if kind == "tsv" else text, "utf-8")
     with pytest.raises(ConvertError, match=r"numbers and names: '2' and 'dog'.*--classes"):
-        Manifest(str(root / f"mixed.{kind}"))
-    source = Manifest(str(root / f"mixed.{kind}"), class_names=["2", "10", "dog"])
+        Table(str(root / f"mixed.{kind}"))
+    source = Table(str(root / f"mixed.{kind}"), class_names=["2", "10", "dog"])
     assert [source.load(source.task(index))["label"] for index in range(3)] == [1, 0, 2]
 
 
@@ -132,7 +130,7 @@ def test_an_empty_label_is_a_fault_of_its_sample_and_no_class(root: Path, others
     image = next(path for path in root.rglob("*") if path.suffix in {".jpg", ".png"}).relative_to(root)
     lines = [f"{image},{label}\n" for label in [others[0], "", others[1]]]
     (root / "gaps.csv").write_text("path,label\n" + "".join(lines))
-    source = Manifest(str(root / "gaps.csv"))
+    source = Table(str(root / "gaps.csv"))
     assert source.class_names == (None if others == ["3", "5"] else others)
     with pytest.raises(SampleFault, match=r"has no label|expected a whole number"):
         source.load(source.task(1))
@@ -141,28 +139,28 @@ def test_an_empty_label_is_a_fault_of_its_sample_and_no_class(root: Path, others
 
 def test_a_table_without_labels_makes_none(root: Path) -> None:
     (root / "n.csv").write_text("path\nimages/1.jpg\n")
-    assert samples(Manifest(str(root / "n.csv"))) == [{"image": jpeg(0)}]
+    assert samples(Table(str(root / "n.csv"))) == [{"image": jpeg(0)}]
 
 
 def test_columns_are_chosen_by_name_and_paths_begin_at_the_root(root: Path) -> None:
     table = root / "elsewhere"
     table.mkdir()
     (table / "n.csv").write_text(f"a,b,c d\nx,1.jpg,cat\ny,{root}/images/3.jpg,dog\n")
-    source = Manifest(str(table / "n.csv"), image_column="b", label_column="c d", root=f"{root}/images/")
+    source = Table(str(table / "n.csv"), image_column="b", label_column="c d", root=f"{root}/images/")
     assert samples(source) == [{"image": jpeg(0), "label": 0}, {"image": jpeg(2), "label": 1}]
 
 
 def test_a_path_that_is_not_utf_8_is_found(root: Path) -> None:
     (root / "n.csv").write_bytes(b"path\n\xff.jpg\n")
     (root / "\udcff.jpg").write_bytes(b"odd")
-    source = Manifest(str(root / "n.csv"))
+    source = Table(str(root / "n.csv"))
     assert samples(source) == [{"image": b"odd"}]
     assert source.name(0) == "\\xff.jpg"
 
 
 def test_marks_blank_lines_and_foreign_line_ends_are_taken_in_stride(root: Path) -> None:
     (root / "n.csv").write_bytes(b'\xef\xbb\xbfpath,label\r\n\r\n"images/1.jpg",0\r\n\n\nimages/3.jpg,1')
-    source = Manifest(str(root / "n.csv"))
+    source = Table(str(root / "n.csv"))
     assert samples(source) == [{"image": jpeg(0), "label": 0}, {"image": jpeg(2), "label": 1}]
 
 
@@ -175,7 +173,7 @@ def test_records_come_back_as_they_were_written(tmp_path: Path, rows: list[list[
     csv.writer(buffer, lineterminator="\n", quoting=csv.QUOTE_ALL).writerows([["a", "b"], *rows])
     path = tmp_path / "r.csv"
     path.write_bytes(buffer.getvalue().encode())
-    table = TextRows(str(path), "csv")
+    table = TextTable(str(path), "csv")
     assert [value for _, value in table.find(lambda name: name == "b")] == [b for _, b in rows]
     records = table.records()
     assert [list(records.record(*table.task(index)).values()) for index in range(len(table))] == rows
@@ -196,7 +194,7 @@ def test_records_come_back_as_they_were_written(tmp_path: Path, rows: list[list[
 )
 def test_a_bad_row_is_a_fault_of_its_sample(root: Path, row: str, words: str) -> None:
     (root / "n.csv").write_text(f"path,label,weight\nimages/1.jpg,0,1\n{row}\n")
-    source = Manifest(str(root / "n.csv"), specs=parse_fields(["weight=float"]))
+    source = Table(str(root / "n.csv"), specs=parse_fields(["weight=float"]))
     load = source.load
     assert load(source.task(0))["weight"] == 1
     with pytest.raises(SampleFault, match=words):
@@ -228,7 +226,7 @@ CAT_AND_DOG = [{"image": jpeg(0), "label": 0}, {"image": jpeg(2), "label": 1}]
 def test_blanks_delimiters_line_ends_letters_and_long_cells_do_not_hide_labels(root: Path, text: str) -> None:
     limit = csv.field_size_limit()
     (root / "n.csv").write_bytes(text.encode())
-    source = Manifest(str(root / "n.csv"), image_column="path, so" if "so" in text else None)
+    source = Table(str(root / "n.csv"), image_column="path, so" if "so" in text else None)
     assert samples(source) == CAT_AND_DOG
     assert source.class_names == ["cat", "dog"]
     assert csv.field_size_limit() == limit
@@ -239,7 +237,7 @@ def test_a_label_that_some_records_lack_is_missed_wherever_they_are(root: Path, 
     lines = ['{"path": "images/1.jpg", "label": "cat"}\n', '{"path": "images/3.jpg", "label": "dog"}\n']
     lines.insert(place, '{"path": "images/1.jpg"}\n')
     (root / "n.jsonl").write_text("".join(lines))
-    source = Manifest(str(root / "n.jsonl"))
+    source = Table(str(root / "n.jsonl"))
     load = source.load
     with pytest.raises(SampleFault, match="its record has no 'label', only 'path'"):
         load(source.task(place))
@@ -249,27 +247,27 @@ def test_a_label_that_some_records_lack_is_missed_wherever_they_are(root: Path, 
 
 def test_the_columns_of_json_lines_are_those_of_all_records(root: Path) -> None:
     (root / "n.jsonl").write_text('[1]\n{"path": "images/1.jpg"}\n{"late": 1, "path": "images/3.jpg"}\n')
-    source = Manifest(str(root / "n.jsonl"), specs=parse_fields(["n=int@late"]))
+    source = Table(str(root / "n.jsonl"), specs=parse_fields(["n=int@late"]))
     assert source.load(source.task(2)) == {"image": jpeg(2), "n": 1}
-    assert Manifest(str(root / "n.jsonl")).passed_over == ["late"]
+    assert Table(str(root / "n.jsonl")).passed_over == ["late"]
     (root / "m.jsonl").write_text("\n".join(f'{{"key {n}": 1}}' for n in range(10_001)))
     with pytest.raises(ConvertError, match="more than 10,000 different keys"):
-        Manifest(str(root / "m.jsonl"))
+        Table(str(root / "m.jsonl"))
 
 
 def test_columns_that_are_not_taken_are_known(root: Path) -> None:
     (root / "n.csv").write_text("path,species,caption,label,\nimages/1.jpg,cat,x,0,\n")
-    source = Manifest(str(root / "n.csv"), specs=parse_fields(["caption=text"]))
+    source = Table(str(root / "n.csv"), specs=parse_fields(["caption=text"]))
     assert source.passed_over == ["species", "(without a name)"]
     # A column that a field takes is not taken for the labels as well.
-    source = Manifest(str(root / "n.csv"), specs=parse_fields(["n=int@label", "caption=text"]))
+    source = Table(str(root / "n.csv"), specs=parse_fields(["n=int@label", "caption=text"]))
     assert (source.label_column, source.passed_over) == (None, ["species", "(without a name)"])
 
 
 def test_a_path_with_blanks_is_that_file_if_there_is_one(root: Path) -> None:
     (root / "images" / " 1.jpg").write_bytes(jpeg(9))
     (root / "n.csv").write_text("label,path\n0,images/ 1.jpg\n1, images/3.jpg\n")
-    assert [sample["image"] for sample in samples(Manifest(str(root / "n.csv")))] == [jpeg(9), jpeg(2)]
+    assert [sample["image"] for sample in samples(Table(str(root / "n.csv")))] == [jpeg(9), jpeg(2)]
 
 
 @pytest.mark.parametrize(
@@ -283,7 +281,7 @@ def test_a_path_with_blanks_is_that_file_if_there_is_one(root: Path) -> None:
         ("n.jsonl", '{"path": "a"}\n'.encode("utf-16"), "is UTF-16; save it as UTF-8"),
         ("n.csv", b'path,label\na.jpg,"cat"s\n', "from line 2 to line 3 cannot be read: 's' follows a closing quote"),
         ("n.jsonl", b'[{"path": "a"}]\n', r"is a JSON list, expected an object .*jq -c"),
-        ("n.json", b"[]", r"a manifest ends in .*jq -c '\.\[\]' FILE\.json"),
+        ("n.json", b"[]", r"a table ends in .*jq -c '\.\[\]' FILE\.json"),
     ],
 )
 def test_tables_that_hide_their_columns_are_refused_with_the_way_out(
@@ -291,7 +289,7 @@ def test_tables_that_hide_their_columns_are_refused_with_the_way_out(
 ) -> None:
     (root / name).write_bytes(data)
     with pytest.raises((ConvertError, UsageError), match=words):
-        Manifest(str(root / name))
+        Table(str(root / name))
 
 
 def test_parquet_whose_images_are_no_paths_is_sent_to_the_other_source(root: Path) -> None:
@@ -300,7 +298,7 @@ def test_parquet_whose_images_are_no_paths_is_sent_to_the_other_source(root: Pat
 
     pa.parquet.write_table(pa.table({"image": [b"x"], "label": [0]}), root / "n.parquet")
     with pytest.raises(UsageError, match="column 'image' is binary, expected paths; `beton convert huggingface`"):
-        Manifest(str(root / "n.parquet"))
+        Table(str(root / "n.parquet"))
 
 
 @pytest.mark.parametrize(
@@ -317,7 +315,7 @@ def test_parquet_whose_images_are_no_paths_is_sent_to_the_other_source(root: Pat
 )
 def test_a_bad_json_line_is_a_fault_of_its_sample(root: Path, line: str, words: str) -> None:
     (root / "n.jsonl").write_text('{"path": "images/1.jpg", "label": 0}\n' + line + "\n")
-    source = Manifest(str(root / "n.jsonl"))
+    source = Table(str(root / "n.jsonl"))
     assert source.load(source.task(0))["label"] == 0
     with pytest.raises(SampleFault, match=words):
         source.load(source.task(1))
@@ -344,13 +342,13 @@ def test_a_bad_json_line_is_a_fault_of_its_sample(root: Path, line: str, words: 
 def test_a_table_that_cannot_be_used_is_explained(root: Path, name: str, text: str, words: str) -> None:
     (root / name).write_text(text)
     with pytest.raises(UsageError if "no samples" in words else ConvertError, match=words):
-        Manifest(str(root / name))
+        Table(str(root / name))
 
 
 def test_utf_16_is_named(root: Path) -> None:
     (root / "n.csv").write_text("path\na\n", encoding="utf-16")
     with pytest.raises(ConvertError, match=r"n\.csv is UTF-16; save it as UTF-8"):
-        Manifest(str(root / "n.csv"))
+        Table(str(root / "n.csv"))
 
 
 @pytest.mark.parametrize(
@@ -364,19 +362,19 @@ def test_utf_16_is_named(root: Path) -> None:
 )
 def test_columns_that_are_not_there_are_a_usage_error(root: Path, options: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        Manifest(str(written(root, "csv")), **options)
+        Table(str(written(root, "csv")), **options)
 
 
 def test_other_endings_and_tables_without_paths_are_a_usage_error(root: Path) -> None:
     (root / "n.csv").write_text("a,b\n1,2\n")
     with pytest.raises(UsageError, match="--image-column says which of them"):
-        Manifest(str(root / "n.csv"))
+        Table(str(root / "n.csv"))
     with pytest.raises(UsageError, match=r"ends in \.csv, \.tsv"):
-        Manifest(str(root / "n.xlsx"))
+        Table(str(root / "n.xlsx"))
 
 
 def test_too_many_names_are_no_classes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("converters.sources.manifest._MOST_CLASSES", 3)
+    monkeypatch.setattr("converters.sources.table._MOST_CLASSES", 3)
     assert label_names(["a", "b", "c", "a"], None) == ["a", "b", "c"]
     with pytest.raises(UsageError, match=r"more than 3 different words.*--field NAME=text"):
         label_names(["a", "b", "c", "d"], None)
@@ -389,9 +387,9 @@ def test_the_manifest_and_what_it_names_may_be_urls(root: Path, memory: Any) -> 
     specs = parse_fields(["caption=text", "weight=float"])
     for kind in ("csv", "jsonl", "parquet"):
         url = memory(f"memory://set/rows.{kind}", written(root, kind).read_bytes())
-        assert samples(Manifest(url, specs=specs)) == expected(root)
+        assert samples(Table(url, specs=specs)) == expected(root)
     (root / "n.csv").write_text("path\nmemory://set/images/3.jpg\nmemory://set/none.jpg\n")
-    source = Manifest(str(root / "n.csv"))
+    source = Table(str(root / "n.csv"))
     assert source.load(source.task(0)) == {"image": jpeg(2)}
     with pytest.raises(SampleFault, match=r"memory://set/none\.jpg cannot be read: it does not exist"):
         source.load(source.task(1))
@@ -406,7 +404,7 @@ def test_the_parent_keeps_some_bytes_a_row(root: Path) -> None:
         for number in range(num_rows):
             file.write(f"some/quite/long/folder/name/of/an/image/{number:09}.jpg,class_{number % 1000}\n")
     tracemalloc.start()
-    source = Manifest(str(root / "n.csv"))
+    source = Table(str(root / "n.csv"))
     held, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(source) == num_rows

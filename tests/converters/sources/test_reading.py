@@ -11,7 +11,7 @@ import pytest
 
 from converters.source import SampleFault
 from converters.sources.listing import expand, list_folder, walk
-from converters.sources.opening import (
+from converters.sources.reading import (
     NUM_TRIES,
     Ranges,
     child,

@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from converters.tools.copying import InputFile
+from converters.tools.derived_files import InputFile
 from dataloading import UsageError
 
-__all__ = ["Keys", "combined", "digest_array", "equal_ids", "field_keys", "has_equals", "match", "unpaired"]
+__all__ = ["Digests", "combined", "digest_array", "equal_ids", "field_keys", "has_equals", "match", "unpaired"]
 
 Integers = npt.NDArray[np.int64]
-Keys = npt.NDArray[np.uint64]
+Digests = npt.NDArray[np.uint64]
 
 _BLOCK = 4096
 
 
-def digest_array(values: Iterable[Any], count: int) -> Keys:
+def digest_array(values: Iterable[Any], count: int) -> Digests:
     """Return the 128-bit XXH3 checksum of each bytes-like value, as uint64[count, 2]."""
     import xxhash
 
@@ -33,7 +33,7 @@ def digest_array(values: Iterable[Any], count: int) -> Keys:
     return keys
 
 
-def field_keys(input_file: InputFile, field: str) -> Keys:
+def field_keys(input_file: InputFile, field: str) -> Digests:
     """Return a key for each sample, the same for equal values of a field.
 
     Parameters
@@ -72,18 +72,18 @@ def field_keys(input_file: InputFile, field: str) -> Keys:
     return digest_array(values(), len(input_file))
 
 
-def combined(keys: Sequence[Keys]) -> Keys:
+def combined(keys: Sequence[Digests]) -> Digests:
     """Return a key for each sample that is the same where all of its keys are."""
     return digest_array(np.ascontiguousarray(np.concatenate(list(keys), axis=1)), len(keys[0]))
 
 
-def has_equals(keys: Keys) -> bool:
+def has_equals(keys: Digests) -> bool:
     """Tell whether two samples have the same key."""
     ids = equal_ids([keys])[0]
     return len(ids) > 0 and int(ids.max()) + 1 < len(ids)
 
 
-def equal_ids(keys: Sequence[Keys]) -> list[Integers]:
+def equal_ids(keys: Sequence[Digests]) -> list[Integers]:
     """Return numbers for the keys of several files, the same for equal keys in any of them.
 
     Examples
@@ -98,13 +98,13 @@ def equal_ids(keys: Sequence[Keys]) -> list[Integers]:
     return np.split(ids, np.cumsum([len(each) for each in keys])[:-1].tolist())
 
 
-def match(left: Keys, right: Keys, ties: tuple[Keys, Keys] | None = None) -> tuple[Integers, Integers]:
+def match(left: Digests, right: Digests, ties: tuple[Digests, Digests] | None = None) -> tuple[Integers, Integers]:
     """Pair samples of two files by key; of equal keys the first goes with the first, the second with the second.
 
     Parameters
     ----------
     left, right : uint64[n, 2]
-        Keys of the two files.
+        Digests of the two files.
     ties : pair of uint64[n, 2], optional
         Further keys: among samples of equal keys, those that are equal here as well are paired first.
 

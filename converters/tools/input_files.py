@@ -1,7 +1,7 @@
 """Several ``.beton`` files, one behind the other, as the one dataset that they are.
 
 Owns the arithmetic between a sample of the dataset and a sample of a file. Gives what `InputFile` gives of one file:
-fields, columns and stored samples in any order. Bytes and their copying are the business of ``copying.py``.
+fields, columns and stored samples in any order. Bytes and their copying are the business of ``derived_files.py``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from converters.beton_files import list_files
-from converters.tools.copying import InputFile, Stored, open_inputs
+from converters.tools.derived_files import InputFile, Stored, open_inputs
 from converters.tools.merge import agreed_classes
 from dataloading import Field, UsageError
 from dataloading.tools import label_field

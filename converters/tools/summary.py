@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from converters.report import human_bytes
-from converters.tools.copying import field_differences
+from converters.tools.derived_files import field_differences
 from dataloading import ImageField, Reader, UsageError
 from dataloading.messages import counted
 from dataloading.tools import check_all_named, label_field

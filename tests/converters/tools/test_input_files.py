@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from converters.tools.copying import InputFile, Stored, check_sources, derived_writer, open_inputs
-from converters.tools.dataset import InputFiles
+from converters.tools.derived_files import InputFile, Stored, check_sources, derived_writer, open_inputs
+from converters.tools.input_files import InputFiles
 from converters.tools.merge import merge
-from converters.tools.outputs import OutputSet
+from converters.tools.new_files import NewFiles
 from dataloading import ConvertError, FormatError, Reader, UsageError, verify_file
 from tests.converters.tools.making import contents, strange_files, write_file, write_set
 from tests.support.foreign import flip, image_file, noise
@@ -117,7 +117,7 @@ def flat(stored: Stored) -> tuple[str, bytes | None]:
 
 
 def test_several_files_and_shard_sets_are_read_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("converters.tools.dataset._OPEN_AT_ONCE", 2)
+    monkeypatch.setattr("converters.tools.input_files._OPEN_AT_ONCE", 2)
     parts = [
         write_file(tmp_path / f"{name}.beton", list(range(first, last)), first=first)
         for name, first, last in (("a", 0, 4), ("b", 4, 5), ("c", 5, 11), ("d", 11, 13))
@@ -145,11 +145,11 @@ def test_several_files_and_shard_sets_are_read_as_one(tmp_path: Path, monkeypatc
 
 def test_an_output_set_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     targets = [str(tmp_path / name) for name in ("a", "b")]
-    with pytest.raises(RuntimeError), OutputSet(targets, overwrite=False, inputs=[]) as files:
+    with pytest.raises(RuntimeError), NewFiles(targets, overwrite=False, inputs=[]) as files:
         Path(files.part(targets[0])).write_text("x")
         raise RuntimeError
     assert list(tmp_path.iterdir()) == []
-    with OutputSet(targets, overwrite=False, inputs=[]) as files:
+    with NewFiles(targets, overwrite=False, inputs=[]) as files:
         for target in targets:
             Path(files.part(target)).write_text("x")
         Path(targets[1]).write_text("meanwhile")
@@ -157,11 +157,11 @@ def test_an_output_set_appears_whole_or_not_at_all(tmp_path: Path) -> None:
             files.publish()
     assert [entry.name for entry in tmp_path.iterdir()] == ["b"] and Path(targets[1]).read_text() == "meanwhile"
     with pytest.raises(UsageError, match="is being read"):
-        OutputSet([targets[1]], overwrite=True, inputs=[targets[1]])
+        NewFiles([targets[1]], overwrite=True, inputs=[targets[1]])
     with pytest.raises(UsageError, match="two results"):
-        OutputSet([targets[0]] * 2, overwrite=True, inputs=[])
+        NewFiles([targets[0]] * 2, overwrite=True, inputs=[])
     with pytest.raises(UsageError, match="does not exist"):
-        OutputSet([str(tmp_path / "none" / "x")], overwrite=True, inputs=[])
+        NewFiles([str(tmp_path / "none" / "x")], overwrite=True, inputs=[])
     assert not strange_files(tmp_path)
 
 

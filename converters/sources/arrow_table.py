@@ -1,9 +1,9 @@
 """Rows of parquet and Arrow files: schema and counts in the parent, values row by row in the workers.
 
-Only the columns that are asked for are read. Parquet is read forwards in small batches, so a worker holds a few
-megabytes whatever the size of its row groups; where rows are wanted in random order it is first copied into an
-uncompressed Arrow file (see ``spool.py``), for parquet cannot be entered at a row. Needs pyarrow, imported on first
-use. Knows nothing of images or labels.
+Only the requested columns are read. Parquet is read forwards in small batches, so a worker holds a few megabytes
+whatever the size of its row groups. Parquet has no random access to rows: for a random order it is first copied into
+an uncompressed Arrow file (``local_copies.py``). Needs pyarrow, imported on first use. Knows nothing of images or
+labels.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from typing import Any
 from converters.source import SampleFault, printable
 from dataloading import ConvertError, UsageError
 
-from .copies import fetched
-from .opening import absolute, is_url, open_stream
-from .spool import Spool
+from .local_copies import LocalCopy, local_paths
+from .reading import absolute, is_url, open_stream
 
-__all__ = ["ARROW_ENDINGS", "INDEX", "Rows", "Tables", "import_pyarrow"]
+__all__ = ["ARROW_ENDINGS", "INDEX", "ArrowRows", "ArrowTable", "import_pyarrow"]
 
 ARROW_ENDINGS = (".arrow", ".feather", ".ipc")
 INDEX = re.compile(r"__index_level_\d+__")
@@ -48,7 +47,7 @@ def import_pyarrow() -> Any:
     return pa
 
 
-class Tables:
+class ArrowTable:
     """Several files of the same columns, as one list of rows.
 
     Parameters
@@ -65,10 +64,10 @@ class Tables:
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
-        self.paths, self._copies = _fetched_arrow(paths)
+        self.paths, self._copies = _local_arrow(paths)
         self.schema: Any = None
         self._ends: list[int] = []
-        self._spool: Spool | None = None
+        self._copy: LocalCopy | None = None
         self._origins: tuple[list[str], list[int]] = (list(paths), self._ends)
         total = 0
         for path, place in zip(paths, self.paths, strict=True):
@@ -111,30 +110,30 @@ class Tables:
         if all(isinstance(table, _Arrow) for table in map(_open, self.paths)):
             return
         pa = import_pyarrow()
-        spool = Spool(
+        copy = LocalCopy(
             f"the rows of {printable(self.paths[0])} that a random order needs",
             "leave out --shuffle (Loader shuffles when it reads), keep the rows as an Arrow file in a folder that all "
             "machines see, or convert with --engine local",
         )
         wanted = list(dict.fromkeys(columns))
         schema = pa.schema([_without_dictionary(pa, self.schema.field(name)) for name in wanted])
-        with pa.ipc.new_file(spool.file, schema) as writer:
+        with pa.ipc.new_file(copy.file, schema) as writer:
             for path in self.paths:
                 table = _open(path)
                 for batch in table.batches(wanted):
                     writer.write_table(pa.Table.from_batches([batch]).select(wanted).cast(schema))
                 table.close()
-        spool.file.flush()
-        self._spool = spool
-        self.paths = [spool.path]
+        copy.file.flush()
+        self._copy = copy
+        self.paths = [copy.path]
         self._ends = self._ends[-1:]
 
-    def rows(self, columns: Sequence[str], *, files: Collection[str] = ()) -> Rows:
+    def rows(self, columns: Sequence[str], *, files: Collection[str] = ()) -> ArrowRows:
         """Return what reads rows of these columns in a worker; lists of uint8 in ``files`` come as bytes."""
-        return Rows(tuple(self.paths), tuple(dict.fromkeys(columns)), frozenset(files))
+        return ArrowRows(tuple(self.paths), tuple(dict.fromkeys(columns)), frozenset(files))
 
 
-class Rows:
+class ArrowRows:
     """Reads single rows; travels between processes without its open files."""
 
     def __init__(self, paths: tuple[str, ...], columns: tuple[str, ...], files: frozenset[str]) -> None:
@@ -252,7 +251,7 @@ class _Arrow:
         self._map.close()
 
 
-def _fetched_arrow(paths: Sequence[str]) -> tuple[list[str], list[Spool]]:
+def _local_arrow(paths: Sequence[str]) -> tuple[list[str], list[LocalCopy]]:
     """Copy those of some files that are Arrow files behind URLs: they are mapped into memory, parquet is not."""
 
     def is_parquet(url: str) -> bool:
@@ -260,9 +259,9 @@ def _fetched_arrow(paths: Sequence[str]) -> tuple[list[str], list[Spool]]:
             return file.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC
 
     arrow = [path for path in paths if is_url(path) and not is_parquet(path)]
-    places, spools = fetched(arrow)
+    places, copies = local_paths(arrow)
     known = dict(zip(arrow, places, strict=True))
-    return [known.get(path, path) for path in paths], spools
+    return [known.get(path, path) for path in paths], copies
 
 
 def _open(path: str) -> Any:

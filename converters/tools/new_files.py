@@ -19,13 +19,13 @@ from dataloading import UsageError
 from dataloading.cli import note
 from dataloading.tools import PartFolder, remove_orphans, sync_folder
 
-__all__ = ["OutputSet", "check_target", "make_room"]
+__all__ = ["NewFiles", "check_target", "make_room"]
 
 _RECORD = "names.json"
 _SHOWN = 3
 
 
-class OutputSet:
+class NewFiles:
     """New files under way; leaving the ``with`` block by an error removes them.
 
     Parameters
@@ -55,7 +55,7 @@ class OutputSet:
 
     Examples
     --------
-    >>> with OutputSet(["a.txt"], overwrite=True, inputs=[]) as files:
+    >>> with NewFiles(["a.txt"], overwrite=True, inputs=[]) as files:
     ...     _ = Path(files.part("a.txt")).write_text("done")
     ...     files.publish()
     >>> Path("a.txt").read_text()
@@ -190,7 +190,7 @@ class OutputSet:
         for folder in self._folders.values():
             folder.discard()
 
-    def __enter__(self) -> OutputSet:
+    def __enter__(self) -> NewFiles:
         return self
 
     def __exit__(

@@ -1,0 +1,125 @@
+"""Temporary copies on this machine of what must be read in many places: objects of stores, unpacked archives.
+
+A copy has no name in any folder: it lies in the system's folder for temporary files (``TMPDIR``) and is gone with the
+process that made it, however that ends. Other processes of the machine read it through ``/proc`` while that process
+lives. On another machine that path is missing or leads to another file, so a copy checks its path when it is unpickled.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from typing import Any, BinaryIO, cast
+
+from converters.report import human_bytes
+from dataloading import ConvertError, UsageError
+from dataloading.cli import note
+
+from .reading import identity, is_url, open_stream, version
+
+__all__ = ["LocalCopy", "copied", "local_paths"]
+
+_BLOCK_BYTES = 4 << 20
+
+
+class LocalCopy:
+    """A temporary file without a name.
+
+    Parameters
+    ----------
+    what : str
+        What it holds; follows "the copy of" in messages.
+    instead : str
+        What to do on a machine that cannot see it, an imperative.
+
+    Raises
+    ------
+    UsageError
+        Where it is unpickled and cannot be seen.
+
+    Examples
+    --------
+    >>> copy = LocalCopy("some bytes", "keep them in a file")
+    >>> copy.file.write(b"abc"); copy.file.flush()
+    3
+    >>> open(copy.path, "rb").read()
+    b'abc'
+    """
+
+    def __init__(self, what: str, instead: str) -> None:
+        self.file: BinaryIO = cast(BinaryIO, tempfile.TemporaryFile(prefix="beton-"))  # noqa: SIM115 - lives as long
+        self.path = f"/proc/{os.getpid()}/fd/{self.file.fileno()}"
+        self._what = what
+        self._instead = instead
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "file": None, "_stamp": _stamp(self.path)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if not state["_stamp"] or _stamp(self.path) != state["_stamp"]:
+            raise UsageError(
+                f"the copy of {self._what} is a temporary file of the machine that started the conversion, which this "
+                f"one cannot see: {self._instead}"
+            )
+
+
+def _stamp(path: str) -> tuple[int, ...]:
+    """Return what tells a file from any other; nothing if it is not there."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return ()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def local_paths(paths: Sequence[str]) -> tuple[list[str], list[LocalCopy]]:
+    """Copy the URLs among ``paths``, after a check that there is room for all of them.
+
+    Returns
+    -------
+    paths : list of str
+        Where each file can be read on this machine.
+    copies : list of LocalCopy
+        The copies, which must be kept and pickled with the paths.
+
+    Raises
+    ------
+    ConvertError
+        If one cannot be read, changes meanwhile, or there is no room.
+    """
+    urls = [path for path in paths if is_url(path)]
+    if not urls:
+        return list(paths), []
+    needed = sum(identity(url).size for url in urls)
+    folder = tempfile.gettempdir()
+    status = os.statvfs(folder)
+    free = status.f_bavail * status.f_frsize
+    if needed > free:
+        raise ConvertError(
+            f"{urls[0]}{f' and {len(urls) - 1} more files' if len(urls) > 1 else ''}: reading in many places needs a "
+            f"copy of {human_bytes(needed)} in {folder}, which has {human_bytes(free)} free; set TMPDIR to a folder "
+            "with more room, or download the files"
+        )
+    note(f"copying {human_bytes(needed)} from {urls[0].partition('://')[0]}:// to a temporary file in {folder}")
+    copies = {url: copied(url, url, "download it to a folder that all machines see") for url in urls}
+    return [copies[path].path if path in copies else path for path in paths], list(copies.values())
+
+
+def copied(url: str, what: str, instead: str) -> LocalCopy:
+    """Copy one object; the room for it is taken before its bytes come. See `LocalCopy` and `local_paths`."""
+    copy = LocalCopy(what, instead)
+    size, before = identity(url).size, version(url)
+    try:
+        if size:
+            os.posix_fallocate(copy.file.fileno(), 0, size)
+        with open_stream(url) as file:
+            while block := file.read(_BLOCK_BYTES):
+                copy.file.write(block)
+        copy.file.flush()
+    except OSError as error:
+        raise ConvertError(f"{url} cannot be copied to {tempfile.gettempdir()}: {error.strerror or error}") from error
+    if version(url) != before or copy.file.tell() != size:
+        raise ConvertError(f"{url} has been changed while it was copied; start again")
+    return copy
