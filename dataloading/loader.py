@@ -43,9 +43,10 @@ from dataloading.engine.plan import apply_step, plan_fields
 from dataloading.engine.transfer import MemoryFormat, Transfer
 from dataloading.errors import SampleError, UsageError
 from dataloading.messages import counted, did_you_mean
+from dataloading.sampling.foreign import ForeignSampler
 from dataloading.sampling.mixture import Mixture
 from dataloading.sampling.ranks import find_ranks
-from dataloading.sampling.sampler import DEFAULT_WINDOW_PAGES, ForeignSampler, ShardSampler, Shuffle, Tail
+from dataloading.sampling.sampler import DEFAULT_WINDOW_PAGES, Sampler, ShardSampler, Shuffle, Tail
 from dataloading.sampling.shuffle_quality import ShuffleQuality
 from dataloading.stats import Clock, LoaderStats
 from dataloading.transforms.base import BatchOp
@@ -216,18 +217,18 @@ class Loader:
         )
         self._files, sizes, cache = open_dataset(path.sources if isinstance(path, Mixture) else [path], options)
         self._dataset = DatasetInfo(self._files)
-        self._cursor: ShardSampler | ForeignSampler
+        self._sampler: Sampler
         if sampler is not None:
             others = (indices, weights, num_draws, mixture)
             if (shuffle, num_repeats) != ("none", 1) or any(each is not None for each in others):
                 also = "shuffle=, indices=, weights=, num_draws=, num_repeats= and Mixture"
                 raise UsageError(f"sampler= decides the order by itself: leave out {also}")
-            self._cursor = ForeignSampler(
+            self._sampler = ForeignSampler(
                 sampler, self._files.num_samples, batch_size=batch_size, drop_last=drop_last, seed=seed
             )
         else:
             one_of("permutation", permutation, ("torch", "cipher"))
-            self._cursor = ShardSampler(
+            self._sampler = ShardSampler(
                 self._files.num_samples,
                 permutation="cipher" if permutation == "cipher" else _torch_permutation,
                 shuffle=shuffle,
@@ -265,7 +266,7 @@ class Loader:
             self._files,
             {} if transforms is None else transforms,
             fields,
-            batch_size=min(batch_size, max(self._cursor.size, self._files.num_samples)),  # rows that can occur
+            batch_size=min(batch_size, max(self._sampler.size, self._files.num_samples)),  # rows that can occur
             capacity=self._prefetch_batches + 2,
             transfer=self._transfer,
         )
@@ -298,7 +299,7 @@ class Loader:
             clock=self._clock,
         )
         self._engines = Engines(
-            self._cursor,
+            self._sampler,
             self._recipe,
             num_workers=self._num_workers,
             max_in_flight=self._prefetch_batches,
@@ -360,12 +361,12 @@ class Loader:
 
     def __len__(self) -> int:
         """Count the batches of a whole epoch on this rank."""
-        return self._cursor.slicing().num_steps
+        return self._sampler.slicing().num_steps
 
     @property
-    def sampler(self) -> ShardSampler | Iterable[int]:
+    def sampler(self) -> Sampler | Iterable[int]:
         """The sampler, with ``set_epoch``: ours, or the one that was passed."""
-        return self._cursor.sampler if isinstance(self._cursor, ForeignSampler) else self._cursor
+        return self._sampler.sampler if isinstance(self._sampler, ForeignSampler) else self._sampler
 
     @property
     def batch_sampler(self) -> None:
@@ -389,7 +390,7 @@ class Loader:
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration; without it, epochs count up by themselves."""
-        self._cursor.set_epoch(epoch)
+        self._sampler.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Batch]:
         """Begin an epoch. Iterators are independent of one another; leaving one early costs nothing.
@@ -420,21 +421,21 @@ class Loader:
     def _begin_epoch(self, skipped: int) -> Iterator[Batch]:
         self._ranks.check_unchanged()
         teach_skip_first_batches()
-        cursor = self._cursor
-        if isinstance(cursor, ShardSampler) and not cursor.equal_rows and self.world_size > 1 and has_accelerator():
-            cursor.equal_rows = True
+        sampler = self._sampler
+        if isinstance(sampler, ShardSampler) and not sampler.equal_rows and self.world_size > 1 and has_accelerator():
+            sampler.equal_rows = True
             self._engines.drop_begun()
-            self._warn_of_gathering(cursor)
-        epoch, consumed = cursor.begin()
+            self._warn_of_gathering(sampler)
+        epoch, consumed = sampler.begin()
         if skipped:
-            cut = cursor.slicing()
+            cut = sampler.slicing()
             consumed = max(consumed, cut.bounds(skipped)[0] if skipped < cut.num_steps else cut.num_samples)
         iterator = EpochIterator(self._engines, epoch, consumed, deliver=self._deliver, clock=self._clock)
-        return followed(iterator, cursor, consumed, world_size=self.world_size)
+        return followed(iterator, sampler, consumed, world_size=self.world_size)
 
-    def _warn_of_gathering(self, cursor: ShardSampler) -> None:
-        padding = cursor.slicing().num_rows - cursor.size
-        if cursor.tail == "even" and padding > 0 and self.rank == 0:
+    def _warn_of_gathering(self, sampler: ShardSampler) -> None:
+        padding = sampler.slicing().num_rows - sampler.size
+        if sampler.tail == "even" and padding > 0 and self.rank == 0:
             text = (
                 f'Accelerate gathers batches of equal size: with tail="even" the last step of an epoch has '
                 f"{counted(padding, 'row')} of padding here; gather_for_metrics drops it, and a loss should use the "
@@ -458,7 +459,7 @@ class Loader:
         dict
             A few numbers and strings, JSON-able.
         """
-        return place.save(self._cursor, self.dataset)
+        return place.save(self._sampler, self.dataset)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved place: the next iteration gives exactly the samples not yet consumed.
@@ -471,7 +472,7 @@ class Loader:
         StateError
             The state belongs to other data, another seed or another order; both values are shown.
         """
-        place.restore(state, self._cursor, self.dataset)
+        place.restore(state, self._sampler, self.dataset)
         self._engines.outdate()
 
     def stats(self, *, reset: bool = False) -> LoaderStats:
@@ -492,7 +493,7 @@ class Loader:
         raise TypeError("a Loader cannot be pickled or copied, it owns threads and memory: make one in each process")
 
     def _empty_reason(self) -> str:
-        cut = self._cursor.slicing()
+        cut = self._sampler.slicing()
         return (
             f"the loader gives no batch: {counted(cut.num_samples, 'sample')}, {counted(cut.world_size, 'rank')}, "
             f"batch_size={self.batch_size}, tail={cut.tail!r}, drop_last={self.drop_last}"
@@ -520,7 +521,7 @@ class Loader:
         UsageError
             An index is outside the dataset, or the loader was made with ``sampler=``.
         """
-        return self._derive(selection.narrowed(self._cursor, indices))
+        return self._derive(selection.narrowed(self._sampler, indices))
 
     def filter(self, predicate: Callable[[Any], Any], *, field: str | None = None) -> Loader:
         """Make a loader of those samples of this one whose value of a field satisfies a predicate.
@@ -547,7 +548,7 @@ class Loader:
         --------
         >>> easy = loader.filter(lambda label: label < 100)                        # doctest: +SKIP
         """
-        return self._derive(selection.filtered(self._cursor, self._files, predicate, field))
+        return self._derive(selection.filtered(self._sampler, self._files, predicate, field))
 
     def shuffle_quality(self, *, epoch: int | None = None, num_batches: int = 1000) -> ShuffleQuality:
         """Measure how good the shuffle of this rank's batches is, without loading any.
@@ -564,12 +565,12 @@ class Loader:
         ShuffleQuality
             Print it for a sentence.
         """
-        epoch = self._cursor.epoch if epoch is None else epoch
-        return selection.epoch_quality(self._cursor, self._files, epoch, num_batches)
+        epoch = self._sampler.epoch if epoch is None else epoch
+        return selection.epoch_quality(self._sampler, self._files, epoch, num_batches)
 
-    def _derive(self, cursor: ShardSampler) -> Loader:
+    def _derive(self, sampler: ShardSampler) -> Loader:
         other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__, _cursor=cursor)
+        other.__dict__.update(self.__dict__, _sampler=sampler)
         other._start()
         return other
 

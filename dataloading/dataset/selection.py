@@ -17,7 +17,7 @@ from dataloading.dataset.info import label_field
 from dataloading.dataset.opening import Paths, open_files
 from dataloading.dataset.page_layout import page_layout
 from dataloading.errors import UsageError
-from dataloading.sampling.sampler import ForeignSampler, ShardSampler
+from dataloading.sampling.sampler import Sampler, ShardSampler
 from dataloading.sampling.shuffle_quality import (
     ShuffleQuality,
     WindowQuality,
@@ -30,9 +30,9 @@ from dataloading.sampling.subsets import checked_indices, chosen_by
 __all__ = ["compare_windows", "epoch_quality", "field_values", "filtered", "narrowed"]
 
 
-def narrowed(cursor: ShardSampler | ForeignSampler, indices: Iterable[int]) -> ShardSampler:
-    """Make a sampler of those of `indices` that `cursor` uses, in their order."""
-    own = _own(cursor)
+def narrowed(sampler: Sampler, indices: Iterable[int]) -> ShardSampler:
+    """Make a sampler of those of `indices` that `sampler` uses, in their order."""
+    own = _own(sampler)
     chosen = checked_indices(indices, own.num_samples)
     if own.subset is not None:
         used = np.zeros(own.num_samples, bool)
@@ -41,11 +41,9 @@ def narrowed(cursor: ShardSampler | ForeignSampler, indices: Iterable[int]) -> S
     return own.with_subset(chosen)
 
 
-def filtered(
-    cursor: ShardSampler | ForeignSampler, files: FileSet, predicate: Callable[[Any], Any], field: str | None
-) -> ShardSampler:
-    """Make a sampler of those samples of `cursor` whose value of `field` satisfies `predicate`."""
-    own = _own(cursor)
+def filtered(sampler: Sampler, files: FileSet, predicate: Callable[[Any], Any], field: str | None) -> ShardSampler:
+    """Make a sampler of those samples of `sampler` whose value of `field` satisfies `predicate`."""
+    own = _own(sampler)
     if not callable(predicate):
         raise UsageError(
             f"filter takes a function of a field's values, such as lambda label: label < 10, got {predicate!r}; "
@@ -55,9 +53,7 @@ def filtered(
     return own.with_subset(elements[chosen_by(predicate, field_values(files, field)[elements])])
 
 
-def epoch_quality(
-    cursor: ShardSampler | ForeignSampler, files: FileSet, epoch: int, num_batches: int
-) -> ShuffleQuality:
+def epoch_quality(sampler: Sampler, files: FileSet, epoch: int, num_batches: int) -> ShuffleQuality:
     """Measure batches of one rank that are spread over `epoch`.
 
     Raises
@@ -65,18 +61,17 @@ def epoch_quality(
     UsageError
         There are none.
     """
-    order = cursor.order(at_least("epoch", epoch, 0))
+    order = sampler.order(at_least("epoch", epoch, 0))
     num_batches = at_least("num_batches", num_batches, 1)
     batches = [order.step(k).indices for k in spread_out(len(order), num_batches)]
     batches = [batch for batch in batches if len(batch)]
     if not batches:
         raise UsageError("there is no batch to measure: the epoch is empty on this rank")
-    even = isinstance(cursor, ShardSampler) and not cursor.is_weighted
     return measure_shuffle(
         batches,
         None if label_field(files) is None else field_values(files),
         files.num_samples,
-        population=cursor.elements if even and isinstance(cursor, ShardSampler) else None,
+        population=sampler.elements if isinstance(sampler, ShardSampler) and not sampler.is_weighted else None,
     )
 
 
@@ -153,7 +148,7 @@ def field_values(files: FileSet, field: str | None = None) -> npt.NDArray[Any]:
     return np.ascontiguousarray(files.column(name))
 
 
-def _own(cursor: ShardSampler | ForeignSampler) -> ShardSampler:
-    if isinstance(cursor, ForeignSampler):
+def _own(sampler: Sampler) -> ShardSampler:
+    if not isinstance(sampler, ShardSampler):
         raise UsageError("sampler= decides which samples are used: a subset needs a loader made without it")
-    return cursor
+    return sampler

@@ -18,7 +18,7 @@ from dataloading.engine.batch_job import BatchJob, Recipe
 from dataloading.engine.workers import Engine
 from dataloading.errors import UsageError
 from dataloading.finalisers import Living
-from dataloading.sampling.sampler import ForeignSampler, ShardSampler
+from dataloading.sampling.sampler import Sampler, ShardSampler
 from dataloading.sampling.slicing import Ranges
 from dataloading.stats import Clock
 
@@ -40,7 +40,7 @@ class Engines:
 
     Parameters
     ----------
-    cursor : ShardSampler or ForeignSampler
+    sampler : Sampler
     recipe : Recipe
     num_workers, max_in_flight : int
         Of each engine.
@@ -58,7 +58,7 @@ class Engines:
 
     def __init__(
         self,
-        cursor: ShardSampler | ForeignSampler,
+        sampler: Sampler,
         recipe: Recipe,
         *,
         num_workers: int,
@@ -70,12 +70,12 @@ class Engines:
         # The engine that waits, and the epoch it has begun. The first attribute is dropped first: its threads are gone
         # when what they used is dropped.
         self._waiting: tuple[Engine[BatchJob], int] | None = None
-        self.cursor = cursor
+        self.sampler = sampler
         # A foreign sampler may be told its epoch, or draw its numbers, only when the next iteration begins.
-        self._persistent = persistent and isinstance(cursor, ShardSampler)
+        self._persistent = persistent and isinstance(sampler, ShardSampler)
         self._num_workers = num_workers
         self._max_in_flight = max_in_flight
-        self._source = _Source(cursor, recipe, read_ahead, storage, self._persistent)
+        self._source = _Source(sampler, recipe, read_ahead, storage, self._persistent)
         self._recipe = recipe
         self.replaces_failed = recipe.on_error == "replace"
         self._iterators: Living[EpochIterator] = Living()
@@ -140,13 +140,13 @@ class _Source:
 
     def __init__(
         self,
-        cursor: ShardSampler | ForeignSampler,
+        sampler: Sampler,
         recipe: Recipe,
         read_ahead: Callable[[], _ReadAhead],
         storage: Storage | None,
         goes_on: bool,
     ) -> None:
-        self._cursor = cursor
+        self._sampler = sampler
         self._recipe = recipe
         self._read_ahead = read_ahead
         self._storage = storage
@@ -159,12 +159,12 @@ class _Source:
             try:
                 while True:
                     with self._recipe.clock.measure("sampler"):
-                        order = self._cursor.order(epoch, consumed)
+                        order = self._sampler.order(epoch, consumed)
                     for number, job in enumerate(self._recipe.jobs(order, epoch, supply)):
                         if supply is None:
                             read_ahead(order.readahead(number))
                         yield job
-                    if not self._persistent or self._cursor.slicing().num_steps == 0:
+                    if not self._persistent or self._sampler.slicing().num_steps == 0:
                         return
                     epoch, consumed = epoch + 1, 0
             finally:
@@ -206,7 +206,7 @@ class EpochIterator(Iterator[Batch]):
         self._epoch = epoch
         self._deliver = deliver
         self._clock = clock
-        self._num_steps = engines.cursor.slicing(consumed).num_steps
+        self._num_steps = engines.sampler.slicing(consumed).num_steps
         self._step = 0
         self._consumed = consumed
         self._failed = "replaced" if engines.replaces_failed else "skipped"
@@ -231,7 +231,7 @@ class EpochIterator(Iterator[Batch]):
             if consumed >= self._consumed:  # another thread may have been faster
                 self._consumed = consumed
                 # Last of all: a batch that Ctrl-C keeps from the caller does not count as received.
-                self._engines.cursor.receive(self._epoch, consumed)
+                self._engines.sampler.receive(self._epoch, consumed)
             return batch
         except StopIteration:
             raise
@@ -258,7 +258,7 @@ class EpochIterator(Iterator[Batch]):
         step_cpu = self._cpu_share * step
         if self._step == self._num_steps:
             self._clock.note_batch(self._epoch, step=step, step_cpu=step_cpu)
-            self._engines.cursor.finish(self._epoch)
+            self._engines.sampler.finish(self._epoch)
             self._engines.hand_on(engine, self._epoch + 1)
             self._engine = None
             raise StopIteration

@@ -16,7 +16,7 @@ from typing import Any
 
 from dataloading.batch import Batch
 from dataloading.engine.epoch import EpochIterator
-from dataloading.sampling.sampler import ForeignSampler, ShardSampler
+from dataloading.sampling.sampler import Sampler, ShardSampler
 
 __all__ = ["FollowedEpoch", "SkippedBatches", "followed", "has_accelerator", "teach_skip_first_batches"]
 
@@ -30,15 +30,13 @@ def has_accelerator() -> bool:
     return state is not None and "accelerate.data_loader" in sys.modules and bool(state.is_initialized())
 
 
-def followed(
-    epoch: EpochIterator, cursor: ShardSampler | ForeignSampler, consumed: int, *, world_size: int
-) -> Iterator[Batch]:
+def followed(epoch: EpochIterator, sampler: Sampler, consumed: int, *, world_size: int) -> Iterator[Batch]:
     """Return an epoch that Accelerate follows, if there is an Accelerator; else the epoch itself.
 
     Parameters
     ----------
     epoch : EpochIterator
-    cursor : ShardSampler or ForeignSampler
+    sampler : Sampler
         Whose epoch it is.
     consumed : int
         Where in the global order it begins.
@@ -50,8 +48,8 @@ def followed(
     modules: Any = sys.modules
     state = modules["accelerate.state"]
     remainder = -1  # not known: Accelerate then leaves gathered rows as they are
-    if isinstance(cursor, ShardSampler) and world_size == state.PartialState().num_processes:
-        cut = cursor.slicing(consumed)
+    if isinstance(sampler, ShardSampler) and world_size == state.PartialState().num_processes:
+        cut = sampler.slicing(consumed)
         low, high = cut.bounds(cut.num_steps - 1) if cut.num_steps else (0, 0)
         valid = min(high, cut.num_samples) - low
         remainder = valid if valid < high - low else 0

@@ -12,15 +12,15 @@ from typing import Any
 from dataloading.checks import as_integer
 from dataloading.dataset.info import DatasetInfo
 from dataloading.errors import StateError
-from dataloading.sampling.sampler import ForeignSampler, ShardSampler
+from dataloading.sampling.sampler import Sampler
 
 __all__ = ["STATE_VERSION", "restore", "save"]
 
 STATE_VERSION = 1
 
 
-def save(cursor: ShardSampler | ForeignSampler, dataset: DatasetInfo) -> dict[str, Any]:
-    """Write down where `cursor` stands, and what the order depends on.
+def save(sampler: Sampler, dataset: DatasetInfo) -> dict[str, Any]:
+    """Write down where `sampler` stands, and what the order depends on.
 
     Returns
     -------
@@ -31,24 +31,24 @@ def save(cursor: ShardSampler | ForeignSampler, dataset: DatasetInfo) -> dict[st
     """
     return {
         "version": STATE_VERSION,
-        "epoch": cursor.epoch,
-        "consumed": cursor.consumed,
-        "nodes": cursor.history(),
-        "seed": cursor.seed,
+        "epoch": sampler.epoch,
+        "consumed": sampler.consumed,
+        "nodes": sampler.history(),
+        "seed": sampler.seed,
         "dataset": dataset.fingerprint,
-        "order": cursor.identity,
+        "order": sampler.identity,
     }
 
 
-def restore(state: Mapping[str, Any], cursor: ShardSampler | ForeignSampler, dataset: DatasetInfo) -> None:
-    """Set `cursor` to a saved place.
+def restore(state: Mapping[str, Any], sampler: Sampler, dataset: DatasetInfo) -> None:
+    """Set `sampler` to a saved place.
 
     Raises
     ------
     StateError
         The state belongs to other data, another seed or another order; both values are shown.
     """
-    mine = save(cursor, dataset)
+    mine = save(sampler, dataset)
     if not isinstance(state, Mapping):
         raise StateError(f"not a state of this loader: got {type(state).__name__}, expected what state_dict() gave")
     missing = set(mine) - set(state)
@@ -67,4 +67,4 @@ def restore(state: Mapping[str, Any], cursor: ShardSampler | ForeignSampler, dat
         raise StateError(
             f"the state's epoch={state['epoch']!r} and consumed={state['consumed']!r} must be integers of at least 0"
         )
-    cursor.resume(epoch, consumed, str(state["nodes"]))
+    sampler.resume(epoch, consumed, str(state["nodes"]))

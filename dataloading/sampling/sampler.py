@@ -10,6 +10,7 @@ passes it in.
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -30,17 +31,15 @@ from dataloading.sampling.orders import (
     draw_without_replacement,
 )
 from dataloading.sampling.page_order import PageLayout, PageOrder
-from dataloading.sampling.position import Cursor, ForeignSampler
 from dataloading.sampling.random import child
 from dataloading.sampling.slicing import EpochOrder, Order, Seat, Slicing, Step, Tail
 from dataloading.sampling.subsets import balanced_weights, checked_indices, checked_weights, digest, occurrences
 
 __all__ = [
     "DEFAULT_WINDOW_PAGES",
-    "Cursor",
     "EpochOrder",
-    "ForeignSampler",
     "Permutation",
+    "Sampler",
     "ShardSampler",
     "Shuffle",
     "Slicing",
@@ -62,7 +61,83 @@ DEFAULT_WINDOW_PAGES = 512
 _ROOT = int.from_bytes(b"order/v1", "big")
 
 
-class ShardSampler(Cursor):
+class Sampler(ABC):
+    """An order of samples for each epoch, the current epoch, and how much of it has been received.
+
+    An iteration *begins* an epoch: the one set by `set_epoch`, otherwise the one after the last of which a batch was
+    received. An iterator that gave nothing has begun nothing: frameworks make one only to see whether they can.
+
+    Parameters
+    ----------
+    seed : int
+        Of the run.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+        self.epoch = 0
+        self.consumed = 0
+        self._begun = False
+        self._chosen: int | None = None  # by set_epoch, while the next iteration has not begun
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch the next iteration gives, as `DistributedSampler.set_epoch` does.
+
+        Naming the epoch that a resumed state points into keeps the position in it. An iteration that is under way
+        goes on as it is.
+        """
+        epoch = at_least("epoch", epoch, 0)
+        if epoch != self.epoch or self._begun:
+            self.epoch, self.consumed, self._begun = epoch, 0, False
+            self._chosen = self.epoch
+
+    def resume(self, epoch: int, consumed: int, history: str = "1") -> None:
+        """Make the next iteration begin `epoch` at `consumed` positions of the global order.
+
+        `history` is what :meth:`history` gave when the place was saved.
+        """
+        self.epoch, self.consumed, self._begun = epoch, consumed, False
+        self._chosen = None
+
+    def history(self) -> str:
+        """Write down what the epoch's order depends on besides options: the nodes so far, for orders that care."""
+        return "1"
+
+    def begin(self) -> tuple[int, int]:
+        """Begin an epoch: its number and the positions of it that are consumed."""
+        if self._begun:
+            self.set_epoch(self.epoch + 1 if self._chosen is None else self._chosen)
+        self._chosen = None
+        return self.epoch, self.consumed
+
+    def receive(self, epoch: int, consumed: int) -> None:
+        """Note that a batch of `epoch` has been received, with which so many of its positions are consumed."""
+        self.epoch, self.consumed, self._begun = epoch, consumed, True
+
+    def finish(self, epoch: int) -> None:
+        """Note that `epoch` has been received to its end."""
+        self.resume(epoch + 1 if self._chosen is None else self._chosen, 0)
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """Positions an epoch has over all ranks, before padding or dropping."""
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """What the order depends on besides seed and dataset, as text: a state fits where this is equal."""
+
+    @abstractmethod
+    def slicing(self, consumed: int = 0) -> Slicing:
+        """Compute where steps begin and end, from `consumed` positions of the order on."""
+
+    @abstractmethod
+    def order(self, epoch: int, consumed: int = 0) -> EpochOrder:
+        """Compute this rank's view of `epoch`, from `consumed` positions of the order on."""
+
+
+class ShardSampler(Sampler):
     """Options, the current epoch, and the orders that follow from them.
 
     Parameters

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler
 
 from dataloading.errors import UsageError
-from dataloading.sampling.sampler import ForeignSampler, ShardSampler
+from dataloading.sampling.foreign import ForeignSampler
+from dataloading.sampling.sampler import ShardSampler
 
 
 def torch_permutation(num: int, seed: int) -> np.ndarray:

@@ -81,7 +81,7 @@ def test_subsets_of_a_million_samples_are_made_at_once(tmp_path):
     loader = Loader(path, batch_size=256, shuffle="pages", fields=["label"], num_workers=1)
     subset = loader.with_indices(np.arange(0, 1_280_000, 2))
     assert len(subset) == 2500
-    assert subset._cursor.subset.dtype == np.int64
+    assert subset._sampler.subset.dtype == np.int64
 
 
 def test_a_state_of_a_subset_fits_an_equal_subset_only(classes_file):

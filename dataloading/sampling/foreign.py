@@ -1,8 +1,4 @@
-"""Where iteration stands, and the shell around somebody else's sampler.
-
-`Cursor` counts epochs and positions; `ForeignSampler` cuts what any torch Sampler gives into steps. Neither
-knows files, ranks or how an order comes about.
-"""
+"""A sampler of the user's (``sampler=``): what it gives is cut into this rank's steps."""
 
 from __future__ import annotations
 
@@ -11,72 +7,15 @@ from collections.abc import Iterable
 from dataloading.checks import at_least, true_or_false
 from dataloading.errors import UsageError
 from dataloading.sampling.orders import ListedOrder
+from dataloading.sampling.sampler import Sampler
 from dataloading.sampling.slicing import EpochOrder, Seat, Slicing
 from dataloading.sampling.subsets import checked_indices
 
-__all__ = ["Cursor", "ForeignSampler"]
+__all__ = ["ForeignSampler"]
 
 
-class Cursor:
-    """Where iteration stands: the epoch, and how much of it has been received.
-
-    An iteration *begins* an epoch: the one set by `set_epoch`, otherwise the one after the last of which a batch was
-    received. An iterator that gave nothing has begun nothing: frameworks make one only to see whether they can.
-
-    Parameters
-    ----------
-    seed : int
-        Of the run.
-    """
-
-    def __init__(self, seed: int = 0) -> None:
-        self.seed = seed
-        self.epoch = 0
-        self.consumed = 0
-        self._begun = False
-        self._chosen: int | None = None  # by set_epoch, while the next iteration has not begun
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch the next iteration gives, as `DistributedSampler.set_epoch` does.
-
-        Naming the epoch that a resumed state points into keeps the position in it. An iteration that is under way
-        goes on as it is.
-        """
-        epoch = at_least("epoch", epoch, 0)
-        if epoch != self.epoch or self._begun:
-            self.epoch, self.consumed, self._begun = epoch, 0, False
-            self._chosen = self.epoch
-
-    def resume(self, epoch: int, consumed: int, history: str = "1") -> None:
-        """Make the next iteration begin `epoch` at `consumed` positions of the global order.
-
-        `history` is what :meth:`history` gave when the place was saved.
-        """
-        self.epoch, self.consumed, self._begun = epoch, consumed, False
-        self._chosen = None
-
-    def history(self) -> str:
-        """Write down what the epoch's order depends on besides options: the nodes so far, for orders that care."""
-        return "1"
-
-    def begin(self) -> tuple[int, int]:
-        """Begin an epoch: its number and the positions of it that are consumed."""
-        if self._begun:
-            self.set_epoch(self.epoch + 1 if self._chosen is None else self._chosen)
-        self._chosen = None
-        return self.epoch, self.consumed
-
-    def receive(self, epoch: int, consumed: int) -> None:
-        """Note that a batch of `epoch` has been received, with which so many of its positions are consumed."""
-        self.epoch, self.consumed, self._begun = epoch, consumed, True
-
-    def finish(self, epoch: int) -> None:
-        """Note that `epoch` has been received to its end."""
-        self.resume(epoch + 1 if self._chosen is None else self._chosen, 0)
-
-
-class ForeignSampler(Cursor):
-    """The same shell around somebody else's sampler, which decides this rank's indices by itself.
+class ForeignSampler(Sampler):
+    """Wraps any torch Sampler, which decides this rank's indices by itself.
 
     Parameters
     ----------
