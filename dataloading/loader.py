@@ -8,8 +8,9 @@
     4 transform   pipeline.run(...)         one fused Numba kernel for each sample         write 2, in place if possible
     5 transfer    transfer.send(...)        asynchronous copy on a side stream, event      write 3
 
-Hops 1 and 2 happen when a worker makes the next `BatchJob` (batch_job.py), 3 and 4 for groups of its samples on
-all workers (workers.py), 5 when the last group is done. `Loader` owns the options, the place in the run
+All five are in `BatchJob` (engine/batch_job.py): hops 1 and 2 when a worker makes the next job, 3 and 4 for groups of
+its samples on all workers, 5 when the last group is done. `iter(loader)` is an `EpochIterator` (engine/epoch.py), which
+takes finished jobs from threads (engine/workers.py). `Loader` owns the options, the position in the run
 (`state_dict`) and the lifetime of threads and memory. It knows no pixels and no bytes.
 """
 
@@ -18,7 +19,6 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -34,12 +34,11 @@ from dataloading.cpu import num_cores
 from dataloading.dataset import selection
 from dataloading.dataset.info import DatasetInfo
 from dataloading.dataset.opening import Paths, check_paths
-from dataloading.dataset.page_layout import ReadAhead, page_layout
-from dataloading.engine import resume as place
-from dataloading.engine.batch_job import BatchJob, OnError, Recipe
-from dataloading.engine.epoch import Engines, EpochIterator
+from dataloading.dataset.page_layout import page_layout
+from dataloading.engine import resume
+from dataloading.engine.epoch import Engines, EpochIterator, Jobs
 from dataloading.engine.frameworks import SkippedBatches, followed, has_accelerator, teach_skip_first_batches
-from dataloading.engine.plan import apply_step, plan_fields
+from dataloading.engine.plan import OnError, Plan
 from dataloading.engine.transfer import MemoryFormat, Transfer
 from dataloading.errors import SampleError, UsageError
 from dataloading.messages import counted, did_you_mean
@@ -48,9 +47,7 @@ from dataloading.sampling.mixture import Mixture
 from dataloading.sampling.ranks import find_ranks
 from dataloading.sampling.sampler import DEFAULT_WINDOW_PAGES, Sampler, ShardSampler, Shuffle, Tail
 from dataloading.sampling.shuffle_quality import ShuffleQuality
-from dataloading.stats import Clock, LoaderStats
-from dataloading.transforms.base import BatchOp
-from dataloading.transforms.rng import batch_key, child
+from dataloading.stats import LoaderStats
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -253,24 +250,23 @@ class Loader:
             )
         self._batch_size = batch_size
         self._drop_last = drop_last
-        self._seed = seed
-        self._on_error: OnError = on_error
-        self._transfer = Transfer(device, memory_format)
         # Small enough that several workers share a small batch, large enough to spread the cost of a call.
-        self._group_size = max(1, min(32, batch_size // (2 * self._num_workers)))
-        groups = -(-batch_size // self._group_size)
+        group_size = max(1, min(32, batch_size // (2 * self._num_workers)))
+        groups = -(-batch_size // group_size)
         ahead = 2 + -(-self._num_workers // groups) if prefetch_batches is None else prefetch_batches
         self._prefetch_batches = at_least("prefetch_batches", ahead, 1)
-        started = time.perf_counter()
-        self._plan = plan_fields(
+        self._plan = Plan(
             self._files,
             {} if transforms is None else transforms,
             fields,
-            batch_size=min(batch_size, max(self._sampler.size, self._files.num_samples)),  # rows that can occur
-            capacity=self._prefetch_batches + 2,
-            transfer=self._transfer,
+            seed=seed,
+            on_error=on_error,
+            ranks=self._ranks,
+            transfer=Transfer(device, memory_format),
+            group_size=group_size,
+            max_rows=min(batch_size, max(self._sampler.size, self._files.num_samples)),
+            num_buffers=self._prefetch_batches + 2,
         )
-        self._compile_seconds = time.perf_counter() - started
         self._storage = make_storage(
             cache,
             self._files,
@@ -285,28 +281,8 @@ class Loader:
 
     def _start(self) -> None:
         """Make what belongs to one order of samples: everything else can be shared by several."""
-        self.errors: list[SampleError] = []
-        self._clock = Clock(self._compile_seconds)
-        self._recipe = Recipe(
-            files=self._files,
-            names=self._plan.names,
-            images=self._plan.images,
-            others=self._plan.others,
-            seed=self._seed,
-            group_size=self._group_size,
-            on_error=self._on_error,
-            transfer=self._transfer,
-            clock=self._clock,
-        )
-        self._engines = Engines(
-            self._sampler,
-            self._recipe,
-            num_workers=self._num_workers,
-            max_in_flight=self._prefetch_batches,
-            persistent=self._persistent_workers,
-            read_ahead=functools.partial(ReadAhead, self._files.paths),
-            storage=self._storage,
-        )
+        self._jobs = Jobs(self._sampler, self._plan, storage=self._storage, persistent=self._persistent_workers)
+        self._engines = Engines(self._jobs, num_workers=self._num_workers, max_in_flight=self._prefetch_batches)
         if len(self) == 0:
             warnings.warn(self._empty_reason(), stacklevel=3)
 
@@ -347,7 +323,7 @@ class Loader:
     @property
     def seed(self) -> int:
         """Of the order and of every transform."""
-        return self._seed
+        return self._plan.seed
 
     @property
     def num_workers(self) -> int:
@@ -386,7 +362,16 @@ class Loader:
     @property
     def device(self) -> torch.device:
         """Where batches are delivered."""
-        return self._transfer.device
+        return self._plan.transfer.device
+
+    @property
+    def errors(self) -> list[SampleError]:
+        """Samples that were skipped or replaced so far; assign an empty list to begin anew."""
+        return self._jobs.errors
+
+    @errors.setter
+    def errors(self, errors: list[SampleError]) -> None:
+        self._jobs.errors = errors
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration; without it, epochs count up by themselves."""
@@ -430,7 +415,7 @@ class Loader:
         if skipped:
             cut = sampler.slicing()
             consumed = max(consumed, cut.bounds(skipped)[0] if skipped < cut.num_steps else cut.num_samples)
-        iterator = EpochIterator(self._engines, epoch, consumed, deliver=self._deliver, clock=self._clock)
+        iterator = EpochIterator(self._engines, epoch, consumed)
         return followed(iterator, sampler, consumed, world_size=self.world_size)
 
     def _warn_of_gathering(self, sampler: ShardSampler) -> None:
@@ -442,7 +427,7 @@ class Loader:
                 f"first batch.num_valid rows"
             )
             warnings.warn(text, stacklevel=4)
-        if self._on_error == "skip" and self.rank == 0:
+        if self._plan.on_error == "skip" and self.rank == 0:
             text = (
                 'on_error="skip" leaves rows out on one rank only, and Accelerate cannot gather batches of unequal '
                 'size: use on_error="replace" where you gather'
@@ -459,7 +444,7 @@ class Loader:
         dict
             A few numbers and strings, JSON-able.
         """
-        return place.save(self._sampler, self.dataset)
+        return resume.save(self._sampler, self.dataset)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved place: the next iteration gives exactly the samples not yet consumed.
@@ -472,7 +457,7 @@ class Loader:
         StateError
             The state belongs to other data, another seed or another order; both values are shown.
         """
-        place.restore(state, self._sampler, self.dataset)
+        resume.restore(state, self._sampler, self.dataset)
         self._engines.outdate()
 
     def stats(self, *, reset: bool = False) -> LoaderStats:
@@ -483,7 +468,7 @@ class Loader:
         reset : bool
             Begin new sums: the next call tells what happened since. ``stats().epochs`` has each epoch's own figures.
         """
-        return self._clock.snapshot(self._num_workers, num_cores=self._ranks.num_local_cores, reset=reset)
+        return self._jobs.clock.snapshot(self._num_workers, num_cores=self._ranks.num_local_cores, reset=reset)
 
     def close(self) -> None:
         """Stop the workers and let go of prefetched batches; the loader can still be iterated again."""
@@ -573,39 +558,6 @@ class Loader:
         other.__dict__.update(self.__dict__, _sampler=sampler)
         other._start()
         return other
-
-    # ---- running
-
-    def _deliver(self, job: BatchJob, step: int) -> Batch:
-        assert job.sent is not None
-        self.errors.extend(job.errors)
-        batch = Batch(
-            self._transfer.receive(job.sent),
-            names=self._recipe.names,
-            indices=job.indices,
-            num_valid=job.num_valid,
-            global_size=job.step.global_size,
-            epoch=job.epoch,
-            step=step,
-        )
-        return self._after_batching(batch, job) if self._plan.batch_transforms else batch
-
-    def _after_batching(self, batch: Batch, job: BatchJob) -> Batch:
-        values = dict(zip(batch.names, batch, strict=True))
-        # Ranks mix differently, and so do two transforms of one batch.
-        key = batch_key(self.seed, job.epoch, job.step.consumed * self.world_size + self.rank)
-        for number, step in enumerate(self._plan.batch_transforms):
-            started = time.perf_counter()
-            given, num_rows = values[step.field], len(batch.indices)
-            if isinstance(step.op, BatchOp):
-                label = self._plan.label_field
-                assert label is not None
-                mixed = apply_step(step, num_rows, given, values[label], child(key, number))
-                values[step.field], values[label] = mixed
-            else:
-                values[step.field] = apply_step(step, num_rows, given)
-            self._clock.note_call(step.shown, time.perf_counter() - started)
-        return batch.replace(values.values())
 
 
 def _torch_permutation(num: int, seed: int) -> npt.NDArray[np.int64]:

@@ -1,6 +1,6 @@
-"""One pass over an epoch: an iterator, and the engines that feed it and its successor.
+"""One pass over an epoch: the caller's iterator, and the engines that feed it and the one after it.
 
-Knows when workers start, are handed on to the next epoch, and stop. Knows nothing of how a batch is made.
+Knows when workers start, go on with the next epoch, and stop. Knows nothing of how a batch is made.
 """
 
 from __future__ import annotations
@@ -9,28 +9,98 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Iterator
 
 from dataloading.batch import Batch
-from dataloading.cache.page_supply import Storage
-from dataloading.engine.batch_job import BatchJob, Recipe
+from dataloading.cache.page_supply import Storage, Supply
+from dataloading.dataset.page_layout import ReadAhead
+from dataloading.engine.batch_job import BatchJob
+from dataloading.engine.plan import Plan
 from dataloading.engine.workers import Engine
-from dataloading.errors import UsageError
+from dataloading.errors import SampleError, UsageError
 from dataloading.finalisers import Living
 from dataloading.sampling.sampler import Sampler, ShardSampler
-from dataloading.sampling.slicing import Ranges
+from dataloading.sampling.slicing import EpochOrder
 from dataloading.stats import Clock
 
-__all__ = ["Engines", "EpochIterator"]
+__all__ = ["Engines", "EpochIterator", "Jobs"]
 
 
-class _ReadAhead(Protocol):
-    """Asks the system for byte ranges of the file that later steps will need."""
+class Jobs:
+    """The jobs of one loader, epoch after epoch.
 
-    def __call__(self, ranges: Ranges) -> None: ...
+    Parameters
+    ----------
+    sampler : Sampler
+    plan : Plan
+    storage : Storage, optional
+        Brings pages through a cache of our own. Without it the system is asked to read ahead.
+    persistent : bool
+        Go on with the next epoch when one has been received to its end.
 
-    def close(self) -> None: ...
+    Attributes
+    ----------
+    clock : Clock
+    errors : list of SampleError
+        Samples that were skipped or replaced in the batches received so far.
+
+    Notes
+    -----
+    Workers refer to this object: it must not refer to anything that owns them.
+    """
+
+    def __init__(self, sampler: Sampler, plan: Plan, *, storage: Storage | None, persistent: bool) -> None:
+        self.sampler = sampler
+        self.plan = plan
+        self.clock = Clock(plan.compile_seconds)
+        self.errors: list[SampleError] = []
+        # A sampler of the user's may be told its epoch, or draw its numbers, only when the next iteration begins.
+        self.persistent = persistent and isinstance(sampler, ShardSampler)
+        self._storage = storage
+
+    def begin(self, epoch: int, consumed: int, stopped: threading.Event) -> Iterator[BatchJob]:
+        """Make the jobs of this epoch from `consumed` on, then those of the epochs that follow."""
+        with contextlib.ExitStack() as stack:
+            read_ahead = stack.enter_context(contextlib.closing(ReadAhead(self.plan.files.paths)))
+            supply = None
+            if self._storage is not None:
+                supply = stack.enter_context(contextlib.closing(self._storage.supply(stopped.is_set)))
+            while True:
+                with self.clock.measure("sampler"):
+                    order = self.sampler.order(epoch, consumed)
+                if supply is None:
+                    yield from self._jobs_of_files(order, epoch, read_ahead)
+                else:
+                    yield from self._jobs_of_cache(order, epoch, supply)
+                if not self.persistent or self.sampler.slicing().num_steps == 0:
+                    return
+                epoch, consumed = epoch + 1, 0
+
+    def _jobs_of_files(self, order: EpochOrder, epoch: int, read_ahead: ReadAhead) -> Iterator[BatchJob]:
+        readers = self.plan.files.readers
+        for number in range(len(order)):
+            # One file per batch, in turn: it costs a microsecond, and on some network storage much more.
+            readers[number % len(readers)].check_size()
+            with self.clock.measure("sampler"):
+                step = order.step(number)
+            job = BatchJob(self.plan, self.clock, step, epoch)
+            read_ahead(order.readahead(number))
+            yield job
+
+    def _jobs_of_cache(self, order: EpochOrder, epoch: int, supply: Supply) -> Iterator[BatchJob]:
+        steps = supply.steps(order)
+        while True:
+            with self.clock.measure("view"):  # waiting for pages included
+                step, pins = next(steps, (None, None))
+            if step is None:
+                return
+            yield BatchJob(self.plan, self.clock, step, epoch, pins)
+
+    def release(self) -> None:
+        """Release what belongs to batches that nobody will finish; runs on a thread of ours."""
+        if self._storage is not None:
+            self._storage.cache.release_dropped()
+        self.plan.transfer.drain()
 
 
 class Engines:
@@ -40,44 +110,22 @@ class Engines:
 
     Parameters
     ----------
-    sampler : Sampler
-    recipe : Recipe
+    jobs : Jobs
     num_workers, max_in_flight : int
         Of each engine.
-    go_on : bool
-        Go on with the next epoch when one has been received to its end.
-    read_ahead : callable
-        Makes what asks the system for byte ranges of the file that later steps will need.
-    storage : Storage, optional
-        Brings pages through a cache of our own instead.
 
     Notes
     -----
     Must not refer to the loader: it would never be dropped while its threads wait.
     """
 
-    def __init__(
-        self,
-        sampler: Sampler,
-        recipe: Recipe,
-        *,
-        num_workers: int,
-        max_in_flight: int,
-        persistent: bool,
-        read_ahead: Callable[[], _ReadAhead],
-        storage: Storage | None = None,
-    ) -> None:
+    def __init__(self, jobs: Jobs, *, num_workers: int, max_in_flight: int) -> None:
         # The engine that waits, and the epoch it has begun. The first attribute is dropped first: its threads are gone
         # when what they used is dropped.
         self._waiting: tuple[Engine[BatchJob], int] | None = None
-        self.sampler = sampler
-        # A foreign sampler may be told its epoch, or draw its numbers, only when the next iteration begins.
-        self._persistent = persistent and isinstance(sampler, ShardSampler)
+        self.jobs = jobs
         self._num_workers = num_workers
         self._max_in_flight = max_in_flight
-        self._source = _Source(sampler, recipe, read_ahead, storage, self._persistent)
-        self._recipe = recipe
-        self.replaces_failed = recipe.on_error == "replace"
         self._iterators: Living[EpochIterator] = Living()
         self._process = os.getpid()
 
@@ -93,22 +141,22 @@ class Engines:
             engine.stop()
         stopped = threading.Event()
         return Engine(
-            self._source.jobs(epoch, consumed, stopped),
+            self.jobs.begin(epoch, consumed, stopped),
             num_workers=self._num_workers,
             max_in_flight=self._max_in_flight,
             on_stop=stopped.set,
-            on_end=self._source.end,
+            on_end=self.jobs.release,
         )
 
     def hand_on(self, engine: Engine[BatchJob], epoch: int) -> None:
         """Take back an engine whose epoch is over: it goes on with `epoch`, or stops."""
-        if self._persistent and self._waiting is None:
+        if self.jobs.persistent and self._waiting is None:
             self._waiting = engine, epoch
         else:
             engine.stop()
 
     def drop_begun(self) -> None:
-        """Stop the engine that has already begun the next epoch, if there is one: its order is not wanted any more."""
+        """Stop the engine that has already begun the next epoch, if there is one: its order is no longer wanted."""
         self._after_fork()
         if self._waiting is not None:
             self._waiting[0].stop()
@@ -117,65 +165,21 @@ class Engines:
     def stop_all(self) -> None:
         """Stop all of them, and wait for copies to the device. Iterations under way cannot go on."""
         self.drop_begun()
-        for iterator in self._iterators:
-            iterator.end("the loader was closed while this iteration was under way: begin another with iter(loader)")
+        self._end_iterators("the loader was closed while this iteration was under way")
 
     def outdate(self) -> None:
-        """Have iterations under way not go on: the place in the run was set anew."""
+        """End iterations under way: the position in the run was set anew."""
+        self._end_iterators("the loader's place was set by load_state_dict() after this iteration had begun")
+
+    def _end_iterators(self, why: str) -> None:
         for iterator in self._iterators:
-            iterator.end(
-                "the loader's place was set by load_state_dict() after this iteration had begun: begin another with "
-                "iter(loader)"
-            )
+            iterator.end(f"{why}: begin another with iter(loader)")
 
     def _after_fork(self) -> None:
         """Forget the parent's threads in a forked child: they do not exist there, and must not be waited for."""
         if os.getpid() != self._process:
             self._iterators, self._waiting, self._process = Living(), None, os.getpid()
-            self._recipe.clock.after_fork()
-
-
-class _Source:
-    """Makes the jobs of an engine; refers to nobody who owns one."""
-
-    def __init__(
-        self,
-        sampler: Sampler,
-        recipe: Recipe,
-        read_ahead: Callable[[], _ReadAhead],
-        storage: Storage | None,
-        goes_on: bool,
-    ) -> None:
-        self._sampler = sampler
-        self._recipe = recipe
-        self._read_ahead = read_ahead
-        self._storage = storage
-        self._persistent = goes_on
-
-    def jobs(self, epoch: int, consumed: int, stopped: threading.Event) -> Iterator[BatchJob]:
-        """Give the jobs of this epoch from `consumed` on, then those of the epochs that follow."""
-        supply = None if self._storage is None else self._storage.supply(stopped.is_set)
-        with contextlib.closing(self._read_ahead()) as read_ahead:
-            try:
-                while True:
-                    with self._recipe.clock.measure("sampler"):
-                        order = self._sampler.order(epoch, consumed)
-                    for number, job in enumerate(self._recipe.jobs(order, epoch, supply)):
-                        if supply is None:
-                            read_ahead(order.readahead(number))
-                        yield job
-                    if not self._persistent or self._sampler.slicing().num_steps == 0:
-                        return
-                    epoch, consumed = epoch + 1, 0
-            finally:
-                if supply is not None:
-                    supply.close()
-
-    def end(self) -> None:
-        """Let go of what belongs to batches that nobody finishes any more; on a thread of ours."""
-        if self._storage is not None:
-            self._storage.cache.release_dropped()
-        self._recipe.transfer.drain()
+            self.jobs.clock.after_fork()
 
 
 class EpochIterator(Iterator[Batch]):
@@ -188,9 +192,6 @@ class EpochIterator(Iterator[Batch]):
     engines : Engines
     epoch, consumed : int
         Where to begin.
-    deliver : callable
-        Makes the caller's batch of a finished job and its number.
-    clock : Clock
 
     Raises
     ------
@@ -198,18 +199,16 @@ class EpochIterator(Iterator[Batch]):
         From `next`: the iteration cannot go on here; the message says why.
     """
 
-    def __init__(
-        self, engines: Engines, epoch: int, consumed: int, *, deliver: Callable[[BatchJob, int], Batch], clock: Clock
-    ) -> None:
+    def __init__(self, engines: Engines, epoch: int, consumed: int) -> None:
         self._engine: Engine[BatchJob] | None = None  # the first attribute, as there
         self._engines = engines
+        self._sampler = engines.jobs.sampler
+        self._clock = engines.jobs.clock
         self._epoch = epoch
-        self._deliver = deliver
-        self._clock = clock
-        self._num_steps = engines.sampler.slicing(consumed).num_steps
-        self._step = 0
         self._consumed = consumed
-        self._failed = "replaced" if engines.replaces_failed else "skipped"
+        self._num_steps = self._sampler.slicing(consumed).num_steps
+        self._step = 0
+        self._failed = "replaced" if engines.jobs.plan.on_error == "replace" else "skipped"
         self._handed_at: float | None = None
         self._handed_cpu: float | None = None
         self._cpu_share = 0.0  # of the caller's step
@@ -231,7 +230,7 @@ class EpochIterator(Iterator[Batch]):
             if consumed >= self._consumed:  # another thread may have been faster
                 self._consumed = consumed
                 # Last of all: a batch that Ctrl-C keeps from the caller does not count as received.
-                self._engines.sampler.receive(self._epoch, consumed)
+                self._sampler.receive(self._epoch, consumed)
             return batch
         except StopIteration:
             raise
@@ -258,7 +257,7 @@ class EpochIterator(Iterator[Batch]):
         step_cpu = self._cpu_share * step
         if self._step == self._num_steps:
             self._clock.note_batch(self._epoch, step=step, step_cpu=step_cpu)
-            self._engines.sampler.finish(self._epoch)
+            self._sampler.finish(self._epoch)
             self._engines.hand_on(engine, self._epoch + 1)
             self._engine = None
             raise StopIteration
@@ -266,9 +265,10 @@ class EpochIterator(Iterator[Batch]):
         if job is None or job.epoch != self._epoch:
             raise UsageError(self._why_ended or "the iteration was closed by another thread")
         taken_at = time.perf_counter()
-        batch = self._deliver(job, self._step)
+        self._engines.jobs.errors.extend(job.errors)
+        batch = job.deliver(self._step)
         self._step += 1
-        # Asking for the time on a core is slow: one step in sixteen tells enough.
+        # Asking for CPU time is slow: one step in sixteen tells enough.
         self._handed_cpu = time.thread_time() if self._step % 16 == 2 else None
         self._handed_at = time.perf_counter()
         self._clock.note_batch(
@@ -277,11 +277,11 @@ class EpochIterator(Iterator[Batch]):
             callables=self._handed_at - taken_at,
             step=step,
             step_cpu=step_cpu,
-            samples=len(job.indices),
+            samples=len(batch.indices),
             **{self._failed: len(job.errors)},
         )
         self._is_inside = False
-        return batch, job.step.consumed
+        return batch, job.consumed
 
     def __len__(self) -> int:
         return self._num_steps - self._step

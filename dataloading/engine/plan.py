@@ -1,6 +1,6 @@
-"""From options to the making of fields: which are delivered, how each is decoded, and where its memory comes from.
+"""How the fields of a loader are made: which are delivered, how each is decoded, and where its memory comes from.
 
-Knows the file's fields and the user's transforms; no order, no threads.
+Knows the files' fields and the user's transforms; no order of samples and no threads.
 """
 
 from __future__ import annotations
@@ -8,217 +8,216 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
-import functools
+import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from dataloading.cpu import memory_bytes
 from dataloading.dataset.files import FileSet
 from dataloading.dataset.info import label_field
 from dataloading.decode.decoders import Decoder, ImageDecoder
 from dataloading.decode.native_images import make_field_decoder
-from dataloading.engine.batch_job import ImagePlan
+from dataloading.engine.batch_transforms import BatchTransform
 from dataloading.engine.transfer import Transfer, as_tensor
 from dataloading.engine.workers import Ring
-from dataloading.errors import TransformError, UsageError
+from dataloading.errors import DecodeError, SampleError, TransformError, UsageError
 from dataloading.format import Field, ImageField, MaskField, NDArrayField, VarArrayField, image_of
-from dataloading.messages import counted, describe
+from dataloading.sampling.ranks import Ranks
 from dataloading.transforms.base import BatchOp, Geometry, Placeholder, Transform
 from dataloading.transforms.custom import AsList
-from dataloading.transforms.foreign import check_callable, name_of
+from dataloading.transforms.foreign import check_callable
 from dataloading.transforms.pipeline import Pipeline
 
-__all__ = ["BatchStep", "FieldPlan", "apply_step", "plan_fields", "unknown_field"]
+__all__ = ["ImagePlan", "OnError", "Plan"]
 
+OnError = Literal["raise", "skip", "replace"]
 
-class BatchStep(NamedTuple):
-    """What is done to the batched values of a field: the operation, and its place in the field's list."""
-
-    field: str
-    position: int
-    op: Any
-
-    @property
-    def shown(self) -> str:
-        """The operation's name and place, for statistics."""
-        op = self.op.func if isinstance(self.op, functools.partial) else self.op
-        name = getattr(op, "__name__", None) or type(op).__name__
-        return f"{name} (transforms[{self.field!r}][{self.position}])"
+_ADVICE = {
+    DecodeError: "Run 'beton verify {path}' to list damaged samples, or pass on_error=\"skip\"",
+    TransformError: 'Fix the transform, or pass on_error="skip"',
+}
 
 
 @dataclass(frozen=True, kw_only=True)
-class FieldPlan:
-    """How the delivered fields are made.
+class ImagePlan:
+    """How the images of one field are made.
 
     Parameters
     ----------
-    names : tuple of str
-        Fields to deliver, in this order.
-    images, others : mappings
-        Field name to how it is made.
-    batch_transforms : sequence of BatchStep
-        What is left to do on batched tensors, in order.
-    label_field : str or None
-        The delivered field that holds classes.
+    decoder : ImageDecoder
+    pipeline : Pipeline
+    ring : Ring
+        Lends memory for the images of one batch.
+    interleaved : bool
+        Lay out the batch as NHWC (the tensor is still (N, C, H, W), in channels_last format).
+    is_mask : bool
+        Deliver (N, H, W): label maps have no channels.
+    group_size : int
+        Most rows of a group.
     """
 
-    names: tuple[str, ...]
-    images: Mapping[str, ImagePlan]
-    others: Mapping[str, Decoder]
-    batch_transforms: Sequence[BatchStep]
-    label_field: str | None
+    decoder: ImageDecoder
+    pipeline: Pipeline
+    ring: Ring
+    interleaved: bool
+    is_mask: bool
+    group_size: int
+    # By thread, not by a worker's number: two iterators of one loader have workers of equal numbers.
+    _scratch: threading.local = dataclasses.field(default_factory=threading.local)
+
+    def lend(self, rows: int) -> npt.NDArray[Any]:
+        """Lend an array of shape (rows, channels, height, width), or (rows, height, width, channels)."""
+        channels, height, width = self.pipeline.out_shape
+        shape = (height, width, channels) if self.interleaved else (channels, height, width)
+        dtype = np.dtype(self.pipeline.storage_dtype)
+        num_bytes = rows * channels * height * width * dtype.itemsize
+        # A loader of indices that repeat may have more rows a batch than the one whose ring it shares.
+        fits = num_bytes <= self.ring.num_bytes
+        memory = self.ring.lend()[:num_bytes] if fits else np.empty(num_bytes, np.uint8)
+        return memory.view(dtype).reshape(rows, *shape)
+
+    def scratch(self, out: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return the arrays to decode to and to write transformed planes to, for the rows `out` of a group.
+
+        Each is `out` itself where that is possible, else the calling thread's own array.
+        """
+        pipeline, planar = self.pipeline, out
+        if self.interleaved:
+            planar = self._array("planar", pipeline.out_shape, out.dtype)[: len(out)]
+        if pipeline.in_place:
+            return planar, planar
+        return self._array("decoded", pipeline.decode_shape, np.dtype(np.uint8))[: len(out)], planar
+
+    def _array(self, purpose: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        arrays: dict[str, npt.NDArray[Any]] = self._scratch.__dict__
+        if purpose not in arrays:
+            arrays[purpose] = np.empty((self.group_size, *shape), dtype)
+        return arrays[purpose]
+
+    def tensor(self, values: npt.NDArray[Any]) -> Any:
+        """Make the batch's tensor of an array that `lend` gave."""
+        tensor = as_tensor(values, self.pipeline.out_dtype)
+        if self.is_mask:
+            return tensor[:, 0]
+        return tensor.permute(0, 3, 1, 2) if self.interleaved else tensor
 
 
-def plan_fields(
-    files: FileSet,
-    transforms: Mapping[str, Sequence[Any]],
-    fields: Sequence[str] | None,
-    *,
-    batch_size: int,
-    capacity: int,
-    transfer: Transfer,
-) -> FieldPlan:
-    """Make decoders, pipelines and buffers.
+class Plan:
+    """How the fields of a loader are made, fixed when it is built. All its batches share it.
 
     Parameters
     ----------
     files : FileSet
-    transforms, fields
+    transforms, fields, seed, on_error
         As the Loader's.
-    batch_size : int
-        Rows a batch can have.
-    capacity : int
-        Free image buffers to keep.
+    ranks : Ranks
+        Batch-level transforms draw differently on each rank.
     transfer : Transfer
+    group_size : int
+        Samples that a worker takes at a time.
+    max_rows : int
+        Rows a batch can have.
+    num_buffers : int
+        Free image buffers to keep.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Fields to deliver, in order.
+    images, others : dict
+        Field name to how it is made.
+    batch_transforms : list of BatchTransform
+        What is left to do on finished batches, in order.
+    compile_seconds : float
+        What making the plan took.
 
     Raises
     ------
     UsageError
         There is no such field, or its transforms cannot work.
     """
-    names = _choose_fields(files, fields)
-    _check_transforms(files, transforms, names)
-    images: dict[str, ImagePlan] = {}
-    others: dict[str, Decoder] = {}
-    batch_transforms: list[BatchStep] = []
-    for name in names:
-        field = files.fields[name]
-        partner = _partner(files, names, name)
-        given = _steps_of(field, name, transforms, partner)
-        as_list = any(isinstance(op, AsList) for op in given)
-        decoder = make_field_decoder(files, name, as_list=as_list, partner=partner)
-        if isinstance(field, (NDArrayField, VarArrayField)):
-            _check_tensors(field, name)
-        if not isinstance(decoder, ImageDecoder):
-            others[name] = decoder
-            if not as_list:
-                batch_transforms += [BatchStep(name, position, op) for position, op in enumerate(given)]
-            continue
-        assert isinstance(field, ImageField)
-        image = _make_image(decoder, field, given, batch_size, capacity, transfer)
-        images[name] = image
-        ops = image.pipeline.batch_transforms
-        first = len(given) - len(ops)
-        batch_transforms += [BatchStep(name, first + number, op) for number, op in enumerate(ops)]
-    label = label_field(files, names)
-    mixes = [step.op for step in batch_transforms if isinstance(step.op, BatchOp)]
-    if mixes and label is None:
-        raise UsageError(
-            f"{type(mixes[0]).__name__} mixes labels too, and needs an integer field named 'label' "
-            f"(or a single integer field); the fields are {', '.join(names)}"
-        )
-    masks = [name for name in names if isinstance(files.fields[name], MaskField)]
-    if mixes and masks:
-        raise UsageError(
-            f"{type(mixes[0]).__name__} mixes images and labels, but not the masks of '{masks[0]}', which would no "
-            f"longer fit; leave it out, or the masks with fields=[...]"
-        )
-    for image in images.values():
-        image.decoder.warm_up()
-        image.pipeline.warm_up()
-    return FieldPlan(names=names, images=images, others=others, batch_transforms=batch_transforms, label_field=label)
+
+    def __init__(
+        self,
+        files: FileSet,
+        transforms: Mapping[str, Sequence[Any]],
+        fields: Sequence[str] | None,
+        *,
+        seed: int,
+        on_error: OnError,
+        ranks: Ranks,
+        transfer: Transfer,
+        group_size: int,
+        max_rows: int,
+        num_buffers: int,
+    ) -> None:
+        started = time.perf_counter()
+        self.files = files
+        self.names = _choose_fields(files, fields)
+        self.seed = seed
+        self.on_error = on_error
+        self.ranks = ranks
+        self.transfer = transfer
+        self.group_size = group_size
+        self.images: dict[str, ImagePlan] = {}
+        self.others: dict[str, Decoder] = {}
+        self.batch_transforms: list[BatchTransform] = []
+        _check_transforms(files, transforms, self.names)
+        label = label_field(files, self.names)
+        for name in self.names:
+            field = files.fields[name]
+            partner = _partner(files, self.names, name)
+            given = _transforms_of(field, name, transforms, partner)
+            as_list = any(isinstance(op, AsList) for op in given)
+            decoder = make_field_decoder(files, name, as_list=as_list, partner=partner)
+            if isinstance(field, (NDArrayField, VarArrayField)):
+                _check_tensors(field, name)
+            if isinstance(decoder, ImageDecoder):
+                assert isinstance(field, ImageField)
+                self.images[name] = _plan_images(decoder, field, given, group_size, max_rows, num_buffers, transfer)
+                num_batched = len(self.images[name].pipeline.batch_transforms)
+            else:
+                self.others[name] = decoder
+                num_batched = 0 if as_list else len(given)
+            self.batch_transforms += [
+                BatchTransform(field=name, position=position, op=given[position], label_field=label)
+                for position in range(len(given) - num_batched, len(given))
+            ]
+        self._check_mixing(label)
+        for image in self.images.values():
+            image.decoder.warm_up()
+            image.pipeline.warm_up()
+        self.compile_seconds = time.perf_counter() - started
+
+    def _check_mixing(self, label: str | None) -> None:
+        mixes = [type(each.op).__name__ for each in self.batch_transforms if isinstance(each.op, BatchOp)]
+        if mixes and label is None:
+            raise UsageError(
+                f"{mixes[0]} mixes labels too, and needs an integer field named 'label' (or a single integer field); "
+                f"the fields are {', '.join(self.names)}"
+            )
+        masks = [name for name in self.names if isinstance(self.files.fields[name], MaskField)]
+        if mixes and masks:
+            raise UsageError(
+                f"{mixes[0]} mixes images and labels, but not the masks of '{masks[0]}', which would no longer fit; "
+                f"leave it out, or the masks with fields=[...]"
+            )
+
+    def error(self, kind: type[SampleError], reason: str, sample: int, field: str) -> SampleError:
+        """Make the error for one sample, with the advice that fits."""
+        file, sample_of_file = self.files.place(sample)
+        path = self.files.paths[file]
+        index = None if len(self.files) == 1 else sample
+        advice = _ADVICE[kind].format(path=path)
+        return kind(reason, sample=sample_of_file, field=field, path=path, advice=advice, index=index)
 
 
-def apply_step(step: BatchStep, num_rows: int, given: Any, *more: Any) -> Any:
-    """Call an operation on batched values, and check that it gives back one entry a row.
-
-    That is a tensor, an array, a list, or whatever else has a length; or a dictionary or tuple of such, as several
-    views of the images.
-
-    Parameters
-    ----------
-    step : BatchStep
-    num_rows : int
-        Of the batch.
-    given : tensor or list
-        The field's values.
-    *more : any
-        What batch-level transforms get besides.
-
-    Raises
-    ------
-    TransformError
-        It raised, or gave back something else; names field, place, operation, what it was given and what came back.
-    """
-    try:
-        result = step.op(given, *more)
-        fault = _wrong_result(result, num_rows)
-    except Exception as error:  # KeyboardInterrupt and the like go their way
-        if isinstance(error, UsageError) and isinstance(step.op, Transform):
-            raise  # ours say what to do
-        raise _failed(step, given, f"{type(error).__name__}: {error}") from error
-    if fault:
-        raise _failed(step, given, fault)
-    return result
-
-
-def _wrong_result(result: Any, num_rows: int) -> str:
-    """Say what is wrong with what an operation gave for a batch; nothing if nothing is."""
-    parts = [result]
-    if isinstance(result, Mapping) or type(result) is tuple:
-        parts = list(result.values() if isinstance(result, Mapping) else result)
-    expected = f"expected one entry for each of {counted(num_rows, 'row')}"
-    if not parts:
-        return f"returned an empty {type(result).__name__}, {expected}"
-    for part in parts:
-        try:
-            num = None if isinstance(part, (str, bytes)) else len(part)
-        except TypeError:  # None, a number, a tensor of no dimension
-            num = None
-        if num != num_rows:
-            missing = " (a function without return gives None)" if part is None else ""
-            inside = "" if part is result else f" in a {type(result).__name__} of {len(parts)}"
-            return f"returned {_shown(part)}{inside}, {expected}{missing}"
-    return ""
-
-
-def _failed(step: BatchStep, given: Any, reason: str) -> TransformError:
-    what = "list" if isinstance(given, list) else "tensor"
-    return TransformError(
-        reason.rstrip("."),
-        field=step.field,
-        transform=f"transform {step.position} ({name_of(step.op)}), given the batch as {_shown(given)}",
-        advice=f"Callables get the whole batch as a {what}, not one sample at a time",
-    )
-
-
-def _shown(value: Any) -> str:
-    """Describe batched values: shape and dtype of tensors and arrays, length of lists."""
-    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    if shape is not None and dtype is not None:
-        device = str(getattr(value, "device", "cpu"))
-        where = "" if device == "cpu" else f" on {device}"
-        return f"{tuple(shape)} {str(dtype).removeprefix('torch.')}{where}"
-    if isinstance(value, (list, tuple)):
-        kinds = sorted({type(each).__name__ for each in value})
-        return f"a {type(value).__name__} of {len(value)} {', '.join(kinds)}".rstrip()
-    return describe(value)
-
-
-def unknown_field(name: str, known: Sequence[str], path: str) -> str:
+def _unknown_field(name: str, known: Sequence[str], path: str) -> str:
     """Say that there is no such field, and which one may have been meant."""
     near = difflib.get_close_matches(str(name), known, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -236,7 +235,7 @@ def _choose_fields(files: FileSet, fields: Sequence[str] | None) -> tuple[str, .
     names = tuple(fields)
     for name in names:
         if name not in known:
-            raise UsageError(unknown_field(name, known, files.path))
+            raise UsageError(_unknown_field(name, known, files.path))
         if names.count(name) > 1:
             raise UsageError(f"fields= has {name!r} more than once: a batch holds each field once")
     return names
@@ -251,7 +250,7 @@ def _check_transforms(files: FileSet, transforms: Mapping[str, Sequence[Any]], n
         if name in files.fields and name not in names:
             raise UsageError(f"transforms= has a list for {name!r}, which fields={list(names)} leaves out")
         if name not in names:
-            raise UsageError(unknown_field(name, names, files.path))
+            raise UsageError(_unknown_field(name, names, files.path))
         if isinstance(given, str) or not isinstance(given, Sequence):
             raise UsageError(
                 f"transforms[{name!r}] must be a list, got {type(given).__name__}: write transforms={{{name!r}: [...]}}"
@@ -291,7 +290,9 @@ def _partner(files: FileSet, names: tuple[str, ...], name: str) -> str | None:
     return image_of({each: files.fields[each] for each in names})
 
 
-def _steps_of(field: Field, name: str, transforms: Mapping[str, Sequence[Any]], partner: str | None) -> Sequence[Any]:
+def _transforms_of(
+    field: Field, name: str, transforms: Mapping[str, Sequence[Any]], partner: str | None
+) -> Sequence[Any]:
     """Give a field's transforms; a mask without any follows the geometry of its image."""
     given = transforms.get(name)
     if given is None and partner is not None:
@@ -322,12 +323,13 @@ def _check_tensors(field: NDArrayField | VarArrayField, name: str) -> None:
         ) from error
 
 
-def _make_image(
+def _plan_images(
     decoder: ImageDecoder,
     field: ImageField,
     transforms: Sequence[Any],
-    batch_size: int,
-    capacity: int,
+    group_size: int,
+    max_rows: int,
+    num_buffers: int,
     transfer: Transfer,
 ) -> ImagePlan:
     is_mask = isinstance(field, MaskField)
@@ -336,16 +338,21 @@ def _make_image(
         pipeline = Pipeline(transforms, channels=field.channels, source_size=decoder.common_size(), dtype=dtype)
         if dtype == "uint16":
             _check_resizes(transforms)
-    num_bytes = batch_size * int(np.prod(pipeline.out_shape)) * np.dtype(pipeline.storage_dtype).itemsize
+    num_bytes = max_rows * int(np.prod(pipeline.out_shape)) * np.dtype(pipeline.storage_dtype).itemsize
     if num_bytes > memory_bytes():
         each = f"images of shape {tuple(pipeline.out_shape)} and {pipeline.out_dtype}"
         raise UsageError(
-            f"a batch of {batch_size:,} {each} takes {num_bytes / 2**30:,.0f} GiB, and the machine has "
+            f"a batch of {max_rows:,} {each} takes {num_bytes / 2**30:,.0f} GiB, and the machine has "
             f"{memory_bytes() / 2**30:,.0f} GiB of memory: pass a smaller batch_size="
         )
-    ring = Ring(num_bytes, capacity=capacity, allocate=transfer.allocate if transfer.is_cuda else None)
-    interleaved = transfer.memory_format == "channels_last" and not transfer.is_cuda and not is_mask
-    return ImagePlan(decoder=decoder, pipeline=pipeline, ring=ring, interleaved=interleaved, squeezed=is_mask)
+    return ImagePlan(
+        decoder=decoder,
+        pipeline=pipeline,
+        ring=Ring(num_bytes, capacity=num_buffers, allocate=transfer.allocate if transfer.is_cuda else None),
+        interleaved=transfer.memory_format == "channels_last" and not transfer.is_cuda and not is_mask,
+        is_mask=is_mask,
+        group_size=group_size,
+    )
 
 
 def _check_resizes(transforms: Sequence[Any]) -> None:

@@ -48,8 +48,8 @@ class Job(Protocol):
         """Groups to run, at least 1."""
         ...
 
-    def run_group(self, group: int, worker: int) -> None:
-        """Do one group on thread `worker`; called once for each group, concurrently."""
+    def run_group(self, group: int) -> None:
+        """Do one group; called once for each group, concurrently."""
         ...
 
     def finish(self) -> None:
@@ -191,7 +191,7 @@ class _Crew(Generic[J]):
         self._threads = threads
         try:
             for k in range(self._num_workers):
-                thread = threading.Thread(target=self._run, args=(k,), name=f"{self._name}-{k}", daemon=True)
+                thread = threading.Thread(target=self._run, name=f"{self._name}-{k}", daemon=True)
                 thread.start()
                 threads.append(thread)
         except BaseException:  # no more threads: nobody would ever stop those that have begun
@@ -219,7 +219,7 @@ class _Crew(Generic[J]):
 
     # ---- on the workers' threads
 
-    def _run(self, worker: int) -> None:
+    def _run(self) -> None:
         this_thread_is_own()
         try:
             while not self.stopped:
@@ -229,7 +229,7 @@ class _Crew(Generic[J]):
                 if isinstance(task, _Signal):
                     self._make(is_room=task is _ROOM)
                 elif not self.stopped:
-                    self._run_group(task, worker)
+                    self._run_group(task)
                 del task  # a thread that waits keeps no batch
         finally:
             self.tasks.put(_END)
@@ -272,7 +272,7 @@ class _Crew(Generic[J]):
         self._hand_out()
         self.tasks.put(_END)
 
-    def _run_group(self, entry: _Entry[J], worker: int) -> None:
+    def _run_group(self, entry: _Entry[J]) -> None:
         with self._lock:
             self._num_queued -= 1
             may_make = not (self._num_queued or self._making or self._exhausted) and self._num_rooms > 0
@@ -281,7 +281,7 @@ class _Crew(Generic[J]):
         group = next(entry.groups)
         if entry.error is None:  # a failed job's remaining groups are not run
             try:
-                entry.job.run_group(group, worker)
+                entry.job.run_group(group)
             except BaseException as caught:  # it is raised again in the caller's thread
                 entry.error = entry.error or caught
         if next(entry.left):

@@ -163,7 +163,7 @@ def test_an_iterator_that_is_dropped_where_a_lock_is_held_stops_all_the_same(tmp
     lock = {
         "engine": iterators[0]._engine._crew._lock,
         "cache": loader._storage.cache._roster._thread_lock,
-        "clock": loader._clock._lock,
+        "clock": loader._jobs.clock._lock,
     }[held]
 
     def collect() -> None:
@@ -187,7 +187,7 @@ def test_hundreds_of_iterators_in_cycles_are_collected_by_any_thread_and_leave_n
 def test_a_loader_of_a_process_that_forks_while_its_workers_hold_locks_works_in_the_child(tmp_path):
     loader = Loader(write_labels(tmp_path / "labels.beton", 100), batch_size=2, num_workers=2)
     next(iter(loader))
-    with loader._clock._lock:
+    with loader._jobs.clock._lock:
         child = os.fork()
         if child == 0:
             signal.alarm(20)

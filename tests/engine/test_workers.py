@@ -23,7 +23,7 @@ class Sum:
         self.done: list[int] = []
         self.finished = 0
 
-    def run_group(self, group: int, worker: int) -> None:
+    def run_group(self, group: int) -> None:
         time.sleep(0.0005 * ((self.number + group) % 3))
         if self.fail is not None and group == 1:
             raise self.fail
@@ -78,9 +78,9 @@ def test_no_job_is_made_while_groups_of_others_wait_for_a_thread(num_workers):
             super().__init__(number, num_groups=5)
             self.begun: list[int] = []
 
-        def run_group(self, group: int, worker: int) -> None:
+        def run_group(self, group: int) -> None:
             self.begun.append(group)
-            super().run_group(group, worker)
+            super().run_group(group)
 
     engine = Engine(source(), num_workers=num_workers, max_in_flight=4)
     time.sleep(0.05)

@@ -87,7 +87,7 @@ def test_pinned_memory_is_lent_again_once_its_copy_is_done(photos_file):
     for _ in loader:
         pass
     loader.close()
-    ring = loader._recipe.images["image"].ring
+    ring = loader._plan.images["image"].ring
     assert 0 < ring.num_free <= loader.prefetch_batches + 2
 
 

@@ -123,7 +123,7 @@ def test_memory_is_bounded_by_the_batches_in_flight(photos_file):
     )
     for _ in loader:
         pass
-    ring = loader._recipe.images["image"].ring
+    ring = loader._plan.images["image"].ring
     assert ring.num_free <= loader.prefetch_batches + 2
 
 

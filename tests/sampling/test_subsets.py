@@ -64,7 +64,7 @@ def test_a_subset_shares_file_and_transforms_and_has_errors_and_engines_of_its_o
     loader = Loader(tmp_path / "p.beton", batch_size=8, shuffle="global", transforms=TRAIN, num_workers=2)
     some = loader.with_indices(range(10, 20))
     assert some._files is loader._files
-    assert some._recipe.images["image"].pipeline is loader._recipe.images["image"].pipeline
+    assert some._plan.images["image"].pipeline is loader._plan.images["image"].pipeline
     by_index = {int(k): image for batch in loader for k, image in zip(batch.indices, batch["image"], strict=True)}
     for mine, theirs in zip(some, itertools.cycle(loader), strict=False):
         assert len(theirs)
