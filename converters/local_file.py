@@ -19,7 +19,9 @@ class LocalFile(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Refuse URLs, and what `click.Path` refuses."""
         text = os.fspath(value)
-        if isinstance(text, str) and "://" in text:
+        from dataloading.tools import is_url  # not at the top: `beton --help` does without
+
+        if is_url(text):
             self.fail(
                 f"{text} lies in a store, and this reads files of this machine: copy it here first (aws s3 cp, gcloud "
                 "storage cp, hf download, curl). `beton convert` and Loader read stores themselves",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import sys
 import time
 from collections import Counter
@@ -13,6 +12,7 @@ from typing import Any, TextIO
 
 from dataloading import ConvertError
 from dataloading.messages import counted
+from dataloading.tools import whole_file
 
 __all__ = ["LISTS", "Progress", "Report", "Skipped", "human_bytes"]
 
@@ -158,12 +158,10 @@ class Report:
             If it cannot be written.
         """
         facts = {"path": self.path, "num_samples": self.num_samples, **self._listed()}
-        part = f"{path}.part"
         try:
-            with open(part, "w", encoding="utf-8") as file:
+            with whole_file(path) as part, open(part, "w", encoding="utf-8") as file:
                 json.dump(facts, file, indent=1)
                 file.write("\n")
-            os.replace(part, path)
         except OSError as error:
             raise ConvertError(f"the list of errors {path} cannot be written: {error.strerror or error}") from error
 

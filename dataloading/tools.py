@@ -15,7 +15,7 @@ from dataloading._native import (
 from dataloading.cpu import num_cores
 from dataloading.dataset.files import check_all_named
 from dataloading.dataset.info import label_field
-from dataloading.dataset.remote.clients import StoreClient
+from dataloading.dataset.remote.clients import StoreClient, is_url
 from dataloading.format import (
     PartFolder,
     check_png_chunks,
@@ -26,13 +26,17 @@ from dataloading.format import (
     remove_orphans,
     shard_path,
     sync_folder,
+    whole_file,
 )
 from dataloading.format.layout import check_name
+from dataloading.locks import open_locked
+from dataloading.retry import Retry
 from dataloading.sampling import random
 
 __all__ = [
     "JpegInfo",
     "PartFolder",
+    "Retry",
     "StoreClient",
     "check_all_named",
     "check_jpeg",
@@ -42,10 +46,12 @@ __all__ = [
     "encode_jpeg",
     "image_of",
     "is_manifest",
+    "is_url",
     "label_field",
     "manifest_path",
     "moved_coordinates",
     "num_cores",
+    "open_locked",
     "probe_jpeg",
     "random",
     "remove_orphans",
@@ -53,4 +59,5 @@ __all__ = [
     "shard_path",
     "sync_folder",
     "transcode_jpeg",
+    "whole_file",
 ]

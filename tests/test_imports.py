@@ -21,7 +21,7 @@ LAYERS = {
         cache/
         dataset/ | keeper
         sampling/ | format/ | _native/ | batch | stats
-        arrays | checks | messages | cpu | entry | finalisers
+        arrays | checks | messages | cpu | entry | finalisers | locks | retry
         errors
     """,
     "converters": """

@@ -5,8 +5,6 @@ Owns the rules of ``--output`` and ``--overwrite-output``, and the lock. What a 
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import shutil
 import socket
@@ -16,6 +14,7 @@ from pathlib import Path
 
 from dataloading import UsageError
 from dataloading.messages import counted
+from dataloading.tools import open_locked
 
 _LOCK = ".lock"
 
@@ -30,17 +29,15 @@ def hold_folder(folder: Path, *, option: str = "--output") -> Iterator[None]:
         Another process holds it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    lock = folder / _LOCK
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                holder = os.read(descriptor, 200).decode(errors="replace").strip() or "unknown process"
-                raise UsageError(
-                    f"another run is writing to {folder} ({holder}); wait for it, or choose another {option}"
-                ) from None
-            # A file system without locks: nothing can be promised there.
+        descriptor = open_locked(lock, wait_seconds=0, mode=0o644)
+    except BlockingIOError:
+        holder = lock.read_text(errors="replace").strip() or "unknown process"
+        raise UsageError(
+            f"another run is writing to {folder} ({holder}); wait for it, or choose another {option}"
+        ) from None
+    try:
         os.truncate(descriptor, 0)
         os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         yield

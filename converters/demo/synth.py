@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import json
 import re
-import secrets
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -151,17 +150,16 @@ def make_dataset(
         If ``out`` exists and must not be replaced.
     """
     from converters.engine.pool import run_ordered
+    from dataloading.tools import PartFolder
 
     target = Path(out)
     _check_target(target, overwrite=overwrite)
     target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.parent / f".{target.name}.part-{secrets.token_hex(4)}"
-    part.mkdir()
     count = total_bytes = total_pixels = 0
-    try:
+    with PartFolder(str(target)) as folder:
         for label in range(options.num_classes):
-            (part / _class_name(label)).mkdir()
-        work = functools.partial(_draw_task, str(part), options.seed, options.size)
+            Path(folder.part, _class_name(label)).mkdir()
+        work = functools.partial(_draw_task, folder.part, options.seed, options.size)
         for images, num_bytes, pixels in run_ordered(work, options.tasks(), num_workers=num_workers):
             count, total_bytes, total_pixels = count + images, total_bytes + num_bytes, total_pixels + pixels
             if progress is not None:
@@ -169,9 +167,7 @@ def make_dataset(
         _check_target(target, overwrite=overwrite)
         if target.exists():
             shutil.rmtree(target)
-        part.rename(target)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+        folder.publish()
     return Summary(
         out=str(target),
         num_images=count,

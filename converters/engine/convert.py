@@ -34,9 +34,10 @@ from converters.images.field_kinds import settled
 from converters.images.geometry import check_declared
 from converters.images.policy import ImagePolicy
 from converters.options import Engine, OnError, Options
-from converters.output.targets import check_target, is_url, normalised, place_of
+from converters.output.targets import check_target, place_of
 from converters.report import Progress, Report
 from converters.source import Source
+from converters.sources.reading import without_scheme
 from dataloading import ConvertError, UsageError
 from dataloading.cli import note
 from dataloading.messages import counted
@@ -75,7 +76,7 @@ def convert(source: Source, path: str | os.PathLike[str], *, policy: ImagePolicy
         way.
     """
     path = os.fspath(path)
-    path = normalised(path) if is_url(path) else path
+    path = without_scheme(path)
     if not options.is_sharded:
         check_target(path, options)
     _check_error_log(options)

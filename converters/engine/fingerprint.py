@@ -19,6 +19,7 @@ import xxhash
 from converters.source import Source, files_of
 from converters.sources.reading import identity
 from dataloading import ConvertError, Field
+from dataloading.tools import is_url
 
 __all__ = ["SampleChain", "changed_files", "describe_fields", "differences", "file_stamps", "names_digest", "stamps"]
 
@@ -165,7 +166,7 @@ def stamps(task: object) -> Iterable[str]:
             yield str(item)
             continue
         path = item if isinstance(item, (str, bytes)) else None
-        if path is None or not (b"/" in path if isinstance(path, bytes) else "/" in path and "://" not in path):
+        if path is None or not (b"/" in path if isinstance(path, bytes) else "/" in path and not is_url(path)):
             continue
         try:
             status = os.stat(path)

@@ -20,9 +20,8 @@ from typing import Any
 
 import xxhash
 
-from converters.output.file_lock import open_locked
 from dataloading import ConvertError, UsageError
-from dataloading.tools import sync_folder
+from dataloading.tools import open_locked, sync_folder
 
 __all__ = ["Journal", "Record", "journal_path", "part_path"]
 

@@ -16,9 +16,9 @@ from typing import Any
 
 from converters.engine.pool import Pool
 from converters.engine.shards import ShardPlan, clear_shards, make_shard
-from converters.output.targets import is_url
 from converters.report import Progress, Report
 from dataloading import BetonError, ConvertError, Shard, UsageError
+from dataloading.tools import is_url
 
 __all__ = ["run_shards"]
 

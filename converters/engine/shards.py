@@ -26,13 +26,13 @@ from converters.engine.pool import DeadWorkerError, Pool
 from converters.engine.worker import Work
 from converters.images.policy import ImagePolicy
 from converters.options import Options
-from converters.output.targets import Store, check_target, is_url, place_of
+from converters.output.targets import Store, check_target, place_of
 from converters.report import Progress, Report
 from converters.source import Source
 from dataloading import ConvertError, FormatError, Manifest, Reader, Shard, UsageError
 from dataloading.cli import note
 from dataloading.messages import counted
-from dataloading.tools import manifest_path, shard_path
+from dataloading.tools import is_url, manifest_path, shard_path
 
 __all__ = [
     "TRIED_FOR_SIZE",

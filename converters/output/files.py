@@ -1,4 +1,4 @@
-"""Small files written whole, and what to say when a file cannot be written: which, why, and how much room there is.
+"""What to say when a file cannot be written: which, why, and how much room there is.
 
 Knows the system's refusals and the free space, and nothing of what is being written.
 """
@@ -8,14 +8,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 from collections.abc import Iterator
-from pathlib import Path
 
 from converters.report import human_bytes
 from dataloading import ConvertError
 
-__all__ = ["cannot_write", "full_disk_names", "whole_file"]
+__all__ = ["cannot_write", "full_disk_names"]
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -61,35 +59,3 @@ def full_disk_names(path: str) -> Iterator[None]:
         raise ConvertError(
             f"{cannot_write(path, error)}. No unfinished file was left behind; make room or choose another place"
         ) from error
-
-
-@contextlib.contextmanager
-def whole_file(path: str) -> Iterator[str]:
-    """Give a name beside ``path`` to write to; ``path`` gets the file when the block ends, and nothing on an error.
-
-    The name has the ending of ``path``, from which writers of pictures take the format. What is no regular file, such
-    as ``/dev/stdout``, is written to directly.
-
-    Parameters
-    ----------
-    path : str
-        The file to make or replace.
-
-    Yields
-    ------
-    str
-        Where to write.
-    """
-    target = Path(path)
-    if target.exists() and not target.is_file():
-        yield path
-        return
-    target = target.resolve()  # a link stays one
-    part = target.with_name(f".beton-{secrets.token_hex(4)}.part{target.suffix}")
-    try:
-        yield str(part)
-        part.replace(target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise

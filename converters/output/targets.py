@@ -22,14 +22,13 @@ import xxhash
 
 from converters.options import Options
 from converters.output.uploads import abort_left, upload_to_s3
-from converters.sources.reading import is_url, normalised
+from converters.sources.reading import without_scheme
 from dataloading import ConvertError, Reader, UsageError
-from dataloading.tools import StoreClient
+from dataloading.tools import Retry, StoreClient, is_url
 
-__all__ = ["Place", "Store", "check_target", "is_url", "normalised", "place_of"]
+__all__ = ["Place", "Store", "check_target", "place_of"]
 
-NUM_TRIES = 5
-_FIRST_PAUSE_SECONDS = 0.5
+RETRY = Retry(first_wait_seconds=1.5, max_wait_seconds=15.0)
 _COMPARED_BYTES, _NUM_COMPARED = 1 << 20, 16
 # Stores in which an object appears when its upload is complete; elsewhere a rename does that.
 _ATOMIC = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory"})
@@ -79,7 +78,7 @@ def place_of(path: str, options: Options) -> Place:
     options : Options
         ``temp_dir``.
     """
-    path = normalised(path) if is_url(path) else path
+    path = without_scheme(path)
     if not is_url(path):
         return Place(path=path, local=path)
     folder = Path(options.temp_dir or tempfile.gettempdir()) / f"beton-{os.getuid()}"
@@ -325,18 +324,12 @@ class Store:
                 yield reader
 
     def _with_retries(self, what: str, call: Callable[[], _T], wait: Callable[[float], object] = time.sleep) -> _T:
-        pause = _FIRST_PAUSE_SECONDS
-        for attempt in range(1, NUM_TRIES + 1):
-            try:
-                return call()
-            except (PermissionError, NotImplementedError, FileNotFoundError) as error:
-                raise ConvertError(f"{self.url} cannot be {what}: {error or type(error).__name__}") from error
-            except Exception as error:  # each store has exceptions of its own
-                if attempt == NUM_TRIES:
-                    words = f"{type(error).__name__}: {error}"
-                    raise ConvertError(
-                        f"{self.url} cannot be {what}, {NUM_TRIES} tries failed; the last: {words}"
-                    ) from error
-            wait(pause)
-            pause *= 3
-        raise AssertionError("the last try returns or raises")
+        def failed(error: Exception, is_final: bool) -> ConvertError:
+            if is_final:
+                return ConvertError(f"{self.url} cannot be {what}: {str(error) or type(error).__name__}")
+            told = f"{type(error).__name__}: {error}"
+            return ConvertError(f"{self.url} cannot be {what}, {RETRY.num_tries} tries failed; the last: {told}")
+
+        # A part that was damaged on its way is refused with 400: `StoreClient.is_final` would not send it again.
+        final = (PermissionError, NotImplementedError, FileNotFoundError)
+        return RETRY.call(call, is_final=lambda error: isinstance(error, final), failed=failed, wait=wait)

@@ -19,10 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from converters.output.file_lock import open_locked
 from dataloading import ConvertError
 from dataloading.cli import note
-from dataloading.tools import sync_folder
+from dataloading.tools import open_locked, sync_folder
 
 __all__ = ["abort_left", "upload_to_s3"]
 

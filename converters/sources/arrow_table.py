@@ -16,9 +16,10 @@ from typing import Any
 
 from converters.source import SampleFault, printable
 from dataloading import ConvertError, UsageError
+from dataloading.tools import is_url
 
 from .local_copies import LocalCopy, local_paths
-from .reading import absolute, is_url, open_stream
+from .reading import absolute, open_stream
 
 __all__ = ["ARROW_ENDINGS", "INDEX", "ArrowRows", "ArrowTable", "import_pyarrow"]
 

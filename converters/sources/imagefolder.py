@@ -19,11 +19,12 @@ from typing import Any
 from converters.source import SampleFault, printable
 from dataloading import ConvertError, Field, ImageField, IntField, UsageError
 from dataloading.messages import counted
+from dataloading.tools import is_url
 
 from .class_lists import ClassOrder, are_numbers, in_order
 from .listing import is_fork, list_folder, walk
 from .packed_texts import PackedTexts
-from .reading import child, is_url, name_of, normalised, read_file
+from .reading import child, name_of, normalised, read_file
 
 __all__ = ["IMAGE_EXTENSIONS", "ImageFolder"]
 

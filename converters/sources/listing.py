@@ -13,8 +13,9 @@ from urllib.parse import unquote
 
 from converters.source import printable
 from dataloading import ConvertError, UsageError
+from dataloading.tools import is_url
 
-from .reading import child, exists, is_folder, is_url, normalised, with_retries
+from .reading import child, exists, is_folder, normalised, with_retries
 
 __all__ = ["expand", "is_fork", "list_folder", "walk"]
 

@@ -15,8 +15,9 @@ from typing import Any, BinaryIO, cast
 from converters.report import human_bytes
 from dataloading import ConvertError, UsageError
 from dataloading.cli import note
+from dataloading.tools import is_url
 
-from .reading import identity, is_url, open_stream, version
+from .reading import identity, open_stream, version
 
 __all__ = ["LocalCopy", "copied", "local_paths"]
 

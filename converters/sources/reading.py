@@ -20,10 +20,10 @@ from urllib.parse import quote, unquote, urlsplit
 
 from converters.source import SampleFault, printable
 from dataloading import ConvertError, StorageError
-from dataloading.tools import StoreClient
+from dataloading.tools import Retry, StoreClient, is_url
 
 __all__ = [
-    "NUM_TRIES",
+    "RETRY",
     "Identity",
     "Ranges",
     "absolute",
@@ -32,26 +32,20 @@ __all__ = [
     "folder_of",
     "identity",
     "is_folder",
-    "is_url",
     "name_of",
     "normalised",
     "open_stream",
     "read_file",
     "version",
     "with_retries",
+    "without_scheme",
 ]  # fmt: skip
 
-NUM_TRIES = 3
-_FIRST_PAUSE_SECONDS = 0.5
+RETRY = Retry(num_tries=3, first_wait_seconds=1.0)
 _STREAM_BYTES = 4 << 20
 _OPEN_AT_MOST = 64
 
 _T = TypeVar("_T")
-
-
-def is_url(path: str | bytes) -> bool:
-    """Tell whether ``path`` is a URL and not a file of this machine; ``file://`` is the latter, see `normalised`."""
-    return isinstance(path, str) and "://" in path
 
 
 def normalised(path: str | os.PathLike[str]) -> str:
@@ -66,6 +60,11 @@ def normalised(path: str | os.PathLike[str]) -> str:
     if text.startswith("file://"):
         text = unquote(urlsplit(text).path)
     return text if is_url(text) and text.endswith("://") else text.rstrip("/") or text[:1]
+
+
+def without_scheme(path: str) -> str:
+    """Return a ``file://`` URL as the path it stands for, and a URL without a last slash; a path as it is."""
+    return normalised(path) if "://" in path else path
 
 
 def child(root: str, relative: str) -> str:
@@ -318,23 +317,21 @@ def version(url: str) -> str:
 
 def _with_retries(url: str, call: Callable[[StoreClient], _T], kind: type[Exception]) -> _T:
     client = StoreClient(url, shared=True)
-    pause = _FIRST_PAUSE_SECONDS
-    for attempt in range(1, NUM_TRIES + 1):
-        try:
-            return call(client)
-        except StorageError as refusal:
-            raise kind(str(refusal)) from refusal
-        except Exception as caught:  # each store has exceptions of its own
-            error = client.reason(caught)
-            if client.is_final(error):
-                raise kind(f"{url} cannot be read: {_words(error)}") from error
-            if attempt == NUM_TRIES:
-                raise kind(f"{url} cannot be read, {NUM_TRIES} tries failed; the last: {_words(error)}") from error
-            # A listing kept from before the trouble would be believed again.
-            client.filesystem.invalidate_cache()
-        time.sleep(pause)
-        pause *= 4
-    raise AssertionError("the last try returns or raises")
+
+    def failed(error: Exception, is_final: bool) -> Exception:
+        tries = "" if is_final else f", {RETRY.num_tries} tries failed; the last"
+        return kind(f"{url} cannot be read{tries}: {_words(client.reason(error))}")
+
+    def wait(seconds: float) -> None:
+        client.filesystem.invalidate_cache()  # a listing kept from before the trouble would be believed again
+        time.sleep(seconds)
+
+    try:
+        return RETRY.call(
+            lambda: call(client), is_final=lambda error: client.is_final(client.reason(error)), failed=failed, wait=wait
+        )
+    except StorageError as refusal:
+        raise kind(str(refusal)) from refusal
 
 
 def _words(error: BaseException) -> str:

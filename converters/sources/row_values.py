@@ -9,8 +9,9 @@ from typing import Any
 
 from converters.fields import FieldSpec
 from converters.source import SampleFault, printable
+from dataloading.tools import is_url
 
-from .reading import child, is_url, normalised, read_file
+from .reading import child, normalised, read_file
 
 __all__ = ["class_label", "file_bytes", "gathered", "resolved", "typed_value"]
 

@@ -16,10 +16,11 @@ from typing import Any
 from converters.fields import FieldSpec, fields_of
 from converters.source import SampleFault, printable
 from dataloading import ConvertError, Field, ImageField, IntField, UsageError
+from dataloading.tools import is_url
 
 from .arrow_table import ArrowRows, ArrowTable, import_pyarrow
 from .imagefolder import IMAGE_EXTENSIONS
-from .reading import absolute, folder_of, is_url, name_of, normalised
+from .reading import absolute, folder_of, name_of, normalised
 from .row_values import class_label, file_bytes, gathered, resolved, typed_value
 from .text_table import TextRows, TextTable
 

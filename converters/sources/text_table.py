@@ -17,9 +17,10 @@ from typing import Any, BinaryIO
 
 from converters.source import SampleFault, printable
 from dataloading import ConvertError
+from dataloading.tools import is_url
 
 from .local_copies import LocalCopy, copied
-from .reading import Ranges, identity, is_url, open_stream
+from .reading import Ranges, identity, open_stream
 
 __all__ = ["TextRows", "TextTable"]
 

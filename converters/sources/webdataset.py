@@ -21,11 +21,11 @@ import numpy as np
 from converters.fields import FieldSpec, fields_of, parse_field
 from converters.source import SampleFault, printable
 from dataloading import ConvertError, Field, UsageError
-from dataloading.tools import label_field
+from dataloading.tools import is_url, label_field
 
 from .listing import expand
 from .packed_texts import PackedTexts
-from .reading import Identity, Ranges, absolute, identity, is_url, name_of, open_stream
+from .reading import Identity, Ranges, absolute, identity, name_of, open_stream
 from .row_values import class_label, gathered
 from .table import Labels
 from .tar_index import TAR_ENDINGS, Member, Place, Tars, Unused, is_hidden, members

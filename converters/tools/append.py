@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
+import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from converters.tools.merge import agreed_classes
 from converters.tools.new_files import NewFiles
 from converters.tools.shard_sets import entry
 from dataloading import ConvertError, Manifest, Reader, Shard, UsageError
-from dataloading.tools import is_manifest
+from dataloading.tools import is_manifest, open_locked
 
 __all__ = ["AppendReport", "append"]
 
@@ -172,11 +172,9 @@ def _extend(
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Keep two appends to sets of one folder from overwriting each other's manifest."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    # Some network file systems have no such locks; there the user must see to it.
+    descriptor = open_locked(folder, wait_seconds=math.inf, flags=os.O_RDONLY | os.O_DIRECTORY)
     try:
-        # Some network file systems have no such locks; there the user must see to it.
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)

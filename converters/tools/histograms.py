@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from converters.output.files import cannot_write, whole_file
+from converters.output.files import cannot_write
 from converters.report import human_bytes
 from converters.tools.summary import class_counts, first_image_field, longest_sides, size_blocks
 from dataloading import ConvertError, Reader, UsageError
 from dataloading.messages import counted
+from dataloading.tools import whole_file
 
 __all__ = ["draw"]
 

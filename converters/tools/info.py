@@ -140,8 +140,9 @@ def _plain(value: Any) -> Any:
 
 
 def _save(picture: Any, out: str) -> None:
-    from converters.output.files import cannot_write, whole_file
+    from converters.output.files import cannot_write
     from dataloading import ConvertError
+    from dataloading.tools import whole_file
 
     try:
         with whole_file(out) as part:

@@ -17,7 +17,7 @@ from typing import Any
 
 from dataloading import UsageError
 from dataloading.cli import note
-from dataloading.tools import PartFolder, remove_orphans, sync_folder
+from dataloading.tools import PartFolder, remove_orphans, sync_folder, whole_file
 
 __all__ = ["NewFiles", "check_target", "make_room"]
 
@@ -178,13 +178,8 @@ class NewFiles:
             "files": files,
         }
         folder = self._folders[os.path.dirname(self._anchors[0])].part
-        part = Path(folder) / f"{_RECORD}.part"
-        with open(part, "x", encoding="ascii") as file:
+        with whole_file(Path(folder) / _RECORD) as part, open(part, "w", encoding="ascii") as file:
             json.dump(record, file)
-            file.flush()
-            os.fsync(file.fileno())
-        part.rename(Path(folder) / _RECORD)
-        sync_folder(folder)
 
     def _remove(self) -> None:
         for folder in self._folders.values():

@@ -17,11 +17,13 @@ from dataloading.cache.memory_maps import read_no_neighbours
 from dataloading.cache.memory_store import MemoryStore
 from dataloading.cache.page_cache import CachedFile, PageCache
 from dataloading.cache.sparse_files import FolderStore, Store, num_units
-from dataloading.dataset.remote.sources import Blocks, ByteSource, LocalSource, RemoteSource, Retry, is_url
+from dataloading.dataset.remote.clients import is_url
+from dataloading.dataset.remote.sources import Blocks, ByteSource, LocalSource, RemoteSource
 from dataloading.errors import ChecksumError, FormatError
 from dataloading.format import Reader
 from dataloading.format import extension as ext
 from dataloading.format.layout import DESCRIPTOR, HEADER, align_up, parse_header
+from dataloading.retry import Retry
 
 __all__ = ["CachedOpener"]
 

@@ -18,7 +18,7 @@ from dataloading.checks import at_least, true_or_false
 from dataloading.cpu import memory_bytes
 from dataloading.dataset.files import FileSet
 from dataloading.dataset.opening import Paths, open_groups
-from dataloading.dataset.remote.addresses import is_url
+from dataloading.dataset.remote.clients import is_url
 from dataloading.errors import UsageError
 from dataloading.format import Reader
 from dataloading.keeper import Kept, on_own_thread

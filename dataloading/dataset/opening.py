@@ -20,7 +20,8 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 
 from dataloading.dataset.files import FileSet
-from dataloading.dataset.remote.addresses import is_url, match_urls, read_url
+from dataloading.dataset.remote.addresses import match_urls, read_url
+from dataloading.dataset.remote.clients import is_url
 from dataloading.errors import FormatError, UsageError
 from dataloading.format import Manifest, Reader, Shard, is_manifest, manifest_path, set_of_shard
 from dataloading.messages import did_you_mean

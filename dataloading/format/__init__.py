@@ -9,7 +9,7 @@ from .extension import Extension
 from .fields import BytesField, CustomField, FloatField, IntField, JSONField, TextField
 from .images import MODE_JPEG, MODE_PNG, MODE_RAW, EncodedImage, ImageField, MaskField, RasterField
 from .manifest import Manifest, Shard, is_manifest, manifest_path, set_of_shard, shard_path
-from .output import PartFolder, remove_orphans, sync_folder
+from .output import PartFolder, remove_orphans, sync_folder, whole_file
 from .png import check_png_chunks
 from .ragged import VarArrayField
 from .reader import Reader
@@ -55,4 +55,5 @@ __all__ = [
     "shard_path",
     "sync_folder",
     "verify_file",
+    "whole_file",
 ]

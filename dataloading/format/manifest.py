@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dataloading.checks import true_or_false
 from dataloading.errors import FormatError, UsageError
 
-from .output import PartFile
+from .output import whole_file
 
 if TYPE_CHECKING:
     from .reader import Reader
@@ -169,17 +169,8 @@ class Manifest:
         FileExistsError
             If the file exists and ``overwrite`` is false.
         """
-        target = Path(path)
-        overwrite = true_or_false("overwrite", overwrite)
-        if not overwrite and os.path.lexists(target):
-            raise FileExistsError(f"{target} exists; pass overwrite=True to replace it")
-        part = PartFile(str(target), overwrite=overwrite)
-        try:
-            part.write_at(0, memoryview(self.to_text().encode()))
-            part.publish()
-        except BaseException:
-            part.give_up()
-            raise
+        with whole_file(path, overwrite=true_or_false("overwrite", overwrite)) as part:
+            Path(part).write_text(self.to_text(), encoding="utf-8")
 
 
 def manifest_path(path: str | os.PathLike[str]) -> str:

@@ -8,7 +8,6 @@ where that is gone, by a later one. It knows nothing of what is written.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import secrets
@@ -19,9 +18,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-__all__ = ["PartFile", "PartFolder", "remove_orphans", "sync_folder"]
+from dataloading.locks import try_lock
 
-_PART = re.compile(r"\.(.+)\.part-[0-9a-f]{8}", re.DOTALL)
+__all__ = ["PartFile", "PartFolder", "remove_orphans", "sync_folder", "whole_file"]
+
+_PART = re.compile(r"\.(.+)\.part-[0-9a-f]{8}(\.[^.]*)?", re.DOTALL)
 
 
 class PartFile:
@@ -34,10 +35,12 @@ class PartFile:
     overwrite : bool
         Whether an existing destination may be replaced.
     part : str, optional
-        The temporary file's own name, on the destination's disk. Whoever names it owns it: only `publish` and
-        `discard` take it away, an error or the end of the process leave it, to be gone on with.
-    go_on : bool
+        The temporary file's own name, on the destination's disk. Only `publish` and `discard` remove such a file; an
+        error or the end of the process leaves it, so that it can be continued.
+    keep_part : bool
         Whether ``part`` exists and is to be continued.
+    ending : str
+        Ends the temporary name, for programs that choose a file's format by its ending.
 
     Raises
     ------
@@ -47,7 +50,9 @@ class PartFile:
         If ``part`` is to be continued and does not exist.
     """
 
-    def __init__(self, path: str, *, overwrite: bool, part: str | None = None, keep_part: bool = False) -> None:
+    def __init__(
+        self, path: str, *, overwrite: bool, part: str | None = None, keep_part: bool = False, ending: str = ""
+    ) -> None:
         self._fd: int | None = None
         self._path = path
         self._overwrite = overwrite
@@ -63,12 +68,12 @@ class PartFile:
         # Not tempfile: the finished file should have the permissions that any new file gets.
         flags = os.O_RDWR | os.O_CLOEXEC
         if part is None:
-            self.part, self._fd = _begin(self._folder, name, lambda new: _create(new, flags))
+            self.part, self._fd = _begin(self._folder, name, lambda new: _create(new, flags), ending)
             return
         self.part = part
         self._fd = os.open(part, flags | (0 if keep_part else os.O_CREAT | os.O_TRUNC), 0o666)
         # Whoever names the file sees to it that nobody else writes it; the lock only says that a writer lives.
-        _lock(self._fd)
+        try_lock(self._fd)
 
     @property
     def is_open(self) -> bool:
@@ -148,6 +153,42 @@ class PartFile:
         # A forked child has a copy of this object, but does not own the file.
         if self._fd is not None and self._owner == os.getpid():
             self.give_up()
+
+
+@contextlib.contextmanager
+def whole_file(path: str | os.PathLike[str], *, overwrite: bool = True) -> Iterator[str]:
+    """Give a name beside ``path`` to write to; ``path`` gets the file when the block ends, and nothing on an error.
+
+    The name has the ending of ``path``, from which writers of pictures take the format. What is no regular file, such
+    as ``/dev/stdout``, is written to directly.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file to make or replace.
+    overwrite : bool
+        Whether an existing file may be replaced.
+
+    Yields
+    ------
+    str
+        Where to write.
+
+    Raises
+    ------
+    FileExistsError
+        If the file exists and must be kept.
+    """
+    target = Path(path)
+    if target.exists() and not target.is_file():
+        yield os.fspath(path)
+        return
+    file = PartFile(str(target.resolve()), overwrite=overwrite, ending=target.suffix)  # a link stays one
+    try:
+        yield file.part
+        file.publish()
+    finally:
+        file.discard()
 
 
 class PartFolder:
@@ -309,8 +350,7 @@ def _orphans(paths: tuple[str, ...]) -> Iterator[tuple[str, int]]:
                 continue
             part = os.path.join(folder, entry)
             with contextlib.suppress(OSError), _opened(part) as descriptor:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if _is_same(descriptor, part):
+                if try_lock(descriptor, without_locks=False) and _is_same(descriptor, part):
                     yield part, descriptor
 
 
@@ -328,15 +368,15 @@ def _opened(part: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _begin(folder: str, name: str, create: Callable[[str], int | None]) -> tuple[str, int]:
+def _begin(folder: str, name: str, create: Callable[[str], int | None], ending: str = "") -> tuple[str, int]:
     """Make something hidden in a folder for a destination called ``name``; return its path and a locked descriptor."""
     while True:
-        part = str(Path(folder) / f".{name}.part-{secrets.token_hex(4)}")
+        part = str(Path(folder) / f".{name}.part-{secrets.token_hex(4)}{ending}")
         descriptor = create(part)
         if descriptor is None:
             continue
         # Between making and locking, somebody who looks for orphans may have taken it for one.
-        if _lock(descriptor) and _is_same(descriptor, part):
+        if try_lock(descriptor) and _is_same(descriptor, part):
             return part, descriptor
         with contextlib.suppress(OSError):
             (os.rmdir if os.path.isdir(part) else os.unlink)(part)
@@ -359,17 +399,6 @@ def _is_same(descriptor: int, part: str) -> bool:
         return os.path.samestat(os.fstat(descriptor), os.lstat(part))
     except FileNotFoundError:
         return False
-
-
-def _lock(descriptor: int) -> bool:
-    """Take the lock that the system drops with the process; False if another process has it."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        pass  # some network file systems have no locks
-    return True
 
 
 def _rename(part: str, path: str, *, overwrite: bool) -> None:

@@ -18,8 +18,9 @@ from dataloading import ChecksumError, ImageField, IntField, Loader, Reader, Sto
 from dataloading import transforms as T
 from dataloading.cache import opening
 from dataloading.dataset.remote import addresses
-from dataloading.dataset.remote.sources import RemoteSource, Retry
+from dataloading.dataset.remote.sources import RemoteSource
 from dataloading.format import Manifest, Shard
+from dataloading.retry import Retry
 from tests.support.files import photo_like, raw
 from tests.support.foreign import image_file, noise
 from tests.support.servers import HTTPServer, http_range_server, s3_server

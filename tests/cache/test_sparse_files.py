@@ -16,7 +16,8 @@ from dataloading import Loader, Manifest, Reader, Shard, StorageError, UsageErro
 from dataloading.cache import opening
 from dataloading.dataset.remote import addresses
 from dataloading.dataset.remote.clients import StoreClient
-from dataloading.dataset.remote.sources import RemoteSource, Retry
+from dataloading.dataset.remote.sources import RemoteSource
+from dataloading.retry import Retry
 from tests.cache.test_remote import PAGE, batches, small, write
 from tests.support.buckets import GCSServer, troubled
 from tests.support.hub import hub_server

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 
-from dataloading.dataset.remote.clients import StoreClient, is_url
-from dataloading.dataset.remote.sources import RemoteSource, Retry, ask
+from dataloading.dataset.remote.clients import StoreClient
+from dataloading.dataset.remote.sources import RemoteSource, ask
 from dataloading.errors import UsageError
+from dataloading.retry import Retry
 
-__all__ = ["is_url", "match_urls", "read_url"]
+__all__ = ["match_urls", "read_url"]
 
 
 def match_urls(url: str, retry: Retry | None = None) -> list[str]:

@@ -31,8 +31,10 @@ class RetryableError(Exception):
     """An answer that is late or wrong, and worth asking for again; the text says how."""
 
 
-def is_url(path: str) -> bool:
-    """Whether a path is an address in a store rather than a file of this machine."""
+def is_url(path: str | bytes) -> bool:
+    """Whether a path is an address in a store rather than a file of this machine; ``file://`` is the latter."""
+    if isinstance(path, bytes):
+        return False
     protocol, separator, _ = path.partition("://")
     return bool(separator) and protocol.isalnum() and protocol not in _LOCAL_PROTOCOLS
 

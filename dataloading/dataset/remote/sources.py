@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import random
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -18,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from dataloading.dataset.remote.clients import RetryableError, StoreClient, error_text, is_url, version_of
-from dataloading.errors import StorageError, UsageError
+from dataloading.dataset.remote.clients import RetryableError, StoreClient, error_text, version_of
+from dataloading.errors import StorageError
+from dataloading.retry import Retry
 
-__all__ = ["Blocks", "ByteSource", "LocalSource", "RemoteSource", "Retry", "ask", "is_url"]
+__all__ = ["Blocks", "ByteSource", "LocalSource", "RemoteSource", "ask"]
 
 Bytes = npt.NDArray[np.uint8]
 T = TypeVar("T")
@@ -60,31 +59,6 @@ class Blocks:
             if xxhash.xxh3_64_intdigest(data[low - offset : high - offset].data) != int(self.digests[block]):
                 return low
         return None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Retry:
-    """How often and how long a store is asked.
-
-    Parameters
-    ----------
-    num_tries : int
-    first_wait_seconds : float
-        Before the second try; doubled for each one after it, and varied so that ranks do not ask in step.
-    max_wait_seconds : float
-    timeout_seconds : float
-        For one answer, and a second more for each megabyte of it.
-    """
-
-    num_tries: int = 5
-    first_wait_seconds: float = 0.5
-    max_wait_seconds: float = 10.0
-    timeout_seconds: float = 30.0
-
-    def wait_seconds(self, num_failed: int) -> float:
-        """Choose how long to wait after so many failed tries."""
-        longest: float = min(self.first_wait_seconds * 2 ** (num_failed - 1), self.max_wait_seconds)
-        return longest * random.uniform(0.5, 1.0)
 
 
 class ByteSource(Protocol):
@@ -290,22 +264,14 @@ def ask(url: str, what: str, retry: Retry, question: Callable[[], T]) -> T:
     StorageError
         There was none.
     """
-    last = ""
-    for attempt in range(1, retry.num_tries + 1):
-        try:
-            return question()
-        except (StorageError, UsageError):
-            raise
-        except Exception as caught:
-            error = StoreClient.reason(caught)
-            if StoreClient.is_final(error):
-                raise StorageError(
-                    f"{url}: {what}: {error_text(error)}; check the address and the credentials"
-                ) from error
-            last = error_text(error)
-            if attempt < retry.num_tries:
-                time.sleep(retry.wait_seconds(attempt))
-    raise StorageError(
-        f"{url}: {what}: no right answer in {retry.num_tries} tries; the last one: {last}. Check the network and the "
-        f"store, then start again: what has arrived in cache_dir is kept"
-    )
+
+    def failed(caught: Exception, is_final: bool) -> StorageError:
+        told = error_text(StoreClient.reason(caught))
+        if is_final:
+            return StorageError(f"{url}: {what}: {told}; check the address and the credentials")
+        return StorageError(
+            f"{url}: {what}: no right answer in {retry.num_tries} tries; the last one: {told}. Check the network and "
+            f"the store, then start again: what has arrived in cache_dir is kept"
+        )
+
+    return retry.call(question, is_final=lambda caught: StoreClient.is_final(StoreClient.reason(caught)), failed=failed)

@@ -15,9 +15,10 @@ import pytest
 from converters import ImageFolder
 from converters.engine.convert import Options, convert
 from converters.images.policy import ImagePolicy
-from converters.output.files import full_disk_names, whole_file
+from converters.output.files import full_disk_names
 from converters.source import Source
 from dataloading import UsageError
+from dataloading.tools import whole_file
 from tests.converters.making import class_folders
 
 BETON = [sys.executable, "-m", "dataloading.cli"]

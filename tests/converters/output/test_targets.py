@@ -17,6 +17,7 @@ from converters.output.targets import Store, place_of
 from converters.output.uploads import UploadNote
 from converters.python_dataset import DatasetSource
 from dataloading import ConvertError, Manifest, UsageError
+from dataloading.tools import Retry
 from tests.converters.engine.test_resume import FIELDS, Blocks, die_at_write, in_a_child, save_in_turn
 from tests.support.buckets import gcs_server, troubled, wait_for
 from tests.support.servers import S3Server
@@ -24,7 +25,7 @@ from tests.support.servers import S3Server
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("converters.output.targets._FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr("converters.output.targets.RETRY", Retry(first_wait_seconds=0.001))
 
 
 @pytest.fixture(scope="module")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from dataloading.tools import PartFolder, remove_orphans
 from train.bench.spec import BenchSpec
 from train.loaders.stored_images import FileImages
 
@@ -65,11 +65,11 @@ def prepared_copy(spec: BenchSpec, name: str, write: Callable[[FileImages, Path]
     folder = Path(spec.work_dir) / f"{file.stem}-{key}-{name}"
     if folder.is_dir():
         return folder
-    partial = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    write(FileImages(spec.path), partial)
-    partial.rename(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    remove_orphans(str(folder))
+    with PartFolder(str(folder)) as unfinished:
+        write(FileImages(spec.path), Path(unfinished.part))
+        unfinished.publish()
     return folder
 
 
