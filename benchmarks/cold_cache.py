@@ -20,9 +20,10 @@ from common import finish, parse, say
 from inputs import large_file
 
 from train.bench.harness import LoaderProcess, LoaderProcessError
-from train.bench.report import markdown_table, write_report
+from train.bench.report import write_report
 from train.bench.spec import PIPELINES, BenchSpec
 from train.summaries import interleave, summarise
+from train.tables import markdown_table
 
 LOADERS = ("beton", "torch-fast", "ffcv")
 

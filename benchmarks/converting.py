@@ -21,8 +21,9 @@ from common import ROOT, finish, parse, say
 from inputs import photo_tree
 
 from train.bench.harness import find_peers_python
-from train.bench.report import markdown_table, write_report
+from train.bench.report import write_report
 from train.summaries import compare, interleave, summarise
+from train.tables import markdown_table
 
 PEERS = {"webdataset": "WebDataset's ShardWriter", "litdata": "LitData's optimize", "mds": "Streaming's MDSWriter"}
 OURS = {"pixels": "beton, pixels kept", "bytes": "beton, bytes kept", "never": "beton, encoded anew"}

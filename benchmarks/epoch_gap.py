@@ -12,9 +12,10 @@ from common import finish, parse, say
 from inputs import our_file
 
 from train.bench.harness import measure
-from train.bench.report import markdown_table, write_report
+from train.bench.report import write_report
 from train.bench.spec import PIPELINES, BenchSpec
 from train.summaries import summarise
+from train.tables import markdown_table
 
 LOADERS = ("beton", "torch-fast", "torch", "ffcv")
 

@@ -16,15 +16,16 @@ from common import finish, parse, say
 from inputs import our_file
 
 from train.bench.harness import LoaderProcess, LoaderProcessError
-from train.bench.report import markdown_table, write_report
+from train.bench.report import write_report
 from train.bench.spec import PIPELINES, BenchSpec
 from train.summaries import interleave, summarise
+from train.tables import markdown_table
 
 CASES = ("beton", "beton, normalised", "beton, again", "torch-fast", "torch", "ffcv")
 
 
 def start_once(spec: BenchSpec, cache: str) -> dict[str, Any]:
-    """Start the contender once, and return the seconds of each step."""
+    """Start the loader once, and return the seconds of each step."""
     child = LoaderProcess(spec, environment={"NUMBA_CACHE_DIR": cache})
     try:
         return child.start()

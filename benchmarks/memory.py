@@ -16,9 +16,10 @@ from common import Options, finish, parse, say
 from inputs import large_file
 
 from train.bench.harness import LoaderProcess, LoaderProcessError
-from train.bench.report import markdown_table, write_report
+from train.bench.report import write_report
 from train.bench.spec import BenchSpec
 from train.summaries import summarise
+from train.tables import markdown_table
 
 LOADERS = ("beton", "torch-fast", "ffcv")
 RANKS = (1, 2, 4)
@@ -60,7 +61,7 @@ def main(argv: list[str] | None = None) -> None:
         )
 
     batch_bytes = options.batch_size * 3 * 224 * 224
-    # The synthetic contender holds two batches beside torch.
+    # The synthetic loader holds two batches beside torch.
     idle = measure_ranks(options, spec("synthetic"), 1)[0]["own_bytes"] - 2 * batch_bytes
     rows, data = [], []
     for name in LOADERS:

@@ -32,7 +32,8 @@ import numpy as np
 from common import RESULTS, ROOT, finish, say
 from PIL import Image
 
-from train.bench.report import markdown_table, write_report
+from train.bench.report import write_report
+from train.tables import markdown_table
 
 BETON = [sys.executable, "-m", "dataloading.cli"]
 NUM_IMAGES, NUM_CLASSES, NUM_SHARDS, NUM_COMPARED, SHARE = 300, 1000, 8, 300_000, 10

@@ -18,7 +18,9 @@ from typing import Any
 
 from common import ROOT, finish, parse, say
 
-from train.bench.report import lines, markdown_table, write_report
+from train.bench.report import write_report
+from train.charts import lines
+from train.tables import markdown_table
 
 STEPS = """
 import json, re, sys, time

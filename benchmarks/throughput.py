@@ -2,7 +2,7 @@
 
     python benchmarks/throughput.py --photos DIR [--topics jpeg500,raw256,...]
 
-Topics (each about ``contenders x rounds x (seconds + 2)`` long, and starts of up to 30 s):
+Topics (each about ``loaders x rounds x (seconds + 2)`` long, and starts of up to 30 s):
 
 ================ ==================================================================================================
 ``jpeg500``      longest side 500, quality 90, training pipeline: all loaders; the figure the project is judged by
@@ -27,9 +27,11 @@ from common import Options, finish, parse, say
 from inputs import ffcv_file, our_file
 
 from train.bench.harness import Result, measure, search_workers
-from train.bench.report import RATE_HEAD, bars, lines, markdown_table, rate_rows, results_as_data, write_report
+from train.bench.report import RATE_HEAD, bars, rate_rows, results_as_data, write_report
 from train.bench.spec import PIPELINES, BenchSpec
+from train.charts import lines
 from train.summaries import compare
+from train.tables import markdown_table
 
 PEERS = ("dali", "webdataset", "litdata", "mosaicml-streaming", "grain", "spdl", "timm")
 CEILINGS = ("kernels", "synthetic")
@@ -101,7 +103,7 @@ TOPICS = {
 
 
 def specs_of(topic: Topic, options: Options) -> list[BenchSpec]:
-    """Return the contenders of a topic, those on FFCV's file first."""
+    """Return the loaders of a topic, those on FFCV's file first."""
     foreign = ffcv_file(options, topic.longest, topic.mode) if topic.on_ffcv_file else None
     ours = our_file(options, topic.longest, topic.mode)
     pairs: list[tuple[str, Path, str]] = []

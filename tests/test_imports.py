@@ -39,9 +39,11 @@ LAYERS = {
         cli
         compare/ | bench/ | trainer
         step | data | checkpoint | steplog
-        model | metrics | loaders/ | mixing | launch
-        options | option_types | distributed | schedule | clock | charts | rank_states | batch_shares | classes
-        rendezvous | output | summaries
+        model | metrics | mixing | launch
+        options | option_types
+        loaders/
+        distributed | schedule | clock | charts | rank_states | batch_shares | classes
+        rendezvous | output | summaries | tables
     """,
 }
 RANK = {

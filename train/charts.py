@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dataloading import UsageError
 
-__all__ = ["new_figure", "one_chart", "set_title"]
+__all__ = ["OURS", "lines", "new_figure", "one_chart", "set_title"]
+
+# Okabe and Ito's colours can be told apart with any colour vision; ours is always the strong blue.
+OURS = "#0072B2"
 
 
 def new_figure(width: float, height: float, **options: Any) -> Any:
@@ -49,3 +53,36 @@ def set_title(figure: Any, title: str) -> None:
     lines = textwrap.wrap(title, int(11 * width)) or [""]
     figure.set_size_inches(width, height + 0.19 * (len(lines) - 1))
     figure.suptitle("\n".join(lines), fontsize=11)
+
+
+def lines(
+    series: Mapping[str, Sequence[tuple[float, float]]],
+    *,
+    title: str,
+    x: str,
+    y: str,
+    log_x: bool = False,
+    log_y: bool = False,
+) -> Any:
+    """Draw a line per series of (x, y) points; ours in blue.
+
+    Returns
+    -------
+    matplotlib Figure
+    """
+    figure, axes = one_chart(7.0, 4.2)
+    others = iter(("#E69F00", "#CC79A7", "#009E73", "#7F7F7F", "#56B4E9", "#D55E00", "#F0E442", "#000000") * 3)
+    for name, points in series.items():
+        colour = OURS if name == "beton" else next(others)
+        axes.plot(*zip(*points, strict=True), marker="o", label=name, color=colour, lw=2 if name == "beton" else 1.2)
+    axes.set_xscale("log" if log_x else "linear")
+    if not log_x:
+        axes.xaxis.get_major_locator().set_params(integer=True)  # workers are whole
+    axes.set_yscale("log" if log_y else "linear")
+    if not log_y:
+        axes.set_ylim(bottom=0)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    set_title(figure, title)
+    axes.legend(frameon=False, fontsize=9)
+    return figure

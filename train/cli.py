@@ -16,10 +16,11 @@ import click
 
 from dataloading import UsageError
 from dataloading.cli import Choice, note, run_command
-from dataloading.messages import counted, did_you_mean
+from dataloading.messages import counted
 
 from .launch import launched_environment, leaving_on_interrupt, option_flag, torchrun_command
-from .options import LOADERS, make_options, option_fields
+from .option_types import LoaderChoice, training_loaders
+from .options import make_options, option_fields
 from .output import saved_so_far
 
 
@@ -42,7 +43,7 @@ def training_options(
             if item.metadata["short"]:
                 names.append(item.metadata["short"])
             if item.metadata["choices"]:
-                kind = Choice(item.metadata["choices"])
+                kind = (LoaderChoice if item.name == "loader" else Choice)(item.metadata["choices"])
             command = click.option(
                 *names,
                 item.name,
@@ -117,19 +118,10 @@ def _without_option(words: list[str], name: str) -> list[str]:
     return kept
 
 
-def _loader_list(_context: click.Context, _parameter: click.Parameter, text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    unknown = [name for name in names if name not in LOADERS]
-    if unknown or not names:
-        guess = " ".join(filter(None, (did_you_mean(name, LOADERS) for name in unknown)))
-        raise click.BadParameter(f"{', '.join(unknown) or 'empty'}; choose from {', '.join(LOADERS)}. {guess}".strip())
-    if len(set(names)) != len(names):
-        raise click.BadParameter("a loader is named twice")
-    return names
-
-
 @click.command("compare", context_settings={"show_default": True, "max_content_width": 110})
-@click.option("--loaders", default="torch,torch-fast,beton", callback=_loader_list, help="the first is the baseline")
+@click.option(
+    "--loaders", default="torch,torch-fast,beton", callback=training_loaders, help="the first is the baseline"
+)
 @click.option("--nproc-per-node", type=click.IntRange(min=1), default=1, help="training processes")
 @click.option("--repeats", type=click.IntRange(min=1), default=3, help="runs of each loader, interleaved")
 @click.option("--warmup", type=click.IntRange(min=0), default=5, help="first steps left out of rates")
@@ -156,7 +148,7 @@ def compare(
     loaders. The table goes to stdout; compare.json and compare.png to --out.
     """
     with leaving_on_interrupt(lambda: f"interrupted; logs of the runs so far are in {os.path.join(out, 'runs')}"):
-        from train.compare.report import format_table, write_reports
+        from train.compare.report import comparison_table, write_reports
         from train.compare.runs import CompareOptions, run_comparison
 
         explicit = click.get_current_context().get_parameter_source
@@ -178,7 +170,7 @@ def compare(
         )
         comparison = run_comparison(options, progress=note)
         paths = write_reports(comparison, out)
-    click.echo(comparison.to_json() if as_json else format_table(comparison))
+    click.echo(comparison.to_json() if as_json else comparison_table(comparison))
     for path in paths:
         click.echo(f"wrote {path}", err=True)
     return 0

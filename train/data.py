@@ -17,7 +17,9 @@ from dataloading.tools import num_cores
 
 from .classes import check_labels, describe_match, match_classes
 from .distributed import World
-from .loaders import LoaderSpec, TrainBatch, TrainingLoader, make_loader, open_images
+from .loaders import make_loader
+from .loaders.base import LoaderSpec, TrainBatch, TrainingLoader
+from .loaders.stored_images import open_images
 from .options import REAL, TrainOptions
 
 

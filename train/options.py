@@ -1,7 +1,7 @@
-"""What a training run can be told: four frozen dataclasses, checked when they are made.
+"""The options of a training run: four frozen dataclasses, checked when they are made.
 
-Owns the options, their defaults, their help texts and the rules between them; the command line is generated from
-them (``cli``), so an option is written once. Knows nothing of torch, so that ``beton train --help`` is immediate.
+An option is declared once, with its default, help text, range and choices; the command line (``cli``) and the checks
+are made from that. No torch is imported, so that ``beton train --help`` is immediate.
 
 Defaults are the usual ImageNet recipe: SGD with Nesterov momentum, a linear warm-up, a cosine to zero, label
 smoothing 0.1, weight decay 5e-5 on all but norms and biases (He et al., arXiv:1812.01187).
@@ -9,51 +9,64 @@ smoothing 0.1, weight decay 5e-5 on all but norms and biases (He et al., arXiv:1
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import Field, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from dataloading import UsageError
+from train.loaders import TRAINING_LOADERS, cannot_train
 
-LOADERS = ("beton", "torch", "torch-fast", "ffcv")
 STRATEGIES = ("ddp", "fsdp")
 PRECISIONS = ("none", "bf16", "fp16")
 TAILS = ("auto", "even", "pad", "drop")
 REAL = "real"
 
 
-def option(default: Any, help_text: str, *, choices: Sequence[str] = (), short: str = "") -> Any:
-    """Return a dataclass field that carries what the command line needs to know about it."""
-    return field(default=default, metadata={"help": help_text, "choices": tuple(choices), "short": short})
+def option(
+    default: Any,
+    help_text: str,
+    *,
+    choices: Sequence[str] = (),
+    short: str = "",
+    low: float | None = None,
+    above: float | None = None,
+    high: float | None = None,
+) -> Any:
+    """Return a dataclass field that carries what the command line and the checks need to know about it."""
+    bounds = (("at least", low), ("above", above), ("at most", high))
+    return field(
+        default=default, metadata={"help": help_text, "choices": tuple(choices), "short": short, "bounds": bounds}
+    )
 
 
 def _fail(name: str, value: object, rule: str) -> UsageError:
     return UsageError(f"--{name.replace('_', '-')} is {value!r}; {rule}")
 
 
-def _check_choices(group: object) -> None:
-    for item in fields(group):  # type: ignore[arg-type]
-        choices = item.metadata.get("choices")
-        value = getattr(group, item.name)
-        if choices and value not in choices:
-            raise _fail(item.name, value, f"expected one of {', '.join(choices)}")
+class _Group:
+    """Options that are checked when they are made: each one by itself, then what they demand of each other."""
 
+    def __post_init__(self) -> None:
+        for item in fields(self):  # type: ignore[arg-type]
+            value, choices = getattr(self, item.name), item.metadata["choices"]
+            if choices and value not in choices:
+                hint = f"; {cannot_train(value)}" if item.name == "loader" and cannot_train(value) else ""
+                raise _fail(item.name, value, f"expected one of {', '.join(choices)}{hint}")
+            for words, bound in item.metadata["bounds"]:
+                # Written so that NaN is refused.
+                fits = {"at least": operator.ge, "above": operator.gt, "at most": operator.le}[words]
+                if bound is not None and not fits(value, bound):
+                    raise _fail(item.name, value, f"it must be {words} {bound}")
+        self._check()
 
-def _check_range(
-    group: object, name: str, *, low: float | None = None, high: float | None = None, above: float | None = None
-) -> None:
-    value = getattr(group, name)
-    if low is not None and not value >= low:
-        raise _fail(name, value, f"it must be at least {low}")
-    if above is not None and not value > above:
-        raise _fail(name, value, f"it must be above {above}")
-    if high is not None and not value <= high:
-        raise _fail(name, value, f"it must be at most {high}")
+    def _check(self) -> None:
+        """Refuse options that contradict each other."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataOptions:
+class DataOptions(_Group):
     """Where images come from and how they are cut.
 
     Raises
@@ -64,16 +77,18 @@ class DataOptions:
 
     data: str = option("", "training data: a .beton file, or a directory of class folders (stock loaders only)")
     val: str = option("", "validation data, of the same two kinds")
-    val_fraction: float = option(0.0, "without --val: hold out this share of --data for validation, 0 to 0.5")
-    loader: str = option("beton", "which loader feeds the training", choices=LOADERS)
-    batch_size: int = option(256, "images per process and micro-batch", short="-b")
-    val_batch_size: int = option(0, "images per process while validating; 0 means --batch-size")
-    num_workers: int = option(
-        -1, "loader workers per process; -1 means the cores divided by the processes of this node"
+    val_fraction: float = option(
+        0.0, "without --val: hold out this share of --data for validation, 0 to 0.5", low=0, high=0.5
     )
-    prefetch: int = option(2, "batches prepared ahead (per worker for the torch loaders)")
-    image_size: int = option(224, "side of the training and validation crop, pixels")
-    resize_size: int = option(256, "shorter side before the validation crop, pixels")
+    loader: str = option("beton", "which loader feeds the training", choices=TRAINING_LOADERS)
+    batch_size: int = option(256, "images per process and micro-batch", short="-b", low=1)
+    val_batch_size: int = option(0, "images per process while validating; 0 means --batch-size", low=0)
+    num_workers: int = option(
+        -1, "loader workers per process; -1 means the cores divided by the processes of this node", low=-1
+    )
+    prefetch: int = option(2, "batches prepared ahead (per worker for the torch loaders)", low=1)
+    image_size: int = option(224, "side of the training and validation crop, pixels", low=1)
+    resize_size: int = option(256, "shorter side before the validation crop, pixels", low=1)
     tail: str = option(
         "auto",
         "the end of a training epoch that fills no whole batch: `even` spreads it, every image once in batches that "
@@ -82,12 +97,10 @@ class DataOptions:
         choices=TAILS,
     )
 
-    def __post_init__(self) -> None:
-        _check_choices(self)
+    def _check(self) -> None:
         if not self.data:
             raise UsageError("--data is missing; give a .beton file or a directory of class folders")
-        for name in ("data", "val"):
-            value = getattr(self, name)
+        for name, value in (("data", self.data), ("val", self.val)):
             if value and not Path(value).exists():
                 raise _fail(name, value, "there is no such file or directory")
             if value and Path(value).is_dir() and self.loader in ("beton", "ffcv"):
@@ -97,23 +110,18 @@ class DataOptions:
                     f"--loader {self.loader} reads .beton files; convert it: "
                     f"beton convert imagefolder {value} OUT.beton",
                 )
-        _check_range(self, "val_fraction", low=0, high=0.5)
         if self.val and self.val_fraction:
             raise UsageError("--val and --val-fraction are both given; choose one source of validation images")
-        for name in ("batch_size", "image_size", "resize_size", "prefetch"):
-            _check_range(self, name, low=1)
-        _check_range(self, "val_batch_size", low=0)
-        _check_range(self, "num_workers", low=-1)
         if self.tail == "even" and self.loader != "beton":
             raise _fail(
-                "tail", self.tail, f"--loader {self.loader} deals an epoch out as DistributedSampler does: pad or drop"
+                "tail", self.tail, f"--loader {self.loader} divides an epoch as DistributedSampler does: pad or drop"
             )
         if self.resize_size < self.image_size:
             raise _fail("resize_size", self.resize_size, f"it must not be below --image-size ({self.image_size})")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelOptions:
+class ModelOptions(_Group):
     """Which network, and how it is laid out over the processes.
 
     Raises
@@ -123,16 +131,14 @@ class ModelOptions:
     """
 
     model: str = option("resnet18", "a torchvision classification model, or `tiny`, `tiny-bn` (tests)")
-    num_classes: int = option(0, "outputs of the network; 0 means as many as the data has classes")
+    num_classes: int = option(0, "outputs of the network; 0 means as many as the data has classes", low=0)
     strategy: str = option("ddp", "how processes share the work: replicas or sharded parameters", choices=STRATEGIES)
     amp: str = option("none", "mixed precision of forward and backward", choices=PRECISIONS)
     channels_last: bool = option(True, "NHWC memory layout for weights and images")
     compile: bool = option(False, "compile the network with torch.compile")
     sync_bn: bool = option(False, "batch normalisation over all processes (DDP)")
 
-    def __post_init__(self) -> None:
-        _check_choices(self)
-        _check_range(self, "num_classes", low=0)
+    def _check(self) -> None:
         if self.strategy == "fsdp" and self.amp == "fp16":
             raise UsageError("--strategy fsdp with --amp fp16 has no exact gradient scaling; use --amp bf16")
         if self.strategy == "fsdp" and self.sync_bn:
@@ -140,7 +146,7 @@ class ModelOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimOptions:
+class OptimOptions(_Group):
     """The recipe: optimiser, schedule, regularisation.
 
     Raises
@@ -149,37 +155,36 @@ class OptimOptions:
         A value is out of range, or two of them contradict each other.
     """
 
-    epochs: int = option(90, "passes over the training data")
-    steps: int = option(0, "stop after so many optimiser steps, and spread the schedule over them; 0 means --epochs")
-    lr: float = option(0.1, "learning rate for a global batch of 256 images; scaled linearly to the real one")
+    epochs: int = option(90, "passes over the training data", low=1)
+    steps: int = option(
+        0, "stop after so many optimiser steps, and spread the schedule over them; 0 means --epochs", low=0
+    )
+    lr: float = option(0.1, "learning rate for a global batch of 256 images; scaled linearly to the real one", above=0)
     scale_lr: bool = option(True, "scale --lr by global batch / 256 (Goyal et al., arXiv:1706.02677)")
-    momentum: float = option(0.9, "SGD momentum")
+    momentum: float = option(0.9, "SGD momentum", low=0, high=0.9999)
     nesterov: bool = option(True, "Nesterov momentum")
-    weight_decay: float = option(5e-5, "L2 penalty")
+    weight_decay: float = option(5e-5, "L2 penalty", low=0)
     norm_weight_decay: bool = option(False, "apply --weight-decay to norms and biases too")
-    warmup_epochs: float = option(5.0, "epochs of linear warm-up; at most half of the run is used")
-    label_smoothing: float = option(0.1, "share of a target spread over all classes")
-    accum: int = option(1, "micro-batches per optimiser step")
-    clip_norm: float = option(0.0, "largest gradient norm; 0 means no clipping")
-    mixup: float = option(0.0, "alpha of mixup; 0 means off")
-    cutmix: float = option(0.0, "alpha of CutMix; 0 means off; with --mixup one of the two is drawn per batch")
-    ema: float = option(0.0, "decay of an exponential moving average of the weights, used to validate; 0 means off")
+    warmup_epochs: float = option(5.0, "epochs of linear warm-up; at most half of the run is used", low=0)
+    label_smoothing: float = option(0.1, "share of a target spread over all classes", low=0, high=0.9999)
+    accum: int = option(1, "micro-batches per optimiser step", low=1)
+    clip_norm: float = option(0.0, "largest gradient norm; 0 means no clipping", low=0)
+    mixup: float = option(0.0, "alpha of mixup; 0 means off", low=0)
+    cutmix: float = option(0.0, "alpha of CutMix; 0 means off; with --mixup one of the two is drawn per batch", low=0)
+    ema: float = option(
+        0.0,
+        "decay of an exponential moving average of the weights, used to validate; 0 means off",
+        low=0,
+        high=0.999999,
+    )
 
-    def __post_init__(self) -> None:
-        for name in ("steps", "weight_decay", "warmup_epochs", "clip_norm", "mixup", "cutmix"):
-            _check_range(self, name, low=0)
-        _check_range(self, "epochs", low=1)
-        _check_range(self, "accum", low=1)
-        _check_range(self, "lr", above=0)
-        _check_range(self, "momentum", low=0, high=0.9999)
-        _check_range(self, "label_smoothing", low=0, high=0.9999)
-        _check_range(self, "ema", low=0, high=0.999999)
+    def _check(self) -> None:
         if self.nesterov and self.momentum == 0:
             raise UsageError("--nesterov needs --momentum above 0; pass --no-nesterov")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions:
+class RunOptions(_Group):
     """Where the run writes, how often, and what it runs on.
 
     Raises
@@ -192,23 +197,20 @@ class RunOptions:
     overwrite_output: bool = option(False, "remove the checkpoints and the log that an earlier run left in --output")
     resume: str = option("no", "`no`, `auto` (newest checkpoint of --output, if any) or a checkpoint directory")
     checkpoints: bool = option(True, "write checkpoints to --output")
-    checkpoint_steps: int = option(0, "optimiser steps between checkpoints; 0 means at the end of each epoch")
-    keep: int = option(2, "checkpoints kept")
-    log_steps: int = option(10, "optimiser steps between log lines (each step has a record in log.jsonl)")
-    seed: int = option(0, "seed of weights, order and augmentation, 0 to 2**31-1")
+    checkpoint_steps: int = option(0, "optimiser steps between checkpoints; 0 means at the end of each epoch", low=0)
+    keep: int = option(2, "checkpoints kept", low=1)
+    log_steps: int = option(10, "optimiser steps between log lines (each step has a record in log.jsonl)", low=1)
+    seed: int = option(0, "seed of weights, order and augmentation, 0 to 2**31-1", low=0, high=2**31 - 1)
     device: str = option("auto", "`auto`, `cpu` or `cuda`")
     accelerator: str = option(
         REAL, "`real`, or `sim:RATE`: each process stands in for a device that takes RATE images/s by sleeping"
     )
     deterministic: bool = option(False, "only deterministic GPU kernels (slower)")
-    peak_tflops: float = option(0.0, "peak of one device in TFLOP/s; logs the model FLOP utilisation when above 0")
+    peak_tflops: float = option(
+        0.0, "peak of one device in TFLOP/s; logs the model FLOP utilisation when above 0", low=0
+    )
 
-    def __post_init__(self) -> None:
-        for name in ("checkpoint_steps", "peak_tflops"):
-            _check_range(self, name, low=0)
-        _check_range(self, "log_steps", low=1)
-        _check_range(self, "keep", low=1)
-        _check_range(self, "seed", low=0, high=2**31 - 1)
+    def _check(self) -> None:
         if self.device not in ("auto", "cpu", "cuda"):
             raise _fail("device", self.device, "expected auto, cpu or cuda")
         sim_rate(self.accelerator)

@@ -22,8 +22,7 @@ import torch.distributed as dist
 
 from train.clock import StepClock
 from train.distributed import World
-from train.loaders import TrainBatch
-from train.loaders.base import Normaliser
+from train.loaders.base import Normaliser, TrainBatch
 from train.metrics import Tally, row_losses
 from train.mixing import mix_batch
 from train.model import MovingAverage, Replica

@@ -1,7 +1,8 @@
-"""The arithmetic of a comparison: medians, spreads, ratios, the order of rounds. Pure functions."""
+"""The arithmetic of repeated measurements: summaries, ratios, the order of rounds. Pure functions."""
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,20 +12,23 @@ __all__ = ["Ratio", "Summary", "compare", "interleave", "summarise"]
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """Several measurements of one thing.
+    """Several measurements of one thing: mean, sample standard deviation (0 for one value), extremes."""
 
-    Parameters
-    ----------
-    median, low, high : float
-        Middle, smallest and largest value.
-    count : int
-        How many there were.
-    """
-
-    median: float
+    mean: float
+    std: float
     low: float
     high: float
-    count: int
+    values: list[float]
+
+    @property
+    def median(self) -> float:
+        """Middle value."""
+        return statistics.median(self.values)
+
+    @property
+    def count(self) -> int:
+        """Number of values."""
+        return len(self.values)
 
     @property
     def spread(self) -> float:
@@ -33,7 +37,7 @@ class Summary:
 
 
 def summarise(values: Sequence[float]) -> Summary:
-    """Return median, smallest and largest of `values`.
+    """Summarise the values of one figure.
 
     Raises
     ------
@@ -47,17 +51,19 @@ def summarise(values: Sequence[float]) -> Summary:
     """
     if not values:
         raise ValueError("no values to summarise")
-    return Summary(median=statistics.median(values), low=min(values), high=max(values), count=len(values))
+    mean = math.fsum(values) / len(values)
+    variance = math.fsum((value - mean) ** 2 for value in values) / max(1, len(values) - 1)
+    return Summary(mean=mean, std=math.sqrt(variance), low=min(values), high=max(values), values=list(values))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio:
-    """One contender's rate by another's.
+    """One loader's rate divided by another's.
 
     Parameters
     ----------
     of_medians : float
-        Median by median: the figure to quote.
+        Median divided by median: the figure to quote.
     low, high : float
         Smallest and largest ratio of two rounds that ran next to each other: what noise does to it.
     """
@@ -87,13 +93,11 @@ def compare(rates: Sequence[float], baseline: Sequence[float]) -> Ratio:
 
 
 def interleave(names: Sequence[str], num_rounds: int) -> Iterator[tuple[int, str]]:
-    """Give ``(round, name)`` in the order of measuring: A B C, A B C, ... so that drift meets all alike.
+    """Give ``(round, name)`` in the order of measuring: A B C, A B C, ... so that drift affects all alike.
 
     Examples
     --------
     >>> list(interleave(["a", "b"], 2))
     [(0, 'a'), (0, 'b'), (1, 'a'), (1, 'b')]
     """
-    for number in range(num_rounds):
-        for name in names:
-            yield number, name
+    return ((number, name) for number in range(num_rounds) for name in names)

@@ -41,8 +41,7 @@ from .checkpoint import (
 from .clock import StepClock
 from .data import make_data
 from .distributed import StopVote, World, broadcast_object, detect_world, pick_device, process_group
-from .loaders import TrainBatch, TrainingLoader
-from .loaders.base import Normaliser
+from .loaders.base import Normaliser, TrainBatch, TrainingLoader
 from .metrics import RunLog
 from .model import MovingAverage, Replica, build_model, count_flops, parameter_groups
 from .options import RunOptions, TrainOptions

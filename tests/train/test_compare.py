@@ -11,16 +11,16 @@ import pytest
 from PIL import Image
 
 from dataloading import BetonError, UsageError
-from train.compare.report import format_table, headline, verdict, write_reports
+from train.compare.report import comparison_table, headline, verdict, write_reports
 from train.compare.runs import (
     CompareOptions,
     Comparison,
     RunResult,
     run_comparison,
-    spread,
     summarise_loaders,
     summarise_run,
 )
+from train.summaries import summarise
 
 from .conftest import SMALL
 
@@ -71,10 +71,10 @@ def test_a_log_without_steps_after_the_warm_up_is_an_error() -> None:
 
 
 def test_spread_is_mean_and_sample_deviation() -> None:
-    figure = spread([2.0, 4.0, 9.0])
+    figure = summarise([2.0, 4.0, 9.0])
     assert (figure.mean, figure.low, figure.high) == (5.0, 2.0, 9.0)
     assert figure.std == pytest.approx(13**0.5)
-    assert spread([3.0]).std == 0.0
+    assert summarise([3.0]).std == 0.0
 
 
 def runs_of(rates: dict[str, list[float]], accelerator: str = "real") -> list[RunResult]:
@@ -121,7 +121,7 @@ def test_reports_show_every_loader_and_say_simulated_only_when_it_was(
     accelerator: str, rate: float, tmp_path: Path
 ) -> None:
     result = comparison(accelerator, rate)
-    table = format_table(result)
+    table = comparison_table(result)
     for word in ("torch-fast", "beton", "95 ± 7", "395 ± 7", "4.17 ±", "25.0 ± 0.0"):
         assert word in table, table
     assert ("SIMULATED" in table) == ("SIMULATED" in headline(result)) == (rate > 0)

@@ -19,7 +19,7 @@ import torch.distributed.checkpoint as dcp
 from dataloading import Loader, UsageError
 from tests.support.processes import init, join, start
 from train.checkpoint import newest_checkpoint
-from train.loaders import TrainBatch
+from train.loaders.base import TrainBatch
 from train.metrics import read_log
 from train.options import make_options
 from train.rank_states import merge_rank_states, seed_rank

@@ -14,8 +14,7 @@ from torch.nn import functional
 
 from tests.support.processes import init, join, start
 from train.distributed import World
-from train.loaders import LoaderSpec, TrainBatch
-from train.loaders.base import Normaliser
+from train.loaders.base import LoaderSpec, Normaliser, TrainBatch
 from train.model import MovingAverage, Replica, TinyNet, build_model, parameter_groups
 from train.options import make_options
 from train.step import NetworkCompute

@@ -16,8 +16,9 @@ from torch.utils.data import DistributedSampler
 from dataloading import UsageError
 from train.batch_shares import Shares
 from train.launch import launch_environment
-from train.loaders import LoaderSpec, TrainBatch, make_loader, open_images
-from train.loaders.base import Normaliser
+from train.loaders import make_loader
+from train.loaders.base import LoaderSpec, Normaliser, TrainBatch
+from train.loaders.stored_images import open_images
 
 from .conftest import NUM_IMAGES
 
@@ -165,7 +166,9 @@ import sys
 import pytest, torch
 torch.set_num_threads(2)
 from dataloading import UsageError
-from train.loaders import LoaderSpec, make_loader, open_images
+from train.loaders import make_loader
+from train.loaders.base import LoaderSpec
+from train.loaders.stored_images import open_images
 
 path = sys.argv[1]
 source = open_images(path)
@@ -210,5 +213,7 @@ def test_real_ffcv_delivers_every_sample_and_leaves_the_thread_count(beton: Path
 def test_an_unknown_loader_and_a_useless_path_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="choose beton, torch"):
         make_loader("dali", spec(tmp_path))
+    with pytest.raises(UsageError, match="no loader is called 'dalli'"):
+        make_loader("dalli", spec(tmp_path))
     with pytest.raises(UsageError, match="not a directory of class folders"):
         open_images(str(tmp_path))

@@ -27,6 +27,8 @@ def test_defaults_are_the_imagenet_recipe(tmp_path: Any) -> None:
         ({"val": ".", "val_fraction": 0.1}, "--val and --val-fraction"),
         ({"image_size": 64, "resize_size": 32}, "--resize-size is 32"),
         ({"loader": "dali"}, "expected one of beton, torch"),
+        ({"loader": "dali"}, "bench` can measure dali, but it cannot train: its adapter neither divides"),
+        ({"loader": "kernels"}, "it is a ceiling"),
         ({"loader": "beton"}, "beton convert imagefolder"),
         ({"strategy": "horovod"}, "expected one of ddp, fsdp"),
         ({"strategy": "fsdp", "amp": "fp16"}, "use --amp bf16"),

@@ -1,14 +1,14 @@
 """Measure loaders against each other: one harness, one pipeline definition, the same bytes, a process each.
 
-Owns what ``beton bench`` and the scripts in ``benchmarks/`` share. Where to start reading:
+Owns what ``beton bench`` and the scripts in ``benchmarks/`` share; the loaders are those of ``train.loaders``.
 
-=============== =======================================================================================
-``spec``        what one contender is asked to do: file, pipeline, batch size, workers
-``contenders``  the loaders, one a file, each tuned as its own documentation advises
-``process``     the child: builds one contender, runs a round when told
-``rounds``      the parent: starts the children, interleaves their rounds, freezes those not measured
-``numbers``     medians, spreads, ratios
-``machine``     which machine, which versions, who else used the processor
-``report``      JSON, Markdown and picture
-=============== =======================================================================================
+==================  ==========================================================================================
+``cli``             ``beton bench FILE``
+``spec``            what one loader is asked to do: file, pipeline, batch size, workers
+``harness``         starts a process for each loader, interleaves their rounds, freezes those not measured
+``timing``          the process: builds one loader, times a round when asked
+``machine``         which machine, which versions, who else used the processor
+``report``          JSON, Markdown and picture
+``shuffle``         ``beton bench shuffle``; what it shows is in ``shuffle_report``
+==================  ==========================================================================================
 """

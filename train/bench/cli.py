@@ -18,8 +18,8 @@ import click
 
 from dataloading import Reader, UsageError
 from dataloading.cli import Choice, default_num_workers, note, option_json, option_quiet, option_seed
-from dataloading.messages import counted, did_you_mean
-from train.option_types import different_numbers
+from dataloading.messages import counted
+from train.option_types import different_numbers, measured_loaders
 
 if TYPE_CHECKING:
     from train.bench.harness import Result
@@ -59,22 +59,9 @@ class _Bench(click.Command):
             formatter.write_dl(list(self.verbs.items()))
 
 
-def _names(_ctx: click.Context, param: click.Parameter, value: str) -> list[str]:
-    from train.bench.contenders import CONTENDERS
-
-    names = list(CONTENDERS) if value == "all" else [word.strip() for word in value.split(",")]
-    for name in names:
-        if name not in CONTENDERS:
-            hint = did_you_mean(name, CONTENDERS) or f"There are {', '.join(CONTENDERS)}, or all."
-            raise click.BadParameter(f"no loader is called {name!r}. {hint}", param=param)
-    if len(set(names)) != len(names):
-        raise click.BadParameter("a loader is named twice", param=param)
-    return names
-
-
 @click.command(cls=_Bench, context_settings={"show_default": True, "max_content_width": 100})
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@click.option("--loaders", default=_DEFAULT_LOADERS, callback=_names, metavar="NAMES",
+@click.option("--loaders", default=_DEFAULT_LOADERS, callback=measured_loaders, metavar="NAMES",
               help="Separated by commas: beton; torch, torch-fast, ffcv; dali, webdataset, litdata, "
                    "mosaicml-streaming, grain, spdl, timm; kernels and synthetic are ceilings; or all.")  # fmt: skip
 @click.option("--pipeline", type=Choice(_PIPELINES), default="train",
@@ -203,7 +190,8 @@ def _measure(specs: Sequence[BenchSpec], options: dict[str, Any], say: Any) -> l
 
 
 def _text(results: Sequence[Result], baseline: str) -> list[str]:
-    from train.bench.report import RATE_HEAD, format_table, noise, rate_rows
+    from train.bench.report import RATE_HEAD, noise, rate_rows
+    from train.tables import format_table
 
     text = [format_table(RATE_HEAD, rate_rows(results, baseline))]
     text += _stock_lines(results)
@@ -221,12 +209,12 @@ def _text(results: Sequence[Result], baseline: str) -> list[str]:
 
 def _stock_lines(results: Sequence[Result]) -> list[str]:
     """Say how the stock loaders that were measured are tuned."""
-    from train.bench.contenders import CONTENDERS
+    from train.loaders import LOADERS
 
     tuned = "processes that persist, prefetch_factor=4, one thread each; the same images and transforms"
     found = {result.spec.loader: result.spec for result in results if result.rates}
     lines = [
-        f"{name}: {CONTENDERS[name].summary}; {counted(spec.num_workers, 'worker')} as {tuned}."
+        f"{name}: {LOADERS[name].summary}; {counted(spec.num_workers, 'worker')} as {tuned}."
         for name, spec in found.items()
         if name in ("torch", "torch-fast")
     ]
@@ -260,15 +248,9 @@ def hop_lines(result: Result) -> list[str]:
 
 
 def _write(out: Path, results: Sequence[Result], baseline: str, head: str, workers: list[int] | None) -> list[Path]:
-    from train.bench.report import (
-        RATE_HEAD,
-        bars,
-        lines,
-        markdown_table,
-        rate_rows,
-        results_as_data,
-        write_report,
-    )
+    from train.bench.report import RATE_HEAD, bars, rate_rows, results_as_data, write_report
+    from train.charts import lines
+    from train.tables import markdown_table
 
     title = head.replace(results[0].spec.path, Path(results[0].spec.path).name, 1)
     if workers:

@@ -1,7 +1,7 @@
-"""The parent: starts a child for each contender, interleaves their rounds, freezes those that are not measured.
+"""The harness: starts a process for each loader, interleaves their rounds, freezes those that are not measured.
 
-Owns processes and their failures: a contender that is not installed, crashes or hangs is a result that says so, and
-the others go on. Knows nothing of how a batch is made.
+Owns the processes and their failures: a loader that is not installed, crashes or hangs gives a result that says so,
+and the others continue. Knows nothing of how a batch is made.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _Progress = Callable[[str], None]
 
 @dataclass(kw_only=True)
 class Result:
-    """What came of one contender.
+    """What was measured of one loader, or why nothing was.
 
     Parameters
     ----------
@@ -51,11 +51,11 @@ class Result:
     rates : list of float
         Images per second, one a round.
     rounds : list of dict
-        What the child said of each round.
+        What the process reported of each round.
     start : dict
         Seconds to import, build and deliver the first batch; versions; what a batch looks like.
     report : dict
-        The contender's own words.
+        What the loader itself reported.
     """
 
     spec: BenchSpec
@@ -77,7 +77,7 @@ class Result:
 
 
 class LoaderProcessError(Exception):
-    """A child said that it failed, or stopped answering."""
+    """The process reported an error, ended, or stopped answering."""
 
     def __init__(self, message: str, *, missing: bool = False) -> None:
         super().__init__(message)
@@ -85,7 +85,7 @@ class LoaderProcessError(Exception):
 
 
 class LoaderProcess:
-    """One contender in a process group of its own.
+    """One loader in a process group of its own.
 
     Parameters
     ----------
@@ -127,19 +127,19 @@ class LoaderProcess:
         return self._ask({"do": "epoch"}, _START_LIMIT_SECONDS)
 
     def report(self) -> dict[str, Any]:
-        """Ask the contender for its own words."""
+        """Ask the loader for its own report."""
         self.thaw()
         answer: dict[str, Any] = self._ask({"do": "report"}, 60.0)["report"]
         return answer
 
     def freeze(self) -> None:
-        """Stop all its processes, so that they cannot disturb another's round."""
+        """Stop all its processes, so that they cannot disturb another loader's round."""
         if self.spec.stop_between and not self._frozen:
             self._signal(signal.SIGSTOP)
             self._frozen = True
 
     def thaw(self) -> None:
-        """Let them go on."""
+        """Let them continue."""
         if self._frozen:
             self._signal(signal.SIGCONT)
             self._frozen = False
@@ -165,7 +165,7 @@ class LoaderProcess:
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            raise LoaderProcessError(f"the process ended: {self._last_words()}") from None
+            raise LoaderProcessError(f"the process ended: {self._last_line()}") from None
         answer: dict[str, Any] = json.loads(self._read_line(limit))
         if "error" in answer:
             raise LoaderProcessError(str(answer["error"]), missing=bool(answer["missing"]))
@@ -178,15 +178,15 @@ class LoaderProcess:
         while b"\n" not in self._buffer:
             ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
-                raise LoaderProcessError(f"no answer within {limit:.0f} s: {self._last_words()}")
+                raise LoaderProcessError(f"no answer within {limit:.0f} s: {self._last_line()}")
             part = os.read(descriptor, 1 << 16)
             if not part:
-                raise LoaderProcessError(f"the process ended: {self._last_words()}")
+                raise LoaderProcessError(f"the process ended: {self._last_line()}")
             self._buffer += part
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
-    def _last_words(self) -> str:
+    def _last_line(self) -> str:
         self._log.seek(0)
         lines = [line.strip() for line in self._log.read().decode(errors="replace").splitlines() if line.strip()]
         return lines[-1][:300] if lines else "it left no message"
@@ -203,7 +203,7 @@ def find_peers_python(given: str | None = None) -> str | None:
 
 
 def _start(spec: BenchSpec, peers_python: str | None) -> tuple[LoaderProcess | None, Result]:
-    """Start a contender in this environment, or where it is missing here in the peers' one."""
+    """Start a loader in this environment, or in the peers' one if it is missing here."""
     result = Result(spec=spec)
     for python in (sys.executable, peers_python):
         if python is None:
@@ -233,31 +233,31 @@ def measure(
     peers_python: str | None = None,
     progress: _Progress = lambda text: None,
 ) -> list[Result]:
-    """Measure contenders against each other, in interleaved rounds.
+    """Measure loaders against each other, in interleaved rounds.
 
     Parameters
     ----------
     specs : sequence of BenchSpec
-        One a contender; their labels must differ.
+        One per loader; their labels must differ.
     num_rounds : int
         Rounds of each.
     seconds : float
-        Length of a round at least.
+        Shortest length of a round.
     peers_python : str, optional
-        Interpreter for contenders that are missing in this environment.
+        Interpreter for loaders that are missing in this environment.
     progress : callable
-        Gets one line now and then.
+        Called with a line of text now and then.
 
     Returns
     -------
     list of Result
-        One for each spec, in their order, whatever became of it.
+        One for each spec, in their order, also for those that failed.
     """
     children: dict[str, LoaderProcess] = {}
     results: dict[str, Result] = {}
     try:
         for spec in specs:
-            assert spec.label not in results, f"two contenders are called {spec.label}"
+            assert spec.label not in results, f"two loaders are called {spec.label}"
             progress(f"starting {spec.label}")
             child, results[spec.label] = _start(spec, peers_python)
             if child is not None:

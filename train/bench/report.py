@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,12 @@ from train.bench.harness import Result
 from train.bench.machine import hardware, hardware_slug
 from train.bench.machine import versions as installed_versions
 from train.bench.spec import PIPELINES
-from train.charts import one_chart, set_title
+from train.charts import OURS, one_chart, set_title
 from train.summaries import compare
 
 __all__ = [
     "RATE_HEAD",
     "bars",
-    "format_table",
-    "lines",
-    "markdown_table",
     "noise",
     "rate_rows",
     "result_stem",
@@ -33,15 +31,14 @@ __all__ = [
 ]
 
 RATE_HEAD = ("loader", "images/s", "min-max", "x baseline", "CPU ms/image", "memory MiB", "note")
-# Okabe-Ito, told apart with any colour vision; ours is always the strong blue, ceilings are hollow.
-_OURS, _OTHER, _CEILING = "#0072B2", "#7F7F7F", "#FFFFFF"
+_OTHER, _CEILING = "#7F7F7F", "#FFFFFF"  # ceilings are hollow
 _STATED = ("beton", "torch", "torchvision", "numpy", "numba", "pillow", "ffcv")
 _CEILINGS = ("kernels", "synthetic")
 _BUSY_NEIGHBOUR = 0.1
 
 
 def rate_rows(results: Sequence[Result], baseline: str) -> list[list[str]]:
-    """Return one row of text a contender, for `RATE_HEAD`.
+    """Return one row of text per loader, for `RATE_HEAD`.
 
     Parameters
     ----------
@@ -85,31 +82,11 @@ def noise(results: Sequence[Result]) -> str | None:
     ]
     if not shares or max(shares) < _BUSY_NEIGHBOUR:
         return None
-    middle = sorted(shares)[len(shares) // 2]
+    middle = statistics.median_high(shares)
     return (
         f"Other processes used {middle:.2f} cores in the middle and {max(shares):.2f} at most while this was measured: "
         "trust ratios and CPU ms/image more than rates."
     )
-
-
-def format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table for a terminal: first column to the left, the rest to the right, the last as it is."""
-    table = [list(head), *[list(row) for row in rows]]
-    widths = [max(len(row[column]) for row in table) for column in range(len(head))]
-    out = []
-    for row in table:
-        cells = [row[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:-1], strict=True)]
-        out.append("  ".join([*cells, row[-1]]).rstrip())
-    out.insert(1, "-" * max(map(len, out)))
-    return "\n".join(out)
-
-
-def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table, figures to the right."""
-    rule = ["---", *["---:"] * (len(head) - 1)]
-    cells = [[str(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
-    return "\n".join("| " + " | ".join(row) + " |" for row in [list(head), rule, *cells])
 
 
 def result_stem(topic: str, facts: Mapping[str, object], day: datetime.date) -> str:
@@ -150,7 +127,7 @@ def write_report(
     data : JSON-able
         The figures behind the text.
     results : sequence of Result
-        Contenders whose versions and noise are stated.
+        Loaders whose versions and noise are stated.
     versions : mapping, optional
         Further versions to state.
     figure : matplotlib Figure, optional
@@ -198,7 +175,7 @@ def write_report(
         "command": command,
         "data": data,
     }
-    paths[1].write_text(json.dumps(_names_only(payload), indent=1, default=str) + "\n", encoding="utf-8")
+    paths[1].write_text(json.dumps(names_only(payload), indent=1, default=str) + "\n", encoding="utf-8")
     if figure is not None:
         paths.append(out / f"{stem}.png")
         figure.savefig(paths[-1], dpi=120)
@@ -237,8 +214,8 @@ def bars(results: Sequence[Result], *, title: str, baseline: str) -> Any:
         summary = result.summary
         assert summary is not None
         ceiling = result.spec.loader in _CEILINGS
-        colour = _CEILING if ceiling else _OURS if result.spec.loader == "beton" else _OTHER
-        axes.barh(place, summary.median, color=colour, edgecolor=_OURS if ceiling else colour, height=0.68)
+        colour = _CEILING if ceiling else OURS if result.spec.loader == "beton" else _OTHER
+        axes.barh(place, summary.median, color=colour, edgecolor=OURS if ceiling else colour, height=0.68)
         error = [[summary.median - summary.low], [summary.high - summary.median]]
         axes.errorbar(summary.median, place, xerr=error, color="black", capsize=3, lw=1)
         text = f" {summary.median:,.0f}"
@@ -253,43 +230,10 @@ def bars(results: Sequence[Result], *, title: str, baseline: str) -> Any:
     return figure
 
 
-def lines(
-    series: Mapping[str, Sequence[tuple[float, float]]],
-    *,
-    title: str,
-    x: str,
-    y: str,
-    log_x: bool = False,
-    log_y: bool = False,
-) -> Any:
-    """Draw one line a series of (x, y) points; ours in blue.
-
-    Returns
-    -------
-    matplotlib Figure
-    """
-    figure, axes = one_chart(7.0, 4.2)
-    others = iter(("#E69F00", "#CC79A7", "#009E73", "#7F7F7F", "#56B4E9", "#D55E00", "#F0E442", "#000000") * 3)
-    for name, points in series.items():
-        colour = _OURS if name == "beton" else next(others)
-        axes.plot(*zip(*points, strict=True), marker="o", label=name, color=colour, lw=2 if name == "beton" else 1.2)
-    axes.set_xscale("log" if log_x else "linear")
-    if not log_x:
-        axes.xaxis.get_major_locator().set_params(integer=True)  # workers are whole
-    axes.set_yscale("log" if log_y else "linear")
-    if not log_y:
-        axes.set_ylim(bottom=0)
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    set_title(figure, title)
-    axes.legend(frameon=False, fontsize=9)
-    return figure
-
-
-def _names_only(value: Any) -> Any:
+def names_only(value: Any) -> Any:
     """Replace absolute paths by their last part: where things lay on this machine says nothing to others."""
     if isinstance(value, dict):
-        return {key: _names_only(item) for key, item in value.items()}
+        return {key: names_only(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_names_only(item) for item in value]
+        return [names_only(item) for item in value]
     return Path(value).name if isinstance(value, str) and value.startswith("/") else value

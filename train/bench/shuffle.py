@@ -49,8 +49,8 @@ def shuffle(
     (a true shuffle: 0); distance of neighbours in a batch as a part of a true shuffle's (1). Memory is that of two
     windows: one in use, one being read ahead.
     """
-    from train.bench.report import format_table
     from train.bench.shuffle_report import HEAD, draw_windows, smallest_window, window_rows, windows_as_data
+    from train.tables import format_table
 
     found = compare_windows(
         list(files), batch_size=batch_size, windows=windows, seed=seed, num_nodes=num_nodes, num_batches=num_batches

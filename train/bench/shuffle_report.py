@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from dataloading import WindowQuality
-from train.charts import one_chart, set_title
+from train.charts import OURS, one_chart, set_title
 
 __all__ = ["HEAD", "draw_windows", "smallest_window", "window_rows", "windows_as_data"]
 
 HEAD = ("window", "memory MiB", "classes/batch", "true shuffle", "missing", "rank corr.", "distance", "")
-# Okabe-Ito, told apart with any colour vision.
-_MEASURED, _MARK, _IDEAL = "#0072B2", "#D55E00", "#7F7F7F"
+_MARK, _IDEAL = "#D55E00", "#7F7F7F"
 _MIB = 1 << 20
 
 
@@ -99,7 +98,7 @@ def draw_windows(found: Sequence[WindowQuality], within: float, *, title: str) -
     axes.annotate(
         f"true shuffle: {ideal:.2f}", (windows[0], ideal), xytext=(0, 4), textcoords="offset points", color="#555555"
     )
-    axes.plot(windows, values, "o-", color=_MEASURED, lw=2)
+    axes.plot(windows, values, "o-", color=OURS, lw=2)
     if best is not None:
         height = values[windows.index(best.window_pages)]
         at_the_end = math.log(best.window_pages / windows[0]) > 0.75 * math.log(windows[-1] / windows[0])

@@ -1,37 +1,37 @@
-"""What one contender is asked to do. Knows no loader and measures nothing."""
+"""What one loader is asked to do in a benchmark. Knows no loader and measures nothing."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dataloading import UsageError
 
-__all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "PIPELINES", "BenchSpec"]
+if TYPE_CHECKING:
+    from train.loaders.base import LoaderSpec
 
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
+__all__ = ["PIPELINES", "BenchSpec"]
 
 PIPELINES = {
     "train": "RandomResizedCrop(224) + RandomHorizontalFlip, uint8",
     "train-normalized": "RandomResizedCrop(224) + RandomHorizontalFlip + Normalize, float32",
     "eval": "Resize(256) + CenterCrop(224), uint8",
 }
-"""The one definition of the work; every contender translates it. Defaults are torchvision's: scale 0.08..1, ratio
-3/4..4/3, bilinear with antialiasing where the contender can, flip with probability 0.5."""
+"""The one definition of the work; every loader translates it. Defaults are torchvision's: scale 0.08..1, ratio
+3/4..4/3, bilinear with antialiasing where the loader can, flip with probability 0.5."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchSpec:
-    """One contender's task.
+    """One loader's task, JSON-able.
 
     Parameters
     ----------
     loader : str
-        A name of `contenders.CONTENDERS`.
+        A name of `train.loaders.LOADERS`.
     path : str
-        The ``.beton`` file whose stored images are used. Contenders with a format of their own get the same bytes
-        in it, in `work_dir`.
+        The ``.beton`` file whose stored images are used. Loaders with a format of their own get the same bytes in it,
+        in `work_dir`.
     work_dir : str
         Where such copies are kept; a copy that exists for this file is used again.
     label : str
@@ -39,14 +39,14 @@ class BenchSpec:
     pipeline : str
         A key of `PIPELINES`.
     batch_size, num_workers : int
-        Images a batch; threads or processes, as the contender has them.
+        Images a batch; threads or processes, as the loader has them.
     image_size, resize_size : int
         Side of the crop, shorter side before the centre crop (pixels).
     seed : int
-        Of order and augmentation, where the contender takes one.
+        Of order and augmentation, where the loader takes one.
     epoch_images : int
-        Images in an epoch at least: a small file is repeated so often, where the contender can, so that its borders
-        weigh as little as those of a real data set.
+        Smallest number of images in an epoch: a small file is repeated, where the loader can, so that the ends of
+        epochs weigh as little as those of a real data set.
     stop_between : bool
         Freeze the process while others are measured.
 
@@ -78,19 +78,24 @@ class BenchSpec:
         if not self.label:
             object.__setattr__(self, "label", self.loader)
 
-    @property
-    def training(self) -> bool:
-        """Shuffled with random crops, or in order with a centre crop."""
-        return self.pipeline != "eval"
+    def loader_spec(self) -> LoaderSpec:
+        """Return what the loader itself is asked: this task, as one process of training would ask it."""
+        from train.loaders.base import LoaderSpec
 
-    @property
-    def normalized(self) -> bool:
-        """Whether images come out as normalised float32 instead of uint8."""
-        return self.pipeline == "train-normalized"
-
-    def repeats(self, num_samples: int) -> int:
-        """Return how often a file of `num_samples` goes into an epoch."""
-        return max(1, -(-self.epoch_images // max(1, num_samples)))
+        return LoaderSpec(
+            path=self.path,
+            training=self.pipeline != "eval",
+            normalised=self.pipeline == "train-normalized",
+            batch_size=self.batch_size,
+            num_workers=self.num_workers,
+            seed=self.seed,
+            image_size=self.image_size,
+            resize_size=self.resize_size,
+            tail="drop",
+            epoch_images=self.epoch_images,
+            work_dir=self.work_dir,
+            throughput_only=True,
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields, JSON-able; ``BenchSpec(**...)`` takes them back."""

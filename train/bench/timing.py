@@ -1,17 +1,19 @@
-"""The child: builds one contender and measures a round of it each time it is told to.
+"""The measuring process: builds one loader and times a round of it each time the harness asks.
 
-Owns the clock's rules. Speaks JSON lines: one object with a spec on stdin, then commands; one object a line on what
-was stdout when it started (libraries print to stdout, so it is moved to stderr). Knows nothing of other contenders.
+Owns the clock's rules. Speaks JSON lines: stdin brings an object with a spec, then commands; answers go to what was
+stdout at the start (libraries print to stdout, so it is moved to stderr). Knows nothing of other loaders.
 
-A round: take and throw away so many batches as may have been ready beforehand, start the clock at the arrival of the
-next one, stop it at the arrival of the first batch after `seconds` whose number is a multiple of the workers (worker
-processes deliver in bursts of that size). The stream of batches goes on across epochs, and their borders count.
+A round: throw away as many batches as may have been ready beforehand, start the clock when the next one arrives, stop
+it at the first batch after `seconds` whose number is a multiple of the workers (worker processes deliver in bursts of
+that size). The stream of batches continues across epochs, and the gaps between them count.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import statistics
 import sys
 import time
 import traceback
@@ -21,18 +23,20 @@ from typing import Any, TextIO
 
 __all__ = ["Stream", "main", "time_rest_of_epoch", "time_round"]
 
+_STATED = ("torch", "torchvision", "numpy", "numba", "pillow")
+
 
 class Stream:
-    """Batches of a contender, epoch after epoch, with the moments at which epochs began and ended.
+    """Batches of a loader, epoch after epoch, with the time between them.
 
     Parameters
     ----------
-    contender : Contender
+    loader : MeasuredLoader
         Where they come from.
     """
 
-    def __init__(self, contender: Any) -> None:
-        self._contender = contender
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
         self._epoch: Iterator[Any] | None = None
         self._last_arrival = 0.0
         self.gaps: list[float] = []
@@ -43,7 +47,7 @@ class Stream:
         crossed = self._epoch is None
         while True:
             if self._epoch is None:
-                self._epoch = iter(self._contender.batches())
+                self._epoch = iter(self._loader.image_batches())
             batch = next(self._epoch, None)
             if batch is not None:
                 break
@@ -137,7 +141,7 @@ def main() -> None:
         traceback.print_exc()
         _reply(replies, {"error": f"{type(error).__name__}: {error}", "missing": isinstance(error, ImportError)})
     replies.flush()
-    # Threads and compiled libraries of ten projects: not all of them survive the interpreter's own way out.
+    # Threads and compiled libraries of ten projects: not all of them survive the interpreter's own shutdown.
     os._exit(0)
 
 
@@ -149,16 +153,18 @@ def _reply(replies: TextIO, message: dict[str, Any]) -> None:
 def _serve(replies: TextIO) -> None:
     started = time.perf_counter()
     task = json.loads(sys.stdin.readline())
-    from train.bench.contenders import CONTENDERS, make_contender
     from train.bench.machine import versions
     from train.bench.spec import BenchSpec
+    from train.loaders import LOADERS, make_measured_loader
 
     spec = BenchSpec(**task["spec"])
-    _import_first(CONTENDERS[spec.loader].needs)
+    entry = LOADERS[spec.loader]
+    if entry.needs:  # imported by itself, so that a missing package is told from a broken one
+        importlib.import_module(entry.needs)
     imported = time.perf_counter()
-    contender = make_contender(spec)
+    loader = make_measured_loader(spec.loader, spec.loader_spec())
     built = time.perf_counter()
-    stream = Stream(contender)
+    stream = Stream(loader)
     batch = stream.next()
     first = time.perf_counter()
     _reply(
@@ -169,25 +175,23 @@ def _serve(replies: TextIO) -> None:
             "first_batch_seconds": first - built,
             "process_seconds": time.time() - task["spawned_at"],
             "seen": _describe(batch),
-            "versions": versions(
-                ("torch", "torchvision", "numpy", "numba", "pillow", *filter(None, [CONTENDERS[spec.loader].package]))
-            ),
+            "versions": versions(filter(None, (*_STATED, entry.package))),
             "python": sys.version.split()[0],
         },
     )
     for line in sys.stdin:
         command = json.loads(line)
         if command["do"] == "report":
-            _reply(replies, {"report": contender.report()})
+            _reply(replies, {"report": loader.report()})
         elif command["do"] == "epoch":
-            images, seconds = time_rest_of_epoch(stream, num_skipped=contender.num_ahead)
+            images, seconds = time_rest_of_epoch(stream, num_skipped=loader.num_ahead)
             _reply(replies, {"images": images, "seconds": seconds})
         else:
-            _reply(replies, _round(contender, stream, spec, command["seconds"]))
-    contender.close()
+            _reply(replies, _round(loader, stream, spec, command["seconds"]))
+    loader.close()
 
 
-def _round(contender: Any, stream: Stream, spec: Any, seconds: float) -> dict[str, Any]:
+def _round(loader: Any, stream: Stream, spec: Any, seconds: float) -> dict[str, Any]:
     from train.bench.machine import busy_seconds, cpu_of_group, memory_of_group
 
     group = os.getpgrp()
@@ -196,16 +200,16 @@ def _round(contender: Any, stream: Stream, spec: Any, seconds: float) -> dict[st
     def starting() -> None:
         stream.gaps.clear()
         stream.intervals.clear()
-        contender.window(True)
+        loader.clock_starts()
         before.append((cpu_of_group(group), busy_seconds(), time.perf_counter()))
 
-    if hasattr(contender, "measure"):
+    if hasattr(loader, "measure"):
         starting()
-        images, taken = contender.measure(seconds)
+        images, taken = loader.measure(seconds)
     else:
         images, taken = time_round(
             stream,
-            num_skipped=contender.num_ahead + spec.num_workers,
+            num_skipped=loader.num_ahead + spec.num_workers,
             seconds=seconds,
             burst=spec.num_workers,
             batch_size=spec.batch_size,
@@ -215,7 +219,7 @@ def _round(contender: Any, stream: Stream, spec: Any, seconds: float) -> dict[st
     busy = busy_seconds()
     cpu = cpu_of_group(group) - cpu_before
     wall = time.perf_counter() - began
-    contender.window(False)
+    loader.clock_stops()
     memory = memory_of_group(group)
     return {
         "images": images,
@@ -225,20 +229,12 @@ def _round(contender: Any, stream: Stream, spec: Any, seconds: float) -> dict[st
         "mapped_bytes": memory.mapped_bytes,
         "other_cores": None if busy is None or busy_before is None else max(0.0, busy - busy_before - cpu) / wall,
         "gap_seconds": list(stream.gaps),
-        "batch_seconds": sorted(stream.intervals)[len(stream.intervals) // 2] if stream.intervals else None,
+        "batch_seconds": statistics.median_high(stream.intervals) if stream.intervals else None,
     }
 
 
-def _import_first(module: str) -> None:
-    """Import the contender's own package, so that a missing one is told from a broken one."""
-    import importlib
-
-    if module:
-        importlib.import_module(module)
-
-
 def _describe(batch: Any) -> dict[str, Any]:
-    """Say what a batch looks like, so that a contender that does other work stands out in the report."""
+    """Say what a batch looks like, so that a loader that does other work stands out in the report."""
     facts: dict[str, Any] = {"shape": list(batch.shape), "dtype": str(batch.dtype).removeprefix("torch.")}
     if batch.shape[0]:
         pixels = batch.float() if hasattr(batch, "float") else batch.astype("float32")

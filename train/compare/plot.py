@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from train.charts import new_figure
-from train.compare.runs import Comparison, Spread
+from train.charts import OURS, new_figure
+from train.compare.runs import Comparison
+from train.summaries import Summary
 
-# Okabe-Ito: told apart with any colour vision; ours is always the strong blue.
-_COLOURS = {"beton": "#0072B2", "torch": "#7F7F7F", "torch-fast": "#E69F00", "ffcv": "#CC79A7"}
+_COLOURS = {"beton": OURS, "torch": "#7F7F7F", "torch-fast": "#E69F00", "ffcv": "#CC79A7"}
 
 
 def draw(comparison: Comparison, path: Path, *, title: str, verdict: str) -> None:
@@ -39,7 +39,7 @@ def draw(comparison: Comparison, path: Path, *, title: str, verdict: str) -> Non
     results = comparison.loaders
     names = [result.loader for result in results]
     busy_name = "Simulated device busy" if comparison.simulated else "Device busy"
-    panels: list[tuple[str, str, list[Spread | None], float | None]] = [
+    panels: list[tuple[str, str, list[Summary | None], float | None]] = [
         ("Throughput", "images/s (higher is better)", [result.images_per_s for result in results], None),
         ("Waiting for data", "% of step time (lower is better)", [result.wait_pct for result in results], 100.0),
         (busy_name, "% of step time (higher is better)", [result.busy_pct for result in results], 100.0),
@@ -82,7 +82,7 @@ def draw(comparison: Comparison, path: Path, *, title: str, verdict: str) -> Non
 
 
 def _bars(
-    axes: Any, names: list[str], title: str, unit: str, values: list[Spread | None], ceiling: float | None
+    axes: Any, names: list[str], title: str, unit: str, values: list[Summary | None], ceiling: float | None
 ) -> None:
     top = max([value.high for value in values if value is not None], default=1.0) or 1.0
     for place, (name, value) in enumerate(zip(names, values, strict=True)):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from dataloading.messages import counted
-from train.compare.runs import Comparison, Spread
+from train.compare.runs import Comparison
+from train.summaries import Summary
+from train.tables import format_table
 
 _BUSY = {
     "nvml": "GPU utilisation as NVML reports it",
@@ -43,7 +45,7 @@ def verdict(comparison: Comparison) -> str:
     )
 
 
-def format_table(comparison: Comparison) -> str:
+def comparison_table(comparison: Comparison) -> str:
     """Return the figures as text: mean ± sample standard deviation over the runs."""
     base = comparison.loaders[0].loader
     head = [
@@ -55,8 +57,7 @@ def format_table(comparison: Comparison) -> str:
         f"{comparison.num_steps} steps, s",
         "first batch, s",
     ]
-    rows = [head]
-    rows += [
+    rows = [
         [
             result.loader,
             _cell(result.images_per_s, 0),
@@ -68,12 +69,6 @@ def format_table(comparison: Comparison) -> str:
         ]
         for result in comparison.loaders
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-    lines = [
-        "  ".join(cell.ljust(width) if not column else cell.rjust(width) for column, (cell, width) in enumerate(pairs))
-        for pairs in (list(zip(row, widths, strict=True)) for row in rows)
-    ]
-    lines.insert(1, "-" * len(lines[0]))
     machine = comparison.machine
     source = f"data: {comparison.training['data']}"
     if comparison.stock_data:
@@ -85,10 +80,10 @@ def format_table(comparison: Comparison) -> str:
         f"Device busy: {_BUSY[comparison.loaders[0].busy_source]}.",
         f"{machine['processor']}, {machine['num_cores']} cores, torch {machine['torch']}; {source}",
     ]
-    return "\n".join([headline(comparison), "", *lines, *notes])
+    return "\n".join([headline(comparison), "", format_table(head, rows, notes=False), *notes])
 
 
-def _cell(value: Spread | None, digits: int) -> str:
+def _cell(value: Summary | None, digits: int) -> str:
     if value is None:
         return "n/a"
     text = f"{value.mean:.{digits}f}"

@@ -28,9 +28,11 @@ from dataloading import BetonError, UsageError
 from dataloading.messages import counted
 from train.classes import check_labels, match_classes
 from train.launch import launched_environment, own_command, run_local_processes, training_arguments
+from train.loaders import TRAINING_LOADERS
 from train.metrics import read_log
-from train.options import LOADERS, REAL, make_options, sim_rate
+from train.options import REAL, make_options, sim_rate
 from train.output import hold_folder
+from train.summaries import Summary, summarise
 
 DEFAULT_STEPS = 50
 
@@ -71,8 +73,9 @@ class CompareOptions:
     training: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not self.loaders or len(set(self.loaders)) != len(self.loaders) or set(self.loaders) - set(LOADERS):
-            raise UsageError(f"--loaders {','.join(self.loaders)}: expected different names of {', '.join(LOADERS)}")
+        names = self.loaders
+        if not names or len(set(names)) != len(names) or set(names) - set(TRAINING_LOADERS):
+            raise UsageError(f"--loaders {','.join(names)}: expected different names of {', '.join(TRAINING_LOADERS)}")
         if self.nproc_per_node < 1 or self.repeats < 1 or self.warmup < 0:
             raise UsageError("--nproc-per-node and --repeats must be at least 1, --warmup at least 0")
         if not {"steps", "epochs"} & self.training.keys():
@@ -133,41 +136,17 @@ class RunResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spread:
-    """Several runs' values of one figure: mean, sample standard deviation (0 for one run), extremes."""
-
-    mean: float
-    std: float
-    low: float
-    high: float
-    values: list[float]
-
-
-def spread(values: Sequence[float]) -> Spread:
-    """Summarise the values of one figure.
-
-    Examples
-    --------
-    >>> spread([1.0, 3.0]).mean
-    2.0
-    """
-    mean = math.fsum(values) / len(values)
-    variance = math.fsum((value - mean) ** 2 for value in values) / max(1, len(values) - 1)
-    return Spread(mean=mean, std=math.sqrt(variance), low=min(values), high=max(values), values=list(values))
-
-
-@dataclass(frozen=True, kw_only=True)
 class LoaderResult:
     """Figures of one loader over its runs; `ratio` is images/s over the baseline's of the same repeat."""
 
     loader: str
-    images_per_s: Spread
-    ratio: Spread
-    wait_pct: Spread
-    busy_pct: Spread | None
+    images_per_s: Summary
+    ratio: Summary
+    wait_pct: Summary
+    busy_pct: Summary | None
     busy_source: str
-    time_to_steps_s: Spread
-    first_batch_s: Spread
+    time_to_steps_s: Summary
+    first_batch_s: Summary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,13 +236,13 @@ def summarise_loaders(runs: Sequence[RunResult], loaders: Sequence[str]) -> list
         results.append(
             LoaderResult(
                 loader=loader,
-                images_per_s=spread([run.images_per_s for run in own]),
-                ratio=spread(ratios),
-                wait_pct=spread([run.wait_pct for run in own]),
-                busy_pct=spread(busy) if busy else None,
+                images_per_s=summarise([run.images_per_s for run in own]),
+                ratio=summarise(ratios),
+                wait_pct=summarise([run.wait_pct for run in own]),
+                busy_pct=summarise(busy) if busy else None,
                 busy_source=own[0].busy_source,
-                time_to_steps_s=spread([run.time_to_steps_s for run in own]),
-                first_batch_s=spread([run.first_batch_s for run in own]),
+                time_to_steps_s=summarise([run.time_to_steps_s for run in own]),
+                first_batch_s=summarise([run.first_batch_s for run in own]),
             )
         )
     return results
@@ -330,7 +309,7 @@ def _run_all(options: CompareOptions, progress: Callable[[str], None]) -> Compar
 
 def _check_data(options: CompareOptions, progress: Callable[[str], None]) -> None:
     """Refuse data whose labels are no classes, or mean something else in one file than in another, before any run."""
-    from train.loaders import open_images
+    from train.loaders.stored_images import open_images
 
     num_classes = int(options.training.get("num_classes", 0))
     sources = {}

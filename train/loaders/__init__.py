@@ -1,64 +1,126 @@
-"""Where batches come from: one small protocol, four loaders behind it.
+"""The loaders that train and that are measured, one a file behind one protocol (`base`).
 
-Owns the protocol the trainer consumes (`TrainingLoader`), what it asks of a loader (`LoaderSpec`) and the choice by
-name. All four cut images with the same pipeline: training is RandomResizedCrop, horizontal flip, normalise;
-validation is Resize of the shorter side, CenterCrop, normalise. All can read the same JPEG bytes.
+A module is imported only when its loader is used: several of them change global state on import, and most may be
+absent. So this module imports no torch, and command lines can list the names.
 
-============  ==========================================================================================
-``beton``     our Loader on a ``.beton`` file
-``torch``     ``DataLoader`` over Pillow and torchvision's v2 transforms: what most scripts have today
-``torch-fast``  ``DataLoader`` over ``torchvision.io.decode_image`` and v2 transforms on tensors
-``ffcv``      the real FFCV 1.0.2 on the same ``.beton`` file (extra ``[ffcv]``)
-============  ==========================================================================================
+Every loader cuts images in the same way: RandomResizedCrop and flip for training, Resize of the shorter side and
+CenterCrop for evaluation. All read the same stored bytes (`stored_images`), where need be copied into a format of
+their own (`copies`). How a loader is tuned stands in the docstring of its module.
 """
 
 from __future__ import annotations
 
-from .base import IMAGENET_MEAN, IMAGENET_STD, LoaderSpec, TrainBatch, TrainingLoader
-from .stored_images import FileImages, FolderImages, StoredImages, open_images
+import importlib
+from typing import TYPE_CHECKING, NamedTuple
 
-__all__ = [
-    "IMAGENET_MEAN",
-    "IMAGENET_STD",
-    "FileImages",
-    "FolderImages",
-    "LoaderSpec",
-    "StoredImages",
-    "TrainBatch",
-    "TrainingLoader",
-    "make_loader",
-    "open_images",
-]
+from dataloading import UsageError
+
+if TYPE_CHECKING:
+    from train.loaders.base import LoaderSpec, MeasuredLoader, TrainingLoader
+
+__all__ = ["LOADERS", "TRAINING_LOADERS", "Entry", "cannot_train", "make_loader", "make_measured_loader"]
+
+
+class Entry(NamedTuple):
+    """Where a loader lives.
+
+    Parameters
+    ----------
+    target : str
+        ``"module:class"`` below this package.
+    needs : str
+        Module that must be importable, "" where everything comes with us.
+    package : str
+        What to install for it, and whose version is reported.
+    summary : str
+        One line for lists.
+    cannot_train : str
+        Why only ``beton bench`` can use it; empty where it can train.
+    """
+
+    target: str
+    needs: str
+    package: str
+    summary: str
+    cannot_train: str = ""
+
+
+_NO_RANKS = "its adapter neither divides an epoch among ranks nor resumes"
+_CEILING = "it is a ceiling, not a loader: it gives no labels"
+
+LOADERS = {
+    "beton": Entry("ours:BetonLoader", "", "", "our Loader"),
+    "kernels": Entry(
+        "kernels:Kernels", "", "", "our kernels on the same threads, without the Loader (ceiling)", _CEILING
+    ),
+    "synthetic": Entry("synthetic:SyntheticBatches", "", "", "a batch that is in memory already (ceiling)", _CEILING),
+    "torch": Entry("stock:PillowLoader", "torchvision", "torch", "DataLoader, Pillow, torchvision v2"),
+    "torch-fast": Entry("stock:TensorLoader", "torchvision", "torch", "DataLoader, decode_image, v2 on tensors"),
+    "ffcv": Entry("ffcv_peer:FfcvLoader", "ffcv", "ffcv", "the real FFCV 1.0.2"),
+    "dali": Entry("dali_peer:DaliLoader", "nvidia.dali", "nvidia-dali-cuda130", "NVIDIA DALI on the CPU", _NO_RANKS),
+    "webdataset": Entry(
+        "webdataset_peer:WebDatasetLoader", "webdataset", "webdataset", "WebDataset, tar shards", _NO_RANKS
+    ),
+    "litdata": Entry("litdata_peer:LitDataLoader", "litdata", "litdata", "LitData, optimised chunks", _NO_RANKS),
+    "mosaicml-streaming": Entry(
+        "mosaicml_peer:StreamingLoader",
+        "streaming",
+        "mosaicml-streaming",
+        "MosaicML Streaming, MDS shards",
+        _NO_RANKS,
+    ),
+    "grain": Entry("grain_peer:GrainLoader", "grain", "grain", "Grain, worker processes", _NO_RANKS),
+    "spdl": Entry("spdl_peer:SpdlLoader", "spdl.io", "spdl", "SPDL, threads and FFmpeg", _NO_RANKS),
+    "timm": Entry("timm_peer:TimmLoader", "timm", "timm", "timm's create_loader", _NO_RANKS),
+}
+TRAINING_LOADERS = tuple(name for name, entry in LOADERS.items() if not entry.cannot_train)
+
+
+def cannot_train(name: str) -> str:
+    """Return why a loader that can be measured cannot train; nothing for others and unknown names."""
+    reason = LOADERS[name].cannot_train if name in LOADERS else ""
+    return f"`beton bench` can measure {name}, but it cannot train: {reason}" if reason else ""
 
 
 def make_loader(name: str, spec: LoaderSpec) -> TrainingLoader:
-    """Build the loader called `name` for what `spec` asks.
+    """Build the loader called `name` for training or validation.
 
     Parameters
     ----------
     name : str
-        ``beton``, ``torch``, ``torch-fast`` or ``ffcv``.
+        One of `TRAINING_LOADERS`.
     spec : LoaderSpec
-        Data, batch, place in the world.
+        Data, batch, rank and world size.
+
+    Raises
+    ------
+    UsageError
+        The name is unknown, or this loader cannot train or cannot serve the spec.
+    """
+    if name not in TRAINING_LOADERS:
+        problem = cannot_train(name) or f"no loader is called {name!r}"
+        raise UsageError(f"{problem}; choose {', '.join(TRAINING_LOADERS)}")
+    loader: TrainingLoader = _class_of(name)(spec)
+    return loader
+
+
+def make_measured_loader(name: str, spec: LoaderSpec) -> MeasuredLoader:
+    """Build the loader called `name` for a benchmark of its images.
 
     Raises
     ------
     UsageError
         The name is unknown, or this loader cannot serve the spec.
+    ImportError
+        It is not installed.
     """
-    # Each peer is imported only when chosen: ffcv changes global state on import, and may be absent.
-    if name == "beton":
-        from .ours import BetonLoader
+    if name not in LOADERS:
+        raise UsageError(f"no loader is called {name!r}; there are {', '.join(LOADERS)}")
+    loader: MeasuredLoader = _class_of(name)(spec)
+    return loader
 
-        return BetonLoader(spec)
-    if name in ("torch", "torch-fast"):
-        from .stock import StockLoader
 
-        return StockLoader(spec, fast=name == "torch-fast")
-    if name == "ffcv":
-        from .ffcv_peer import FfcvLoader
-
-        return FfcvLoader(spec)
-    from dataloading import UsageError
-
-    raise UsageError(f"no loader is called {name!r}; choose beton, torch, torch-fast or ffcv")
+def _class_of(name: str) -> type:
+    module_name, _, class_name = LOADERS[name].target.partition(":")
+    found: type = getattr(importlib.import_module(f"{__name__}.{module_name}"), class_name)
+    return found

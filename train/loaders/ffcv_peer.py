@@ -1,8 +1,13 @@
-"""The real FFCV 1.0.2 behind the trainer's protocol, for comparison.
+"""The real FFCV 1.0.2.
 
-Owns the translation and the protection: FFCV sets the thread counts of torch and numba for the whole process when it
-is imported, built and iterated; they are put back each time. Its limits stay visible: no position inside an epoch to
-resume from, augmentation that no seed governs, and centre crops by ratio instead of torchvision's Resize+CenterCrop.
+Tuning, after its documentation ("Tuning guide", scenario: all data fits in memory): ``os_cache=True``, order RANDOM,
+``batches_ahead=3`` (the default) where nobody asks for another, its own decoder-with-crop, the transforms compiled by
+Numba. Output as its ImageNet scripts have it (``ToTorchImage``: NCHW in channels_last memory).
+
+FFCV sets torch's thread count for the whole process when it is imported, built and iterated; it is put back each
+time. FFCV's limits stay visible: no position inside an epoch to resume from, augmentation that no seed governs, and
+centre crops by ratio without resizing the shorter side first: nearly the pixels of Resize and CenterCrop, for less
+work.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ import torch
 from dataloading import UsageError
 from train.batch_shares import Shares
 
-from .base import LoaderSpec, TrainBatch, check_position
+from .base import LoaderSpec, TrainBatch, TrainingLoader, check_position, wants_normalised
 from .stored_images import FileImages
 
 
@@ -30,8 +35,8 @@ def _thread_count_kept() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-class FfcvLoader:
-    """`ffcv.loader.Loader` with the pipeline of this package.
+class FfcvLoader(TrainingLoader):
+    """`ffcv.loader.Loader` on a ``.beton`` file, whoever wrote it.
 
     Parameters
     ----------
@@ -44,15 +49,15 @@ class FfcvLoader:
         ffcv is not installed.
     """
 
-    name = "ffcv"
+    num_ahead = 4
 
     def __init__(self, spec: LoaderSpec) -> None:
-        self.normalised = spec.device.type != "cuda"
+        self.normalised = wants_normalised(spec)
         source = FileImages(spec.path)
-        num_samples = len(source) if spec.indices is None else len(spec.indices)
+        self._indices = spec.epoch_indices(len(source))
         # FFCV pads the ranks and knows no other tail; only whole batches can be left out.
         self._shares = Shares(
-            num_samples=num_samples,
+            num_samples=len(self._indices),
             rank=spec.rank,
             world_size=spec.world_size,
             batch_size=spec.batch_size,
@@ -81,14 +86,10 @@ class FfcvLoader:
             image: list[Any] = [RandomResizedCropRGBImageDecoder(size), RandomHorizontalFlip()]
         else:
             image = [CenterCropRGBImageDecoder(size, ratio=spec.image_size / spec.resize_size)]
-        label: list[Any] = [IntDecoder(), ToTensor()]
         if self.normalised:
-            mean = np.array(spec.mean, dtype=np.float32) * np.float32(255.0)
-            std = np.array(spec.std, dtype=np.float32) * np.float32(255.0)
-            image += [NormalizeImage(mean, std, np.float32), ToTensor(), ToTorchImage()]
-        else:
-            image += [ToTensor(), ToDevice(spec.device, non_blocking=True), ToTorchImage()]
-            label += [ToDevice(spec.device, non_blocking=True)]
+            mean, std = (np.asarray(each, np.float32) * np.float32(255) for each in (spec.mean, spec.std))
+            image.append(NormalizeImage(mean, std, np.float32))
+        on_device = [ToDevice(spec.device, non_blocking=True)] if spec.device.type == "cuda" else []
         return Loader(
             spec.path,
             batch_size=spec.batch_size,
@@ -96,10 +97,14 @@ class FfcvLoader:
             order=OrderOption.RANDOM if spec.training else OrderOption.SEQUENTIAL,
             distributed=spec.world_size > 1,
             seed=spec.seed,
-            indices=spec.indices,
-            pipelines={self._fields[0]: image, self._fields[1]: label},
+            indices=self._indices.astype(np.uint64),
+            os_cache=True,
+            pipelines={
+                self._fields[0]: [*image, ToTensor(), *on_device, ToTorchImage()],
+                self._fields[1]: [IntDecoder(), ToTensor(), *on_device],
+            },
             drop_last=spec.tail == "drop",
-            batches_ahead=spec.prefetch * max(1, spec.num_workers),
+            batches_ahead=3 if spec.prefetch is None else spec.prefetch * max(1, spec.num_workers),
         )
 
     def __len__(self) -> int:
@@ -134,7 +139,7 @@ class FfcvLoader:
             self._epoch, self._start, self._position = epoch, 0, 0
 
     def _identity(self) -> dict[str, Any]:
-        return {"loader": self.name, "num_samples": self._shares.num_samples, "world_size": self._spec.world_size}
+        return {"loader": "ffcv", "num_samples": self._shares.num_samples, "world_size": self._spec.world_size}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the epoch and the number of its batches that were handed out."""

@@ -1,16 +1,29 @@
-"""Our Loader behind the trainer's protocol."""
+"""Our Loader. Nothing needs tuning, and nothing is."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .base import LoaderSpec, TrainBatch
+from .base import LoaderSpec, TrainBatch, TrainingLoader, wants_normalised
 from .stored_images import FileImages
 
 
-class BetonLoader:
-    """`dataloading.Loader` with the pipeline that all loaders of this package share.
+def our_transforms(spec: LoaderSpec) -> list[Any]:
+    """Return the pipeline that all loaders share, as ours."""
+    from dataloading import transforms as T
+
+    steps: list[Any] = (
+        [T.RandomResizedCrop(spec.image_size), T.RandomHorizontalFlip()]
+        if spec.training
+        else [T.Resize(spec.resize_size), T.CenterCrop(spec.image_size)]
+    )
+    return [*steps, T.Normalize(spec.mean, spec.std, dtype="float32")] if wants_normalised(spec) else steps
+
+
+class BetonLoader(TrainingLoader):
+    """`dataloading.Loader`.
 
     Parameters
     ----------
@@ -18,31 +31,22 @@ class BetonLoader:
         What to deliver.
     """
 
-    name = "beton"
-
     def __init__(self, spec: LoaderSpec) -> None:
         from dataloading import Loader
-        from dataloading import transforms as T
 
         source = FileImages(spec.path)
         self._fields = source.image_field, source.label_field
-        num_samples = len(source) if spec.indices is None else len(spec.indices)
-        self._num_samples, self._spec = num_samples, spec
-        # A GPU normalises for nothing and bytes are a quarter of the copy; on the CPU it is fused into the loader.
-        self.normalised = spec.device.type != "cuda"
-        steps: list[Any] = (
-            [T.RandomResizedCrop(spec.image_size), T.RandomHorizontalFlip()]
-            if spec.training
-            else [T.Resize(spec.resize_size), T.CenterCrop(spec.image_size)]
-        )
-        if self.normalised:
-            steps.append(T.Normalize(spec.mean, spec.std, dtype="float32"))
+        self._spec = spec
+        self.normalised = wants_normalised(spec)
+        every = spec.indices is None and spec.repeats(len(source)) == 1
+        indices = None if every else spec.epoch_indices(len(source))
+        self._num_samples = len(source) if indices is None else len(indices)
         self._loader: Any = Loader(
             spec.path,
             batch_size=spec.batch_size,
             shuffle="global" if spec.training else "none",
             seed=spec.seed,
-            transforms={source.image_field: steps},
+            transforms={source.image_field: our_transforms(spec)},
             fields=list(self._fields),
             num_workers=max(1, spec.num_workers),
             tail=spec.tail,
@@ -50,10 +54,12 @@ class BetonLoader:
             rank=spec.rank,
             world_size=spec.world_size,
             device=spec.device,
-            indices=spec.indices,
+            indices=indices,
             # As many batches ahead as DataLoader's prefetch_factor, which counts per worker.
-            prefetch_batches=spec.prefetch * max(1, spec.num_workers),
+            prefetch_batches=None if spec.prefetch is None else spec.prefetch * max(1, spec.num_workers),
         )
+        self.num_ahead = self._loader.prefetch_batches
+        self._timed: Any = None
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -82,6 +88,32 @@ class BetonLoader:
         """Continue in mid-epoch, on any world size and batch size."""
         self._loader.load_state_dict(state)
 
+    def clock_starts(self) -> None:
+        """Leave out the statistics of warming up and of standing still."""
+        self._loader.stats(reset=True)
+
+    def clock_stops(self) -> None:
+        """Keep the statistics of the timed round."""
+        stats = self._loader.stats(reset=True)
+        self._timed = stats if self._timed is None else _plus(self._timed, stats)
+
+    def report(self) -> dict[str, Any]:
+        """Return seconds per hop and the verdict."""
+        names = ("num_samples", "num_batches", "hop_seconds", "data_wait_fraction", "verdict")
+        return {} if self._timed is None else {name: getattr(self._timed, name) for name in names}
+
     def close(self) -> None:
         """End the worker threads."""
         self._loader.close()
+
+
+def _plus(total: Any, more: Any) -> Any:
+    """Add the sums of two rounds' statistics; whatever is no sum is the same in both."""
+    sums = {
+        field.name: getattr(total, field.name) + getattr(more, field.name)
+        for field in dataclasses.fields(total)
+        if field.name.startswith("num_") or field.name.endswith("_seconds")
+        if field.name not in ("num_workers", "num_cores", "compile_seconds", "hop_seconds", "callable_seconds")
+    }
+    hops = {hop: seconds + more.hop_seconds[hop] for hop, seconds in total.hop_seconds.items()}
+    return dataclasses.replace(total, hop_seconds=hops, epochs=(), **sums)

@@ -1,10 +1,14 @@
 """The stock PyTorch loaders, tuned as well as they go: `torch` (Pillow) and `torch-fast` (torchvision.io).
 
-Owns a map-style dataset over a `StoredImages`, a resumable batch sampler with `DistributedSampler`'s order, and a
-`DataLoader` with persistent workers, pinned memory and, on CUDA, a copy one batch ahead on a side stream.
+Tuning, after PyTorch's and torchvision's own advice: ``persistent_workers``, ``prefetch_factor`` (4 where nobody asks
+for another), one thread per worker (DataLoader sets that itself), v2 transforms, uint8 until the end, pinned memory
+and, on CUDA, a copy one batch ahead on a side stream. ``torch-fast`` has tensors from the decoder on:
+``decode_image`` needs no copy out of a Pillow image, and v2's resize of uint8 tensors is vectorised. Neither can
+decode only the crop.
 
-Augmentation is seeded per (seed, epoch, sample index), so that a run stopped in mid-epoch resumes with the same
-images. A stock script does not do that; it costs one reseeding of torch's CPU generator per image (microseconds).
+The order is `DistributedSampler`'s. Augmentation is seeded per (seed, epoch, sample index), so that a run stopped in
+mid-epoch resumes with the same images. A stock script does not do that, so benchmarks do without: it costs one
+reseeding of torch's CPU generator per image (microseconds).
 """
 
 from __future__ import annotations
@@ -21,20 +25,84 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler, g
 from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms import v2
 
+from dataloading import tools
 from train.batch_shares import Shares
 
-from .base import LoaderSpec, TrainBatch, check_position
+from .base import LoaderSpec, TrainBatch, TrainingLoader, check_position, wants_normalised
 from .stored_images import FileImages, StoredImage, StoredImages, open_images
 
-_MASK = 2**64 - 1
+PREFETCH = 4
 
 
-def sample_seed(seed: int, epoch: int, index: int) -> int:
-    """Return a 63-bit seed for one sample in one epoch (SplitMix64's finaliser over the three numbers)."""
-    value = (seed * 0x9E3779B97F4A7C15 + epoch * 0xBF58476D1CE4E5B9 + index * 0x94D049BB133111EB) & _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return (value ^ (value >> 31)) >> 1
+def torch_transform(spec: LoaderSpec, *, pillow: bool, normalise: bool) -> v2.Compose:
+    """Return the pipeline that all loaders share, as torchvision's, for Pillow images or uint8 CHW tensors."""
+    steps: list[torch.nn.Module]
+    if spec.training:
+        steps = [v2.RandomResizedCrop(spec.image_size, antialias=True), v2.RandomHorizontalFlip()]
+    else:
+        steps = [v2.Resize(spec.resize_size, antialias=True), v2.CenterCrop(spec.image_size)]
+    if pillow:
+        steps.append(v2.PILToTensor())
+    if normalise:
+        steps += [v2.ToDtype(torch.float32, scale=True), v2.Normalize(spec.mean, spec.std)]
+    return v2.Compose(steps)
+
+
+def decode_pillow(image: StoredImage) -> Image.Image:
+    """Return a stored image as an RGB image of Pillow's."""
+    if image.raw is not None:
+        return Image.fromarray(image.raw)
+    assert image.encoded is not None
+    with Image.open(io.BytesIO(image.encoded)) as opened:
+        pixels: Image.Image = opened.convert("RGB")
+    return pixels
+
+
+def decode_tensor(image: StoredImage) -> torch.Tensor:
+    """Return the pixels of a stored image, uint8 of shape (3, H, W), decoded by torchvision.io."""
+    if image.raw is not None:
+        return torch.from_numpy(np.ascontiguousarray(image.raw.transpose(2, 0, 1)))
+    assert image.encoded is not None
+    return decode_bytes(image.encoded)
+
+
+def decode_bytes(data: bytes) -> torch.Tensor:
+    """Decode a compressed image with torchvision.io, to a uint8 tensor of shape (3, H, W)."""
+    with warnings.catch_warnings():
+        # The bytes are read-only and decode_image only reads them.
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")
+        # torchvision points to torchcodec from 0.29 on; until it goes, this is the stock way.
+        warnings.filterwarnings("ignore", message="The image decoding", category=DeprecationWarning)
+        encoded = torch.frombuffer(data, dtype=torch.uint8)
+        pixels: torch.Tensor = decode_image(encoded, mode=ImageReadMode.RGB)
+    return pixels
+
+
+class DecodeAndCrop:
+    """What peers without a decoder of their own do with a compressed image; picklable, for worker processes.
+
+    Parameters
+    ----------
+    spec : LoaderSpec
+        Sizes and normalisation.
+    """
+
+    def __init__(self, spec: LoaderSpec) -> None:
+        self._transform = torch_transform(spec, pillow=False, normalise=wants_normalised(spec))
+
+    def __call__(self, image: bytes | StoredImage) -> torch.Tensor:
+        """Return the pixels, shape (3, S, S)."""
+        pixels = decode_bytes(image) if isinstance(image, bytes) else decode_tensor(image)
+        cropped: torch.Tensor = self._transform(pixels)
+        return cropped
+
+
+def worker_options(spec: LoaderSpec) -> dict[str, Any]:
+    """Return the DataLoader's options about workers."""
+    if spec.num_workers == 0:
+        return {"num_workers": 0}
+    prefetch = PREFETCH if spec.prefetch is None else spec.prefetch
+    return {"num_workers": spec.num_workers, "persistent_workers": True, "prefetch_factor": prefetch}
 
 
 class StockDataset(Dataset[tuple[torch.Tensor, int]]):
@@ -42,70 +110,40 @@ class StockDataset(Dataset[tuple[torch.Tensor, int]]):
 
     Parameters
     ----------
-    source : StoredImages
+    images : StoredImages
         Stored bytes.
     spec : LoaderSpec
         Sizes and normalisation.
-    fast : bool
-        Decode to a tensor with torchvision.io instead of Pillow.
+    pillow : bool
+        Decode with Pillow, else to a tensor with torchvision.io.
     normalise : bool
         Normalise here; else deliver uint8.
     """
 
-    def __init__(self, source: StoredImages, spec: LoaderSpec, *, fast: bool, normalise: bool) -> None:
-        self._source = source
-        self._fast = fast
-        steps: list[torch.nn.Module] = []
-        if spec.training:
-            steps += [v2.RandomResizedCrop(spec.image_size, antialias=True), v2.RandomHorizontalFlip()]
-        else:
-            steps += [v2.Resize(spec.resize_size, antialias=True), v2.CenterCrop(spec.image_size)]
-        if not fast:
-            steps.append(v2.ToImage())
-        if normalise:
-            steps += [v2.ToDtype(torch.float32, scale=True), v2.Normalize(spec.mean, spec.std)]
-        self._transform = v2.Compose(steps)
+    def __init__(self, images: StoredImages, spec: LoaderSpec, *, pillow: bool, normalise: bool) -> None:
+        self._images = images
+        self._decode: Any = decode_pillow if pillow else decode_tensor
+        self._transform = torch_transform(spec, pillow=pillow, normalise=normalise)
 
     def __len__(self) -> int:
-        return len(self._source)
+        return len(self._images)
 
-    def __getitem__(self, key: tuple[int, int]) -> tuple[torch.Tensor, int]:
+    def __getitem__(self, key: tuple[int, int | None]) -> tuple[torch.Tensor, int]:
         index, seed = key
-        item = self._source[index]
-        pixels = _decode_fast(item) if self._fast else _decode_pillow(item)
+        image = self._images[index]
+        pixels = self._decode(image)
+        if seed is None:
+            return self._transform(pixels), image.label
         if get_worker_info() is not None:
             torch.manual_seed(seed)
-            return self._transform(pixels), item.label
+            return self._transform(pixels), image.label
         # In the training process itself the generator belongs to the network (dropout).
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return self._transform(pixels), item.label
+            return self._transform(pixels), image.label
 
 
-def _decode_pillow(item: StoredImage) -> Image.Image:
-    if item.raw is not None:
-        return Image.fromarray(item.raw)
-    assert item.encoded is not None
-    with Image.open(io.BytesIO(item.encoded)) as image:
-        pixels: Image.Image = image.convert("RGB")
-    return pixels
-
-
-def _decode_fast(item: StoredImage) -> torch.Tensor:
-    if item.raw is not None:
-        return torch.from_numpy(np.ascontiguousarray(item.raw.transpose(2, 0, 1)))
-    assert item.encoded is not None
-    with warnings.catch_warnings():
-        # The bytes are read-only and decode_image only reads them.
-        warnings.filterwarnings("ignore", message="The given buffer is not writable")
-        # torchvision points to torchcodec from 0.29 on; until it goes, this is the stock way.
-        warnings.filterwarnings("ignore", message="The image decoding", category=DeprecationWarning)
-        data = torch.frombuffer(item.encoded, dtype=torch.uint8)
-        pixels: torch.Tensor = decode_image(data, mode=ImageReadMode.RGB)
-    return pixels
-
-
-class KeyedBatches(Sampler[list[tuple[int, int]]]):
+class KeyedBatches(Sampler[list[tuple[int, int | None]]]):
     """Batches of (sample index, seed), in `DistributedSampler`'s order, from any batch of an epoch on.
 
     Parameters
@@ -121,12 +159,13 @@ class KeyedBatches(Sampler[list[tuple[int, int]]]):
         self._indices = indices
         self.epoch = 0
         self.start = 0
+        drop_last = spec.tail == "drop"
         self.shares = Shares(
             num_samples=len(indices),
             rank=spec.rank,
             world_size=spec.world_size,
             batch_size=spec.batch_size,
-            drop_last=spec.tail == "drop",
+            drop_last=drop_last,
         )
         self._mine = indices[:0]
         self._order: DistributedSampler[int] = DistributedSampler(
@@ -135,67 +174,57 @@ class KeyedBatches(Sampler[list[tuple[int, int]]]):
             rank=spec.rank,
             shuffle=spec.training,
             seed=spec.seed,
-            drop_last=spec.tail == "drop",
+            drop_last=drop_last,
         )
 
     def __len__(self) -> int:
         return len(self.shares) - self.start
 
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+    def __iter__(self) -> Iterator[list[tuple[int, int | None]]]:
         self._order.set_epoch(self.epoch)
         self._mine = self._indices[np.fromiter(self._order, dtype=np.int64)]
+        epoch_key = tools.random.child(self._spec.seed, self.epoch)
         for batch in range(self.start, len(self.shares)):
-            yield [
-                (index, sample_seed(self._spec.seed, self.epoch, index)) for index in self.indices_of(batch).tolist()
-            ]
+            indices = self.indices_of(batch).tolist()
+            if self._spec.throughput_only:
+                yield [(index, None) for index in indices]
+            else:
+                yield [(index, tools.random.child(epoch_key, index) >> 1) for index in indices]
 
     def indices_of(self, batch: int) -> np.ndarray:
         """Return this rank's samples in a batch of the epoch that has begun."""
         return self._mine[batch * self._spec.batch_size : (batch + 1) * self._spec.batch_size]
 
 
-def one_thread_per_worker(_worker: int) -> None:
-    """Keep each worker process to one thread: the workers themselves are the parallelism."""
-    torch.set_num_threads(1)
-
-
-class StockLoader:
-    """A tuned `torch.utils.data.DataLoader` behind the trainer's protocol.
+class PillowLoader(TrainingLoader):
+    """``torch``: a `torch.utils.data.DataLoader` over Pillow and v2 on Pillow images, which normalises in its workers.
 
     Parameters
     ----------
     spec : LoaderSpec
         What to deliver.
-    fast : bool
-        `torch-fast` instead of `torch`.
     """
 
-    def __init__(self, spec: LoaderSpec, *, fast: bool) -> None:
-        self.name = "torch-fast" if fast else "torch"
-        # The fast variant ships bytes and normalises on the device, where there is one that does it for nothing.
-        self.normalised = not (fast and spec.device.type == "cuda")
-        source = open_images(spec.path)
-        if isinstance(source, FileImages):
-            source.locate()
-        indices = np.arange(len(source), dtype=np.int64) if spec.indices is None else spec.indices
+    name = "torch"
+    pillow = True
+
+    def __init__(self, spec: LoaderSpec) -> None:
+        self.normalised = spec.normalised is not False if self.pillow else wants_normalised(spec)
+        images = open_images(spec.path)
+        if isinstance(images, FileImages):
+            images.locate()
         self._spec = spec
-        self._batches = KeyedBatches(spec, indices)
+        self._batches = KeyedBatches(spec, spec.epoch_indices(len(images)))
         self._position = 0
-        workers: dict[str, Any] = {}
-        if spec.num_workers > 0:
-            workers = {
-                "persistent_workers": True,
-                "prefetch_factor": spec.prefetch,
-                "worker_init_fn": one_thread_per_worker,
-            }
+        options = worker_options(spec)
+        self.num_ahead = spec.num_workers * options.get("prefetch_factor", 0)
         self._loader: DataLoader[Any] = DataLoader(
-            StockDataset(source, spec, fast=fast, normalise=self.normalised),
+            StockDataset(images, spec, pillow=self.pillow, normalise=self.normalised),
             batch_sampler=self._batches,
-            num_workers=spec.num_workers,
             pin_memory=spec.device.type == "cuda",
             # An iterator draws from its generator; torch's own belongs to the network.
             generator=torch.Generator(),
-            **workers,
+            **options,
         )
 
     def __len__(self) -> int:
@@ -243,6 +272,13 @@ class StockLoader:
     def close(self) -> None:
         """End the worker processes."""
         del self._loader
+
+
+class TensorLoader(PillowLoader):
+    """``torch-fast``: `decode_image` and v2 on tensors; on CUDA it ships bytes and normalises on the device."""
+
+    name = "torch-fast"
+    pillow = False
 
 
 def _to_device(batches: Any, device: torch.device) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

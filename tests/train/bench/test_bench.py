@@ -21,10 +21,11 @@ from tests.support.files import write_images
 from train.bench import machine, report
 from train.bench import timing as process
 from train.bench.cli import bench
-from train.bench.contenders import make_contender
 from train.bench.harness import LoaderProcess, LoaderProcessError, Result, measure, search_workers
 from train.bench.spec import BenchSpec
+from train.loaders import make_measured_loader
 from train.summaries import compare, interleave, summarise
+from train.tables import markdown_table
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -68,7 +69,7 @@ def test_a_ratio_to_nothing_is_refused():
             compare(rates, baseline)
 
 
-def test_rounds_go_through_all_contenders_before_the_next_round():
+def test_rounds_go_through_all_loaders_before_the_next_round():
     order = list(interleave(["a", "b", "c"], 2))
     assert order == [(0, "a"), (0, "b"), (0, "c"), (1, "a"), (1, "b"), (1, "c")]
 
@@ -90,7 +91,7 @@ class Source:
     def __init__(self, clock, num_ready=0, epoch=100):
         self.clock, self.num_ready, self.epoch, self.made = clock, num_ready, epoch, 0
 
-    def batches(self):
+    def image_batches(self):
         for _ in range(self.epoch):
             if self.made >= self.num_ready:
                 self.clock.now += 2.0
@@ -158,7 +159,7 @@ def test_a_spec_that_cannot_work_is_refused(tmp_path, wrong):
 
 
 def test_a_small_file_is_repeated_to_a_long_epoch(tmp_path):
-    spec = spec_for("x.beton", tmp_path, epoch_images=100)
+    spec = spec_for("x.beton", tmp_path, epoch_images=100).loader_spec()
     assert [spec.repeats(size) for size in (1, 30, 99, 100, 1000)] == [100, 4, 2, 1, 1]
 
 
@@ -167,28 +168,28 @@ def test_a_spec_survives_json(tmp_path):
     assert BenchSpec(**json.loads(json.dumps(spec.as_dict()))) == spec
 
 
-# ---- contenders
+# ---- loaders
 
 
 @pytest.mark.parametrize("pipeline", ["train", "train-normalized", "eval"])
 @pytest.mark.parametrize("loader", ["beton", "torch", "torch-fast", "synthetic"])
-def test_every_contender_gives_the_batches_the_pipeline_promises(photos, tmp_path, loader, pipeline):
+def test_every_loader_gives_the_batches_the_pipeline_promises(photos, tmp_path, loader, pipeline):
     spec = spec_for(photos, tmp_path, loader, pipeline=pipeline, num_workers=1, image_size=32, resize_size=40)
-    contender = make_contender(spec)
-    batch = next(iter(contender.batches()))
+    measured = make_measured_loader(loader, spec.loader_spec())
+    batch = next(iter(measured.image_batches()))
     assert tuple(batch.shape) == (4, 3, 32, 32)
     assert str(batch.dtype) == ("torch.float32" if pipeline == "train-normalized" else "torch.uint8")
-    contender.close()
+    measured.close()
 
 
-def test_contenders_do_the_same_work(photos, tmp_path):
-    """In the evaluation pipeline nothing is random: all contenders' pixels agree but for the filters' rounding."""
+def test_loaders_do_the_same_work(photos, tmp_path):
+    """In the evaluation pipeline nothing is random: all loaders' pixels agree but for the filters' rounding."""
     means = {}
     for loader in ("beton", "torch", "torch-fast"):
         spec = spec_for(photos, tmp_path, loader, pipeline="eval", num_workers=1, image_size=32, resize_size=40)
-        contender = make_contender(spec)
-        means[loader] = next(iter(contender.batches())).float().mean(dim=(2, 3)).numpy()
-        contender.close()
+        measured = make_measured_loader(loader, spec.loader_spec())
+        means[loader] = next(iter(measured.image_batches())).float().mean(dim=(2, 3)).numpy()
+        measured.close()
     for loader, mean in means.items():
         np.testing.assert_allclose(mean, means["torch"], atol=2.0, err_msg=loader)
 
@@ -205,28 +206,28 @@ def test_ffcv_gives_the_batches_the_pipeline_promises(photos, tmp_path):
         child.close()
 
 
-def test_an_unknown_contender_is_refused_with_the_names_there_are(tmp_path):
+def test_an_unknown_loader_is_refused_with_the_names_there_are(tmp_path):
     with pytest.raises(UsageError, match="torch-fast"):
-        make_contender(spec_for("x.beton", tmp_path, "tirch"))
+        make_measured_loader("tirch", spec_for("x.beton", tmp_path).loader_spec())
 
 
 def test_a_copy_in_another_format_is_made_once_for_each_file(photos, tmp_path):
-    from train.bench.contenders.base import image_folder, prepared_copy
+    from train.loaders.copies import image_folder, prepared_copy
 
     spec = spec_for(photos, tmp_path)
-    folder = image_folder(spec)
+    folder = image_folder(spec.loader_spec())
     assert len(list(folder.rglob("*.jpg"))) == 24
     calls = []
-    assert prepared_copy(spec, "folder", lambda *arguments: calls.append(arguments)) == folder
+    assert prepared_copy(spec.loader_spec(), "folder", lambda *arguments: calls.append(arguments)) == folder
     assert not calls
     other = tmp_path / "other" / photos.name
     other.parent.mkdir()
     write_images(other, 3)
-    assert image_folder(spec_for(other, tmp_path)) != folder
+    assert image_folder(spec_for(other, tmp_path).loader_spec()) != folder
 
 
 def test_a_copy_that_was_interrupted_is_made_again(photos, tmp_path):
-    from train.bench.contenders.base import prepared_copy
+    from train.loaders.copies import prepared_copy
 
     def fail(_source, folder):
         (folder / "half").write_text("x")
@@ -234,8 +235,8 @@ def test_a_copy_that_was_interrupted_is_made_again(photos, tmp_path):
 
     spec = spec_for(photos, tmp_path)
     with pytest.raises(OSError, match="disk full"):
-        prepared_copy(spec, "thing", fail)
-    done = prepared_copy(spec, "thing", lambda _source, folder: (folder / "whole").write_text("x"))
+        prepared_copy(spec.loader_spec(), "thing", fail)
+    done = prepared_copy(spec.loader_spec(), "thing", lambda _source, folder: (folder / "whole").write_text("x"))
     assert [entry.name for entry in done.iterdir()] == ["whole"]
 
 
@@ -320,7 +321,7 @@ def test_what_is_not_installed_is_reported_and_the_others_go_on(photos, tmp_path
     assert len(measured.rates) == 2
 
 
-def test_a_contender_that_fails_is_reported_with_its_words(tmp_path):
+def test_a_loader_that_fails_is_reported_with_its_words(tmp_path):
     missing = tmp_path / "nothing.beton"
     [result] = measure([spec_for(missing, tmp_path)], num_rounds=1, seconds=0.05)
     assert result.status.startswith("failed: ")
@@ -359,7 +360,7 @@ def make_results(tmp_path):
     return [fast, slow, gone]
 
 
-def test_rows_show_every_contender_with_its_ratio_to_the_baseline(tmp_path):
+def test_rows_show_every_loader_with_its_ratio_to_the_baseline(tmp_path):
     rows = report.rate_rows(make_results(tmp_path), "torch")
     assert rows[0] == ["beton", "400", "360-440", "4.00 (4.00-4.00)", "2.00", "3", ""]
     assert rows[1] == ["torch", "100", "90-110", "1.00", "", "", ""]
@@ -381,7 +382,7 @@ def test_a_report_states_machine_versions_command_and_figures(tmp_path):
         "jpeg500",
         title="A | B",
         command="beton bench x",
-        sections=[report.markdown_table(report.RATE_HEAD, report.rate_rows(results, "torch"))],
+        sections=[markdown_table(report.RATE_HEAD, report.rate_rows(results, "torch"))],
         data=report.results_as_data(results),
         results=results,
         figure=report.bars(results, title="A", baseline="torch"),
@@ -407,7 +408,7 @@ def test_two_environments_versions_are_both_stated(tmp_path):
 
 
 def test_markdown_cells_cannot_break_the_table():
-    table = report.markdown_table(["a", "b"], [["x|y", "1\n2"]])
+    table = markdown_table(["a", "b"], [["x|y", "1\n2"]])
     assert table.splitlines()[-1] == "| x\\|y | 1 2 |"
 
 
@@ -477,7 +478,7 @@ def test_bench_refuses_a_baseline_that_is_not_measured_and_a_file_that_is_none(p
 
 
 def test_reports_name_files_but_not_where_they_lay():
-    from train.bench.report import _names_only
+    from train.bench.report import names_only
 
     payload = {"spec": {"path": "/some/folder/train.beton", "batch": 3}, "runs": [("/a/b", 1.5)], "note": "x/y"}
-    assert _names_only(payload) == {"spec": {"path": "train.beton", "batch": 3}, "runs": [["b", 1.5]], "note": "x/y"}
+    assert names_only(payload) == {"spec": {"path": "train.beton", "batch": 3}, "runs": [["b", 1.5]], "note": "x/y"}

@@ -12,18 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from train.bench.contenders.base import Contender, image_folder
-from train.bench.spec import IMAGENET_MEAN, IMAGENET_STD, BenchSpec
-
-__all__ = ["DaliContender"]
+from .base import LoaderSpec, MeasuredLoader, wants_normalised
+from .copies import image_folder
 
 
-class DaliContender(Contender):
+class DaliLoader(MeasuredLoader):
     """A DALI pipeline without a GPU."""
 
     num_ahead = 3
 
-    def __init__(self, spec: BenchSpec) -> None:
+    def __init__(self, spec: LoaderSpec) -> None:
         from nvidia.dali import fn, pipeline_def, types
         from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
@@ -44,12 +42,12 @@ class DaliContender(Contender):
                 images = fn.resize(images, resize_shorter=spec.resize_size, **linear)
                 images = fn.crop(images, crop=[spec.image_size, spec.image_size])
                 mirror = 0
-            if spec.normalized:
+            if wants_normalised(spec):
                 images = fn.crop_mirror_normalize(
                     images,
                     mirror=mirror,
-                    mean=[value * 255.0 for value in IMAGENET_MEAN],
-                    std=[value * 255.0 for value in IMAGENET_STD],
+                    mean=[value * 255.0 for value in spec.mean],
+                    std=[value * 255.0 for value in spec.std],
                     dtype=types.FLOAT,
                     output_layout="CHW",
                 )
@@ -59,10 +57,10 @@ class DaliContender(Contender):
 
         pipeline = graph()
         pipeline.build()
-        self._planar = spec.normalized
+        self._planar = wants_normalised(spec)
         self._iterator = DALIGenericIterator([pipeline], ["images", "labels"], size=-1)
 
-    def batches(self) -> Iterator[Any]:
+    def image_batches(self) -> Iterator[Any]:
         """Go on without end."""
         for [batch] in self._iterator:
             images = batch["images"]

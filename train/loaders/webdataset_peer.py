@@ -13,30 +13,28 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from train.bench.contenders.base import Contender, prepared_copy
-from train.bench.contenders.stock import PREFETCH, decode_tensor, torch_transform, worker_options
-from train.bench.spec import BenchSpec
-from train.loaders.stored_images import FileImages
-
-__all__ = ["WebDatasetContender"]
+from .base import LoaderSpec, MeasuredLoader
+from .copies import encoded_bytes, prepared_copy
+from .stock import DecodeAndCrop, worker_options
+from .stored_images import FileImages
 
 _SHARDS_A_WORKER = 4
 
 
 class _Decode:
-    """Decode and transform one sample; picklable, for worker processes."""
+    """Decode and transform one sample of a shard; picklable, for worker processes."""
 
-    def __init__(self, spec: BenchSpec) -> None:
-        self._transform = torch_transform(spec, pillow=False)
+    def __init__(self, spec: LoaderSpec) -> None:
+        self._decode_and_crop = DecodeAndCrop(spec)
 
     def __call__(self, sample: dict[str, bytes]) -> tuple[Any, int]:
-        return self._transform(decode_tensor(sample["jpg"])), int(sample["cls"])
+        return self._decode_and_crop(sample["jpg"]), int(sample["cls"])
 
 
-class WebDatasetContender(Contender):
+class WebDatasetLoader(MeasuredLoader):
     """`webdataset.WebDataset` behind `webdataset.WebLoader`."""
 
-    def __init__(self, spec: BenchSpec) -> None:
+    def __init__(self, spec: LoaderSpec) -> None:
         import webdataset as wds
 
         num_shards = _SHARDS_A_WORKER * spec.num_workers
@@ -46,10 +44,9 @@ class WebDatasetContender(Contender):
             for shard in range(num_shards):
                 with tarfile.open(folder / f"{shard:05d}.tar", "w") as tar:
                     for number in range(shard, len(source) * repeats, num_shards):
-                        item = source[number % len(source)]
-                        if item.encoded is None:
-                            raise ValueError("raw images have no place in a WebDataset")
-                        for ending, data in (("jpg", item.encoded), ("cls", str(item.label).encode())):
+                        index = number % len(source)
+                        label = str(source[index].label).encode()
+                        for ending, data in (("jpg", encoded_bytes(source, index)), ("cls", label)):
                             entry = tarfile.TarInfo(f"{number:08d}.{ending}")
                             entry.size = len(data)
                             tar.addfile(entry, io.BytesIO(data))
@@ -64,10 +61,11 @@ class WebDatasetContender(Contender):
         if spec.training:
             dataset = dataset.shuffle(1000)
         dataset = dataset.map(_Decode(spec)).batched(spec.batch_size, partial=False).repeat()
-        self._loader = wds.WebLoader(dataset, batch_size=None, **worker_options(spec))
-        self.num_ahead = spec.num_workers * PREFETCH
+        options = worker_options(spec)
+        self._loader = wds.WebLoader(dataset, batch_size=None, **options)
+        self.num_ahead = spec.num_workers * options["prefetch_factor"]
 
-    def batches(self) -> Iterator[Any]:
+    def image_batches(self) -> Iterator[Any]:
         """Go on without end."""
         for images, _labels in self._loader:
             yield images

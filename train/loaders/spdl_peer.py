@@ -18,11 +18,9 @@ import spdl.io
 import torch
 from spdl.pipeline import PipelineBuilder
 
-from train.bench.contenders.base import Contender
-from train.bench.spec import IMAGENET_MEAN, IMAGENET_STD, BenchSpec
-from train.loaders.stored_images import FileImages
-
-__all__ = ["SpdlContender", "draw_box"]
+from .base import LoaderSpec, MeasuredLoader, Normaliser, wants_normalised
+from .copies import encoded_bytes
+from .stored_images import FileImages
 
 
 def draw_box(rng: np.random.Generator, width: int, height: int) -> tuple[int, int, int, int]:
@@ -37,10 +35,10 @@ def draw_box(rng: np.random.Generator, width: int, height: int) -> tuple[int, in
     return (width - w) // 2, (height - h) // 2, w, h
 
 
-class SpdlContender(Contender):
+class SpdlLoader(MeasuredLoader):
     """`spdl.pipeline` over `spdl.io`."""
 
-    def __init__(self, spec: BenchSpec) -> None:
+    def __init__(self, spec: LoaderSpec) -> None:
         try:
             spdl.io.decode_config()  # the first call loads FFmpeg
         except RuntimeError as error:
@@ -49,21 +47,16 @@ class SpdlContender(Contender):
         self._spec = spec
         self._order = np.random.default_rng(spec.seed)
         self._local = threading.local()
-        self._scale = (1.0 / (255.0 * torch.tensor(IMAGENET_STD))).view(1, 3, 1, 1)
-        self._shift = (-torch.tensor(IMAGENET_MEAN) / torch.tensor(IMAGENET_STD)).view(1, 3, 1, 1)
+        self._normaliser = Normaliser(spec, normalised=not wants_normalised(spec), channels_last=True)
         self.num_ahead = 6
 
     def _indices(self) -> Iterator[int]:
-        repeats = self._spec.repeats(len(self._source))
-        for _ in range(repeats):
-            size = len(self._source)
+        size = len(self._source)
+        for _ in range(self._spec.repeats(size)):
             yield from (self._order.permutation(size) if self._spec.training else np.arange(size)).tolist()
 
     def _decode(self, index: int) -> Any:
-        data = self._source[index].encoded
-        if data is None:
-            raise ValueError("raw images are left out of this comparison")
-        packets = spdl.io.demux_image(data)
+        packets = spdl.io.demux_image(encoded_bytes(self._source, index))
         return spdl.io.decode_packets(packets, filter_desc=self._filters(packets.width, packets.height))
 
     def _filters(self, width: int, height: int) -> str:
@@ -80,11 +73,9 @@ class SpdlContender(Contender):
 
     def _batch(self, frames: list[Any]) -> torch.Tensor:
         images: torch.Tensor = spdl.io.to_torch(spdl.io.convert_frames(frames)).permute(0, 3, 1, 2)
-        if self._spec.normalized:
-            images = torch.addcmul(self._shift, images.float(), self._scale)
-        return images
+        return self._normaliser(images)
 
-    def batches(self) -> Iterator[Any]:
+    def image_batches(self) -> Iterator[Any]:
         """Go through one epoch."""
         spec = self._spec
         pipeline = (

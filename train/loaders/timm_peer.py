@@ -14,16 +14,14 @@ from typing import Any
 import torch
 from timm.data import ImageDataset, create_loader
 
-from train.bench.contenders.base import Contender, as_images, image_folder
-from train.bench.spec import IMAGENET_MEAN, IMAGENET_STD, BenchSpec
-
-__all__ = ["TimmContender"]
+from .base import LoaderSpec, MeasuredLoader, wants_normalised
+from .copies import image_folder
 
 
-class TimmContender(Contender):
+class TimmLoader(MeasuredLoader):
     """`timm.data.create_loader`."""
 
-    def __init__(self, spec: BenchSpec) -> None:
+    def __init__(self, spec: LoaderSpec) -> None:
         dataset = ImageDataset(str(image_folder(spec)))
         dataset.reader.samples *= spec.repeats(len(dataset))
         loader = create_loader(
@@ -34,20 +32,19 @@ class TimmContender(Contender):
             hflip=0.5 if spec.training else 0.0,
             color_jitter=None,
             interpolation="bilinear",
-            mean=IMAGENET_MEAN,
-            std=IMAGENET_STD,
+            mean=spec.mean,
+            std=spec.std,
             crop_pct=spec.image_size / spec.resize_size,
             num_workers=spec.num_workers,
             device=torch.device("cpu"),
             use_multi_epochs_loader=True,
         )
-        self._loader = loader if spec.normalized else loader.loader
+        self._loader = loader if wants_normalised(spec) else loader.loader
         self.num_ahead = 2 * spec.num_workers
         self._batch_size = spec.batch_size
 
-    def batches(self) -> Iterator[Any]:
+    def image_batches(self) -> Iterator[Any]:
         """Go through one epoch, without its last, smaller batch in evaluation."""
-        for batch in self._loader:
-            images = as_images(batch)
+        for images, _labels in self._loader:
             if len(images) == self._batch_size:
                 yield images

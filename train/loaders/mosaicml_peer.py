@@ -14,16 +14,14 @@ from typing import Any
 import streaming
 from torch.utils.data import DataLoader
 
-from train.bench.contenders.base import Contender, as_images, prepared_copy
-from train.bench.contenders.stock import PREFETCH, decode_tensor, torch_transform, worker_options
-from train.bench.spec import BenchSpec
-from train.loaders.stored_images import FileImages
-
-__all__ = ["StreamingContender"]
+from .base import LoaderSpec, MeasuredLoader
+from .copies import encoded_bytes, prepared_copy
+from .stock import DecodeAndCrop, worker_options
+from .stored_images import FileImages
 
 
 class _Images(streaming.StreamingDataset):  # type: ignore[misc]
-    def __init__(self, spec: BenchSpec, folder: Path, epoch_size: int) -> None:
+    def __init__(self, spec: LoaderSpec, folder: Path, epoch_size: int) -> None:
         super().__init__(
             local=str(folder),
             shuffle=spec.training,
@@ -31,37 +29,33 @@ class _Images(streaming.StreamingDataset):  # type: ignore[misc]
             batch_size=spec.batch_size,
             epoch_size=epoch_size,
         )
-        self._transform = torch_transform(spec, pillow=False)
+        self._decode_and_crop = DecodeAndCrop(spec)
 
     def __getitem__(self, at: int) -> tuple[Any, int]:
         sample = super().__getitem__(at)
-        return self._transform(decode_tensor(sample["image"])), sample["label"]
+        return self._decode_and_crop(sample["image"]), sample["label"]
 
 
-class StreamingContender(Contender):
+class StreamingLoader(MeasuredLoader):
     """`streaming.StreamingDataset` behind a DataLoader."""
 
-    def __init__(self, spec: BenchSpec) -> None:
+    def __init__(self, spec: LoaderSpec) -> None:
         num_samples = len(FileImages(spec.path))
 
         def write(source: FileImages, folder: Path) -> None:
             with streaming.MDSWriter(out=str(folder), columns={"image": "bytes", "label": "int"}) as writer:
                 for index in range(len(source)):
-                    item = source[index]
-                    if item.encoded is None:
-                        raise ValueError("raw images are left out of this comparison")
-                    writer.write({"image": item.encoded, "label": item.label})
+                    writer.write({"image": encoded_bytes(source, index), "label": source[index].label})
 
         folder = prepared_copy(spec, "mds", write)
         # Shared memory of a run that was killed would stop this one.
         streaming.base.util.clean_stale_shared_memory()
         dataset = _Images(spec, folder, num_samples * spec.repeats(num_samples))
-        self._loader: DataLoader[Any] = DataLoader(
-            dataset, batch_size=spec.batch_size, drop_last=True, **worker_options(spec)
-        )
-        self.num_ahead = spec.num_workers * PREFETCH
+        options = worker_options(spec)
+        self._loader: DataLoader[Any] = DataLoader(dataset, batch_size=spec.batch_size, drop_last=True, **options)
+        self.num_ahead = spec.num_workers * options["prefetch_factor"]
 
-    def batches(self) -> Iterator[Any]:
+    def image_batches(self) -> Iterator[Any]:
         """Go through one epoch."""
-        for batch in self._loader:
-            yield as_images(batch)
+        for images, _labels in self._loader:
+            yield images

@@ -14,12 +14,10 @@ from typing import Any
 
 import litdata
 
-from train.bench.contenders.base import Contender, as_images, prepared_copy
-from train.bench.contenders.stock import PREFETCH, decode_tensor, torch_transform, worker_options
-from train.bench.spec import BenchSpec
-from train.loaders.stored_images import FileImages
-
-__all__ = ["LitDataContender"]
+from .base import LoaderSpec, MeasuredLoader
+from .copies import encoded_bytes, prepared_copy
+from .stock import DecodeAndCrop, worker_options
+from .stored_images import FileImages
 
 
 class _Sample:
@@ -29,26 +27,24 @@ class _Sample:
         self._source = FileImages(path)
 
     def __call__(self, number: int) -> dict[str, Any]:
-        item = self._source[number % len(self._source)]
-        if item.encoded is None:
-            raise ValueError("raw images are left out of this comparison")
-        return {"image": item.encoded, "label": item.label}
+        index = number % len(self._source)
+        return {"image": encoded_bytes(self._source, index), "label": self._source[index].label}
 
 
 class _Images(litdata.StreamingDataset):  # type: ignore[misc]
-    def __init__(self, spec: BenchSpec, folder: Path) -> None:
+    def __init__(self, spec: LoaderSpec, folder: Path) -> None:
         super().__init__(str(folder), shuffle=spec.training, drop_last=True, seed=spec.seed)
-        self._decode_and_crop = torch_transform(spec, pillow=False)
+        self._decode_and_crop = DecodeAndCrop(spec)
 
     def __getitem__(self, index: Any) -> tuple[Any, int]:
         sample = super().__getitem__(index)
-        return self._decode_and_crop(decode_tensor(sample["image"])), sample["label"]
+        return self._decode_and_crop(sample["image"]), sample["label"]
 
 
-class LitDataContender(Contender):
+class LitDataLoader(MeasuredLoader):
     """`litdata.StreamingDataset` behind its `StreamingDataLoader`."""
 
-    def __init__(self, spec: BenchSpec) -> None:
+    def __init__(self, spec: LoaderSpec) -> None:
         def write(source: FileImages, folder: Path) -> None:
             litdata.optimize(
                 fn=_Sample(spec.path),
@@ -61,12 +57,13 @@ class LitDataContender(Contender):
             )
 
         folder = prepared_copy(spec, f"litdata-{spec.epoch_images}", write)
+        options = worker_options(spec)
         self._loader = litdata.StreamingDataLoader(
-            _Images(spec, folder), batch_size=spec.batch_size, drop_last=True, **worker_options(spec)
+            _Images(spec, folder), batch_size=spec.batch_size, drop_last=True, **options
         )
-        self.num_ahead = spec.num_workers * PREFETCH
+        self.num_ahead = options["prefetch_factor"]
 
-    def batches(self) -> Iterator[Any]:
+    def image_batches(self) -> Iterator[Any]:
         """Go through one epoch."""
-        for batch in self._loader:
-            yield as_images(batch)
+        for images, _labels in self._loader:
+            yield images

@@ -14,34 +14,31 @@ from typing import Any
 import grain
 import torch
 
-from train.bench.contenders.base import Contender
-from train.bench.contenders.stock import decode_tensor_item, torch_transform
-from train.bench.spec import BenchSpec
-from train.loaders.stored_images import FileImages
-
-__all__ = ["GrainContender"]
+from .base import LoaderSpec, MeasuredLoader
+from .stock import DecodeAndCrop
+from .stored_images import FileImages, StoredImage
 
 _AHEAD = 4
 
 
 class _Decode:
-    """Decode and transform one sample; picklable, for worker processes."""
+    """Make NumPy arrays, which Grain hands over in shared memory."""
 
-    def __init__(self, spec: BenchSpec) -> None:
-        self._transform = torch_transform(spec, pillow=False)
+    def __init__(self, spec: LoaderSpec) -> None:
+        self._decode = DecodeAndCrop(spec)
 
-    def __call__(self, item: Any) -> tuple[Any, int]:
-        return self._transform(decode_tensor_item(item)).numpy(), item.label
+    def __call__(self, image: StoredImage) -> tuple[Any, int]:
+        return self._decode(image).numpy(), image.label
 
 
 def _one_thread(_worker: int, _num_workers: int) -> None:
     torch.set_num_threads(1)
 
 
-class GrainContender(Contender):
+class GrainLoader(MeasuredLoader):
     """`grain.MapDataset` over the file, read by worker processes."""
 
-    def __init__(self, spec: BenchSpec) -> None:
+    def __init__(self, spec: LoaderSpec) -> None:
         dataset = grain.MapDataset.source(FileImages(spec.path)).seed(spec.seed)
         if spec.training:
             dataset = dataset.shuffle()
@@ -52,7 +49,7 @@ class GrainContender(Contender):
         self._dataset = batches.mp_prefetch(workers, worker_init_fn=_one_thread)
         self.num_ahead = (_AHEAD + 3) * spec.num_workers
 
-    def batches(self) -> Iterator[Any]:
+    def image_batches(self) -> Iterator[Any]:
         """Go on without end."""
         for images, _labels in self._dataset:
             yield images

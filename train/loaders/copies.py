@@ -1,0 +1,79 @@
+"""Copies of the stored images in the formats of other loaders, kept in the benchmark's work folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from dataloading.tools import PartFolder, remove_orphans
+
+from .base import LoaderSpec
+from .stored_images import FileImages
+
+__all__ = ["encoded_bytes", "image_folder", "prepared_copy"]
+
+
+def prepared_copy(spec: LoaderSpec, name: str, write: Callable[[FileImages, Path], None]) -> Path:
+    """Return a folder with the samples of ``spec.path`` in another format, writing it the first time.
+
+    Parameters
+    ----------
+    spec : LoaderSpec
+        Its `path` and `work_dir` are used.
+    name : str
+        Of the format.
+    write : callable
+        ``write(images, folder)`` fills an empty folder.
+    """
+    file = Path(spec.path).resolve()
+    stat = file.stat()
+    # Another file of the same name must not be measured in its place.
+    key = hashlib.sha256(json.dumps([str(file), stat.st_size, stat.st_mtime_ns]).encode()).hexdigest()[:12]
+    folder = Path(spec.work_dir) / f"{file.stem}-{key}-{name}"
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    remove_orphans(str(folder))
+    with PartFolder(str(folder)) as unfinished:
+        write(FileImages(spec.path), Path(unfinished.part))
+        unfinished.publish()
+    return folder
+
+
+def encoded_bytes(images: FileImages, index: int) -> bytes:
+    """Return the compressed file of a sample, for formats that hold nothing else.
+
+    Raises
+    ------
+    ValueError
+        The image is stored as pixels.
+    """
+    data = images[index].encoded
+    if data is None:
+        raise ValueError("this loader's format holds compressed images only; the file stores pixels")
+    return data
+
+
+def image_folder(spec: LoaderSpec) -> Path:
+    """Return the samples as files in class folders: JPEG bytes as they are, raw images as PPM.
+
+    Such a tree is what DALI, timm and most scripts read.
+    """
+
+    def write(images: FileImages, folder: Path) -> None:
+        for index in range(len(images)):
+            item = images[index]
+            path = folder / f"{item.label:05d}" / f"{index:08d}"
+            path.parent.mkdir(exist_ok=True)
+            if item.encoded is not None:
+                path.with_suffix(".jpg").write_bytes(item.encoded)
+            else:
+                assert item.raw is not None
+                height, width = item.raw.shape[:2]
+                # Netpbm: pixels behind a line of text, the nearest to "raw" that image libraries read.
+                header = f"P6 {width} {height} 255\n".encode()
+                path.with_suffix(".ppm").write_bytes(header + item.raw.tobytes())
+
+    return prepared_copy(spec, "folder", write)
