@@ -37,7 +37,7 @@ from dataloading.dataset.opening import Paths, check_paths
 from dataloading.dataset.page_layout import page_layout
 from dataloading.engine import resume
 from dataloading.engine.epoch import Engines, EpochIterator, Jobs
-from dataloading.engine.frameworks import SkippedBatches, followed, has_accelerator, teach_skip_first_batches
+from dataloading.engine.frameworks import SkippedBatches, followed, has_accelerator, patch_skip_first_batches
 from dataloading.engine.plan import OnError, Plan
 from dataloading.engine.transfer import MemoryFormat, Transfer
 from dataloading.errors import SampleError, UsageError
@@ -277,7 +277,7 @@ class Loader:
             num_local_ranks=self._ranks.local_world_size,
         )
         self._start()
-        teach_skip_first_batches()
+        patch_skip_first_batches()
 
     def _start(self) -> None:
         """Make what belongs to one order of samples: everything else can be shared by several."""
@@ -405,7 +405,7 @@ class Loader:
 
     def _begin_epoch(self, skipped: int) -> Iterator[Batch]:
         self._ranks.check_unchanged()
-        teach_skip_first_batches()
+        patch_skip_first_batches()
         sampler = self._sampler
         if isinstance(sampler, ShardSampler) and not sampler.equal_rows and self.world_size > 1 and has_accelerator():
             sampler.equal_rows = True

@@ -1,4 +1,4 @@
-"""Seconds per hop, and what they say in words: a clock, a snapshot, a verdict.
+"""Seconds per hop, and which of them limits the training: a clock, a snapshot, a verdict.
 
 Knows the names of the hops and nothing of what they do.
 """
@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from dataloading.messages import counted
 
@@ -21,38 +20,27 @@ HOPS = ("sampler", "view", "decode", "transform", "transfer")
 """The five hops from file to device, in order; the names used in docs, statistics and benchmarks."""
 
 _MAX_EPOCHS = 1000  # of which figures are kept
-_MAX_NOTES = 256  # that wait to be added up
-
-
-class _Received(NamedTuple):
-    """What the caller's thread notes of one batch, in seconds; the step is the caller's own, on the batch before."""
-
-    epoch: int
-    wait: float
-    callables: float
-    step: float
-    step_cpu: float
-    samples: int
-    skipped: int
-    replaced: int
+_MAX_NOTES = 256  # not added up yet
+# Of an epoch: samples, batches, skipped, replaced; seconds of data wait, of callables, of the caller's step.
+_NO_FIGURES: tuple[float, ...] = (0.0,) * 7
 
 
 class Clock:
     """Adds up seconds and counts from any thread.
 
-    Adding takes a lock for well under a microsecond, a few times a group of samples. Callers' threads take none: they
-    leave notes, which are added up by whoever has the lock next.
+    Workers take a lock for well under a microsecond, once per group of samples. Callers' threads take none: they leave
+    notes, which whoever has the lock next adds up.
 
     Parameters
     ----------
     compile_seconds : float
-        Spent on compiling transforms, before there was a clock.
+        Spent on compiling transforms before.
     """
 
     def __init__(self, compile_seconds: float = 0.0) -> None:
         self._lock = threading.Lock()
         self._compile_seconds = compile_seconds
-        self._received: deque[_Received] = deque()
+        self._received: deque[tuple[int, tuple[float, ...], float]] = deque()
         self._called: deque[tuple[str, float]] = deque()
         self._has_begun = False
         self._clear()
@@ -63,12 +51,11 @@ class Clock:
         self._busy = self._cpu = self._step_cpu = 0.0
         self._first_batch = self._first_step = 0.0
         self._callables: dict[str, float] = {}
-        # Of each epoch, and of older ones: samples, batches, skipped, replaced, seconds of wait, callables, the step.
-        self._epochs: dict[int, list[float]] = {}
-        self._older = [0.0] * 7
+        self._epochs: dict[int, tuple[float, ...]] = {}  # figures of each
+        self._older = _NO_FIGURES  # of epochs that are not kept apart any more
 
     def after_fork(self) -> None:
-        """Let go of the lock in a forked child, where whoever held it does not exist."""
+        """Replace the lock in a forked child, where the thread that may hold it does not exist."""
         self._lock = threading.Lock()
 
     # ---- workers
@@ -81,7 +68,7 @@ class Clock:
                 self._fold()
 
     def add_group(self, decode: float, transform: float, *, cpu: float = 0.0, page_faults: int = 0) -> None:
-        """Add one worker's time for a group of samples: on both hops, and on a core; and its reads from storage."""
+        """Add one worker's time for a group of samples: in both hops and on a core; and its reads from storage."""
         with self._lock:
             self._hops["decode"] += decode
             self._hops["transform"] += transform
@@ -117,11 +104,11 @@ class Clock:
         skipped: int = 0,
         replaced: int = 0,
     ) -> None:
-        """Note a batch: seconds of waiting, of callables behind it, and of the caller's step on the one before."""
-        self._received.append(_Received(epoch, wait, callables, step, step_cpu, samples, skipped, replaced))
+        """Note a batch: seconds of waiting for it, of callables on it, and of the caller's step on the one before."""
+        self._received.append((epoch, (samples, samples > 0, skipped, replaced, wait, callables, step), step_cpu))
 
     def note_call(self, name: str, seconds: float) -> None:
-        """Note the time of one callable behind a batch."""
+        """Note the time of one callable on a batch."""
         self._called.append((name, seconds))
 
     # ---- sums
@@ -130,7 +117,7 @@ class Clock:
         """Freeze the sums so far; `reset` begins new ones."""
         with self._lock:
             self._fold()
-            total = EpochStats.of(-1, [sum(each) for each in zip(self._older, *self._epochs.values(), strict=True)])
+            total = EpochStats.of(-1, _sum(self._older, *self._epochs.values()))
             stats = LoaderStats(
                 num_workers=num_workers,
                 num_samples=total.num_samples,
@@ -161,28 +148,23 @@ class Clock:
             name, seconds = self._called.popleft()
             self._callables[name] = self._callables.get(name, 0.0) + seconds
         while self._received:
-            self._fold_batch(self._received.popleft())
+            self._fold_batch(*self._received.popleft())
 
-    def _fold_batch(self, noted: _Received) -> None:
-        if noted.samples and not self._has_begun:
+    def _fold_batch(self, epoch: int, figures: tuple[float, ...], step_cpu: float) -> None:
+        samples, _, _, _, wait, callables, step = figures
+        if samples and not self._has_begun:
             self._has_begun = True
-            self._first_batch = noted.wait + noted.callables
-        elif noted.step and self._first_batch and not self._first_step:
-            self._first_step = noted.step
-        self._step_cpu += noted.step_cpu
-        sums = self._epochs.get(noted.epoch)
-        if sums is None:
-            sums = self._epochs[noted.epoch] = [0.0] * 7
-            if len(self._epochs) > _MAX_EPOCHS:
-                oldest = self._epochs.pop(next(iter(self._epochs)))
-                self._older = [one + other for one, other in zip(self._older, oldest, strict=True)]
-        sums[0] += noted.samples
-        sums[1] += noted.samples > 0
-        sums[2] += noted.skipped
-        sums[3] += noted.replaced
-        sums[4] += noted.wait
-        sums[5] += noted.callables
-        sums[6] += noted.step
+            self._first_batch = wait + callables
+        elif step and self._first_batch and not self._first_step:
+            self._first_step = step
+        self._step_cpu += step_cpu
+        self._epochs[epoch] = _sum(self._epochs.get(epoch, _NO_FIGURES), figures)
+        if len(self._epochs) > _MAX_EPOCHS:
+            self._older = _sum(self._older, self._epochs.pop(next(iter(self._epochs))))
+
+
+def _sum(*figures: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(map(sum, zip(*figures, strict=True)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,9 +177,9 @@ class EpochStats:
     num_samples, num_batches : int
         Delivered to the caller.
     num_skipped, num_replaced : int
-        Samples that failed, by what `on_error` made of them.
+        Samples that failed, by what `on_error` did with them.
     data_wait_seconds, callable_seconds, consumer_seconds : float
-        The caller's time: in wait for data, in its callables on finished batches, and in its own step.
+        The caller's time: waiting for data, in its callables on finished batches, and in its own step.
     """
 
     epoch: int
@@ -210,18 +192,19 @@ class EpochStats:
     consumer_seconds: float = 0.0
 
     @classmethod
-    def of(cls, epoch: int, sums: list[float]) -> EpochStats:
-        """Make it of the clock's sums."""
-        samples, batches, skipped, replaced = map(int, sums[:4])
+    def of(cls, epoch: int, figures: tuple[float, ...]) -> EpochStats:
+        """Make it of the clock's figures."""
+        *counts, wait, called, step = figures
+        samples, batches, skipped, replaced = map(int, counts)
         return cls(
             epoch=epoch,
             num_samples=samples,
             num_batches=batches,
             num_skipped=skipped,
             num_replaced=replaced,
-            data_wait_seconds=sums[4],
-            callable_seconds=sums[5],
-            consumer_seconds=sums[6],
+            data_wait_seconds=wait,
+            callable_seconds=called,
+            consumer_seconds=step,
         )
 
     @property
@@ -231,7 +214,7 @@ class EpochStats:
 
     @property
     def images_per_second(self) -> float:
-        """Samples of this rank by the caller's time."""
+        """Samples of this rank per second of the caller's time."""
         return self.num_samples / self.seconds if self.seconds > 0 else 0.0
 
     def __str__(self) -> str:
@@ -242,8 +225,8 @@ class EpochStats:
         )
 
 
-# Below this share of the caller's time, waiting is no bottleneck: nothing would be felt to be faster.
-_FELT = 0.05
+# Below this share of the caller's time, waiting is no bottleneck: less of it would make no difference.
+_NOTICEABLE = 0.05
 _ADVICE = {
     "sampler": "the order is being computed, by one worker at a time",
     "view": "storage is slow to answer: use a faster disk or network, or let the cache warm up",
@@ -264,15 +247,15 @@ class LoaderStats:
     num_samples, num_batches : int
         Delivered to the caller.
     num_skipped, num_replaced : int
-        Samples that failed, by what `on_error` made of them.
+        Samples that failed, by what `on_error` did with them.
     num_bytes_read : int
-        Stored bytes of the samples that were decoded. Advice: over the wall time, compare with the disk's rate.
+        Stored bytes of the samples that were decoded. Divide by the wall time to compare with the disk's rate.
     data_wait_seconds : float
-        Time the caller waited for data. Advice: this is what more workers or a faster pipeline can win back.
+        Time the caller waited for data: what more workers or a faster pipeline can save.
     consumer_seconds : float
         Time the caller spent on batches: its own step.
     hop_seconds : dict of str to float
-        Seconds of worker time in each hop, summed over threads. Advice: start with the largest.
+        Seconds of worker time in each hop, summed over threads. Start with the largest.
     num_cores : int
         Cores that this rank may use; 0: not known.
     callable_seconds : dict of str to float
@@ -280,17 +263,17 @@ class LoaderStats:
     compile_seconds : float
         Spent on compiling transforms when the loader was made.
     first_batch_seconds, first_step_seconds : float
-        Wait for the very first batch, callables included, and the caller's step on it. Both are in the sums above,
-        and left out where shares are compared: what is compiled or filled then comes once.
+        Wait for the very first batch, callables included, and the caller's step on it. Both are in the sums above, but
+        not in shares: they include what is compiled or filled only once.
     worker_busy_seconds, worker_cpu_seconds : float
-        Time of workers in decode and transform of images, and how much of it on a core: the rest they were kept
-        waiting, by storage, the GIL or whoever else uses the cores.
+        Time of workers in decode and transform, and how much of it on a core: otherwise they waited for storage, the
+        GIL or a core.
     consumer_cpu_seconds : float
         How much of the caller's step was on a core.
     num_page_faults : int
-        Times that a worker waited for the system to read the file.
+        How often a worker waited for the system to read the file.
     epochs : tuple of EpochStats
-        The same by epoch, as far as the caller's time goes.
+        The caller's time by epoch.
     """
 
     num_workers: int
@@ -315,14 +298,14 @@ class LoaderStats:
 
     @property
     def data_wait_fraction(self) -> float:
-        """Share of the caller's time spent in wait for data, 0..1; the first batch and step do not count."""
+        """Share of the caller's time spent waiting for data, 0..1; the first batch and step do not count."""
         wait, called, step = self._steady
         total = wait + called + step
         return wait / total if total > 0 else 0.0
 
     @property
     def images_per_second(self) -> float:
-        """Samples delivered by the seconds the caller waited or worked; of this rank alone."""
+        """Samples of this rank per second of the caller's time."""
         total = self.data_wait_seconds + sum(self.callable_seconds.values()) + self.consumer_seconds
         return self.num_samples / total if total > 0 else 0.0
 
@@ -333,7 +316,7 @@ class LoaderStats:
         whole = self.data_wait_seconds, called, self.consumer_seconds
         if self.num_batches < 2:
             return whole
-        # The first batch's callables are not known apart from its wait: take from the wait what it has.
+        # How much of the first batch's time was callables is not known: assume their mean.
         first_called = min(called / self.num_batches, self.first_batch_seconds)
         wait = max(self.data_wait_seconds - (self.first_batch_seconds - first_called), 0.0)
         return wait, called - first_called, max(self.consumer_seconds - self.first_step_seconds, 0.0)
@@ -348,11 +331,11 @@ class LoaderStats:
         if total <= 0:
             return f"Only one batch so far, after {self.first_batch_seconds:.2f} s."
         shares = wait / total, called / total, step / total
-        if shares[1] >= _FELT and called >= max(wait, step):
+        if shares[1] >= _NOTICEABLE and called >= max(wait, step):
             text = self._callables_are_the_limit(shares)
-        elif shares[0] < _FELT:
+        elif shares[0] < _NOTICEABLE:
             text = f"The consumer is the limit: it waited for data {shares[0]:.1%} of the time."
-            if shares[1] >= _FELT:
+            if shares[1] >= _NOTICEABLE:
                 text += f" {self._share_of_callables(shares[1])}"
         else:
             text = self._loader_is_the_limit(wait, total)
@@ -387,7 +370,7 @@ class LoaderStats:
         busy = sum(hops.values())
         if busy <= 0:
             return head.rstrip()
-        # One worker at a time makes the next batch: its seconds are the caller's, those of other hops are divided.
+        # One worker at a time makes the next batch: the caller waits for all of its seconds, not for a share of them.
         for hop in ("sampler", "view"):
             if hops.get(hop, 0.0) >= 0.5 * wait and hops[hop] == max(hops.get("sampler", 0.0), hops.get("view", 0.0)):
                 return f"{head}Most of that goes to {hop} ({hops[hop]:.1f} s): {_ADVICE[hop]}."

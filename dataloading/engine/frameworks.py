@@ -1,10 +1,10 @@
-"""What Hugging Face Accelerate must know of an epoch that it does not iterate itself.
+"""Tell Hugging Face Accelerate about an epoch that it does not iterate itself.
 
-``accelerator.prepare`` changes torch's own DataLoader only and returns a Loader as it is. What it would have arranged
-is done here, in processes that have an Accelerator, through what Accelerate offers to loaders of other kinds:
-`accelerate.data_loader.DataLoaderStateMixin` (``begin``, ``end``, ``end_of_dataloader``, ``remainder``) tells its
-GradientState where the epoch ends, for ``accumulate``, and how many rows of the last gathered batch are no padding, for
-``gather_for_metrics``. Accelerate is never imported here.
+``accelerator.prepare`` changes torch's own DataLoader only and returns a Loader as it is. This module does what
+Accelerate would have arranged, in processes that have an Accelerator, through what Accelerate offers to loaders of
+other kinds: `accelerate.data_loader.DataLoaderStateMixin` (``begin``, ``end``, ``end_of_dataloader``, ``remainder``)
+tells its GradientState where the epoch ends, for ``accumulate``, and how many rows of the last gathered batch are not
+padding, for ``gather_for_metrics``. Accelerate is never imported here.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dataloading.batch import Batch
 from dataloading.engine.epoch import EpochIterator
 from dataloading.sampling.sampler import Sampler, ShardSampler
 
-__all__ = ["FollowedEpoch", "SkippedBatches", "followed", "has_accelerator", "teach_skip_first_batches"]
+__all__ = ["FollowedEpoch", "SkippedBatches", "followed", "has_accelerator", "patch_skip_first_batches"]
 
-# Accelerate holds weak references; these keep an epoch's place alive until it is told that the epoch is over.
-_open_places: set[Any] = set()
+# Accelerate holds weak references: these keep its view of an epoch alive until it is told that the epoch is over.
+_open_epochs: set[Any] = set()
 
 
 def has_accelerator() -> bool:
@@ -37,11 +37,11 @@ def followed(epoch: EpochIterator, sampler: Sampler, consumed: int, *, world_siz
     ----------
     epoch : EpochIterator
     sampler : Sampler
-        Whose epoch it is.
+        Gives the epoch's order.
     consumed : int
-        Where in the global order it begins.
+        Where in the order it begins.
     world_size : int
-        Ranks that divide the order.
+        Ranks that share the order.
     """
     if not has_accelerator():
         return epoch
@@ -53,53 +53,53 @@ def followed(epoch: EpochIterator, sampler: Sampler, consumed: int, *, world_siz
         low, high = cut.bounds(cut.num_steps - 1) if cut.num_steps else (0, 0)
         valid = min(high, cut.num_samples) - low
         remainder = valid if valid < high - low else 0
-    place = type("LoaderEpoch", (modules["accelerate.data_loader"].DataLoaderStateMixin,), {})()
-    place.gradient_state = state.GradientState()
-    return FollowedEpoch(epoch, place, remainder)
+    follower = type("LoaderEpoch", (modules["accelerate.data_loader"].DataLoaderStateMixin,), {})()
+    follower.gradient_state = state.GradientState()
+    return FollowedEpoch(epoch, follower, remainder)
 
 
 class FollowedEpoch(Iterator[Batch]):
-    """An epoch that says where it stands.
+    """An epoch that tells Accelerate how far it is.
 
     Parameters
     ----------
     epoch : EpochIterator
-    place : DataLoaderStateMixin
-        What Accelerate looks at.
+    follower : DataLoaderStateMixin
+        Accelerate's view of the epoch.
     remainder : int
-        Rows of the last step over all ranks that are not padding; 0 where none is, -1 where that is not known.
+        Rows of the last step over all ranks that are not padding; 0 if none is padding, -1 if that is not known.
     """
 
-    def __init__(self, epoch: EpochIterator, place: Any, remainder: int) -> None:
+    def __init__(self, epoch: EpochIterator, follower: Any, remainder: int) -> None:
         self._epoch = epoch
-        self._place = place
+        self._follower = follower
         self._remainder = remainder
 
     def __next__(self) -> Batch:
-        if self._place not in _open_places and len(self._epoch):
-            self._place.begin()
-            self._place.remainder = self._remainder
-            _open_places.add(self._place)
+        if self._follower not in _open_epochs and len(self._epoch):
+            self._follower.begin()
+            self._follower.remainder = self._remainder
+            _open_epochs.add(self._follower)
         try:
             batch = next(self._epoch)
         except BaseException:
             self._end()
             raise
-        self._place.end_of_dataloader = len(self._epoch) == 0
+        self._follower.end_of_dataloader = len(self._epoch) == 0
         return batch
 
     def __len__(self) -> int:
         return len(self._epoch)
 
     def close(self) -> None:
-        """Stop the workers, drop what they have prefetched, and be followed no more."""
+        """Stop the workers, drop what they have prefetched, and tell Accelerate that the epoch is over."""
         self._end()
         self._epoch.close()
 
     def _end(self) -> None:
-        if self._place in _open_places:
-            _open_places.discard(self._place)
-            self._place.end()
+        if self._follower in _open_epochs:
+            _open_epochs.discard(self._follower)
+            self._follower.end()
 
     def __del__(self) -> None:
         self._end()
@@ -111,7 +111,7 @@ class SkippedBatches:
     Parameters
     ----------
     loader : Loader
-        Goes on by itself: its place in the run and its epochs are the same object's.
+        Shared: iterating here moves its position in the run.
     num_batches : int
         Batches of the epoch, counted from its beginning, that are not loaded.
     """
@@ -133,10 +133,10 @@ class SkippedBatches:
         return getattr(self._loader, name)
 
 
-def teach_skip_first_batches() -> None:
-    """Let ``accelerate.skip_first_batches`` leave loaders of ours to themselves: it takes a DataLoader apart.
+def patch_skip_first_batches() -> None:
+    """Have ``accelerate.skip_first_batches``, which takes a DataLoader apart, call a Loader's own method instead.
 
-    The function is replaced wherever it has been imported to, in processes that have imported Accelerate.
+    Replaces the function wherever it was imported to, in processes that have imported Accelerate.
     """
     accelerate: Any = sys.modules.get("accelerate")
     original = getattr(accelerate, "skip_first_batches", None)

@@ -1,10 +1,8 @@
-"""How fast the kernels alone can go: hops 3 and 4 on threads, without the Loader around them.
+"""How fast the kernels alone can go: hops 3 and 4 on threads, without the Loader around them. For benchmarks only.
 
-Owns one measurement: the same samples through the same decoder and pipeline, on the same number of threads, with the
-crops drawn beforehand, no batches, no order to keep, no ring, no hand-over. Images go to as much memory as the batches
-have that a loader must hold at a time: writing again and again to what the processor's caches hold would be a ceiling
-that no loader could reach. What the Loader delivers in proportion to it is what the Loader costs. It is for benchmarks;
-training has no use for it, and nothing imports it.
+The same samples go through the same decoder and pipeline, on as many threads, with the crops drawn beforehand: no
+batches, no order, no ring, no hand-over. Images are written to as much memory as a loader's batches occupy; writing
+again and again to what fits the processor's caches would be a ceiling that no loader could reach.
 """
 
 from __future__ import annotations
@@ -43,9 +41,9 @@ class KernelTimes:
     seconds : float
         Wall time, from the first thread's start to the last one's end.
     view_seconds : float
-        Finding the stored bytes and drawing the crops, before the clock started.
+        For finding the stored bytes and drawing the crops, before `seconds` begin.
     decode_seconds, transform_seconds : float
-        In each hop, summed over threads.
+        In these hops, summed over threads.
     """
 
     num_samples: int
@@ -56,7 +54,7 @@ class KernelTimes:
 
     @property
     def images_per_second(self) -> float:
-        """Images by wall seconds."""
+        """Images per second of wall time."""
         return self.num_samples / self.seconds if self.seconds > 0 else 0.0
 
 
@@ -74,9 +72,9 @@ class KernelCeiling:
     field : str, optional
         The image field, by default the first.
     group_size : int
-        Samples a native call, as the Loader takes them.
+        Samples per native call, as in the Loader.
     batch_size : int
-        Rows a batch, at least 1: the memory of four batches is written in turns.
+        Rows per batch, at least 1: the memory of four batches is written in turns.
     seed : int
         Of the order and the crops.
 
@@ -123,7 +121,7 @@ class KernelCeiling:
         self._num_workers = num_workers
         self._group_size = group_size
         num_groups = max(1, _NUM_BATCHES * batch_size // (num_workers * group_size))
-        # Kept from run to run, as the Loader keeps its buffers: touching new memory is not the kernels' doing.
+        # Kept from run to run, as the Loader keeps its buffers: the cost of new memory is not the kernels'.
         self._memory: npt.NDArray[Any] = np.empty(
             (num_workers, num_groups, group_size, *self._pipeline.out_shape), self._pipeline.storage_dtype
         )
@@ -132,12 +130,12 @@ class KernelCeiling:
         self._pipeline.warm_up()
 
     def run(self, num_samples: int) -> KernelTimes:
-        """Make `num_samples` images (at least 1), going through it in a new random order each time it is used up.
+        """Make `num_samples` images (at least 1), in a new random order each time all have been used.
 
         Raises
         ------
         ValueError
-            An image cannot be decoded: a ceiling over part of the work would be none.
+            An image cannot be decoded.
         """
         started = time.perf_counter()
         order = self._order(num_samples)
@@ -188,7 +186,7 @@ class KernelCeiling:
         work: list[int],
         memory: npt.NDArray[Any],
     ) -> tuple[float, float]:
-        """Take groups off `work` until there are none; return the seconds spent decoding and transforming."""
+        """Take groups from `work` until there are none; return the seconds in each hop."""
         pipeline, size = self._pipeline, self._group_size
         decoded: npt.NDArray[Any] = np.empty((size, *pipeline.decode_shape), np.uint8)
         group = 0

@@ -1,7 +1,7 @@
-"""The place in a run, saved as a few numbers and strings, and found again.
+"""The position in a run, saved as a few numbers and strings, and restored.
 
-Every value is a plain number or string of its own, so that the state can be JSON, part of a checkpoint of
-`torch.distributed.checkpoint`, or anything else that stores a flat dictionary. Knows no files and no batches.
+Every value is a plain number or string, so that the state can be JSON, part of a checkpoint of
+`torch.distributed.checkpoint`, or whatever else stores a flat dictionary. Knows no files and no batches.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ STATE_VERSION = 1
 
 
 def save(sampler: Sampler, dataset: DatasetInfo) -> dict[str, Any]:
-    """Write down where `sampler` stands, and what the order depends on.
+    """Return the position of `sampler`, and what its order depends on.
 
     Returns
     -------
     dict
         version, epoch, consumed (positions of the epoch's global order that were received, over all ranks), nodes
-        (those of the epoch so far, for orders that care), and seed, dataset, order: what must be equal where the
-        state is loaded.
+        (those of the epoch so far, for orders that depend on them), and seed, dataset, order: what must be equal where
+        the state is loaded.
     """
     return {
         "version": STATE_VERSION,
@@ -41,7 +41,7 @@ def save(sampler: Sampler, dataset: DatasetInfo) -> dict[str, Any]:
 
 
 def restore(state: Mapping[str, Any], sampler: Sampler, dataset: DatasetInfo) -> None:
-    """Set `sampler` to a saved place.
+    """Set `sampler` to a saved position.
 
     Raises
     ------
@@ -54,14 +54,15 @@ def restore(state: Mapping[str, Any], sampler: Sampler, dataset: DatasetInfo) ->
     missing = set(mine) - set(state)
     if missing:
         raise StateError(f"not a state of this loader: {', '.join(sorted(missing))} missing, got {sorted(state)}")
-    for key, what in (
-        ("version", "was saved in another version of the state"),
-        ("dataset", "was saved on another dataset"),
-        ("seed", "was saved with another seed"),
-        ("order", "was saved with other order options"),
+    for key, difference in (
+        ("version", "in another version of the state"),
+        ("dataset", "on another dataset"),
+        ("seed", "with another seed"),
+        ("order", "with other order options"),
     ):
         if state[key] != mine[key]:
-            raise StateError(f"the state {what}: saved {state[key]!r}, here {mine[key]!r} ({dataset.path})")
+            saved, here = state[key], mine[key]
+            raise StateError(f"the state was saved {difference}: saved {saved!r}, here {here!r} ({dataset.path})")
     epoch, consumed = as_integer(state["epoch"]), as_integer(state["consumed"])
     if epoch is None or consumed is None or epoch < 0 or consumed < 0:
         raise StateError(

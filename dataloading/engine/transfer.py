@@ -1,7 +1,7 @@
 """Host arrays to tensors on the device: pinned memory, a side stream, events. The only CUDA file.
 
-Knows no fields and no samples. A copy is started by the worker that completes a batch, on a stream of its
-own, so that it runs beside the caller's kernels; the caller's stream waits for it by an event, never the host.
+The worker that completes a batch starts its copy on a side stream, so that it runs beside the caller's kernels. The
+caller's stream waits for it by an event; the host never waits. Knows no fields and no samples.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -40,14 +40,11 @@ def as_tensor(array: npt.NDArray[Any], dtype: str | None = None) -> torch.Tensor
     return torch.from_numpy(array)
 
 
-class Sent:
+class Sent(NamedTuple):
     """A batch on its way; `Transfer.receive` makes it usable."""
 
-    __slots__ = ("event", "values")
-
-    def __init__(self, values: Sequence[Any], event: torch.cuda.Event | None) -> None:
-        self.values = values
-        self.event = event
+    values: Sequence[Any]
+    event: torch.cuda.Event | None
 
 
 class Transfer:
@@ -56,14 +53,14 @@ class Transfer:
     Parameters
     ----------
     device : str or torch.device
-        "cpu" makes every method a no-op; "cuda" without an index is the current device at construction.
+        "cpu" makes every method a no-op; "cuda" without an index is the device that is current now.
     memory_format : {"contiguous", "channels_last"}
         Layout of 4-dimensional tensors on a CUDA device, made there.
 
     Raises
     ------
     UsageError
-        The device is not available, or the memory format not known.
+        The device is not available, or the memory format unknown.
     """
 
     def __init__(self, device: str | torch.device = "cpu", memory_format: MemoryFormat = "contiguous") -> None:
@@ -96,18 +93,18 @@ class Transfer:
         return self.device.type == "cuda"
 
     def allocate(self, num_bytes: int) -> npt.NDArray[np.uint8]:
-        """Allocate pinned host memory, uint8 of shape (num_bytes,). The device's own context is used, no other."""
+        """Allocate pinned host memory, uint8 of shape (num_bytes,), in the context of the device."""
         with torch.cuda.device(self.device):
             pinned: npt.NDArray[np.uint8] = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True).numpy()
         return pinned
 
     def send(self, values: Sequence[Any]) -> Sent:
-        """Start copying the tensors among `values`; everything else stays as it is. Any thread may call it."""
+        """Start copying the tensors among `values`; other values stay as they are. Any thread may call it."""
         if not self.is_cuda:
             return Sent(values, None)
         with self._lock, torch.cuda.device(self.device):
             if self._stream is None:
-                # One for the loader's life: a stream an epoch would make the allocator's pools grow.
+                # One for the loader's life: a stream per epoch would make the allocator's pools grow.
                 self._stream = torch.cuda.Stream(self.device)
             self._reap()
             with torch.cuda.stream(self._stream):
@@ -132,7 +129,7 @@ class Transfer:
         return sent.values
 
     def drain(self) -> None:
-        """Wait for all copies and let go of the host memory they read."""
+        """Wait for all copies and release the host memory they read."""
         with self._lock:
             for event, _ in self._copying:
                 event.synchronize()

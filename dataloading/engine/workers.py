@@ -1,19 +1,19 @@
-"""Threads that finish jobs in order, and buffers that come back when nobody looks at them any more.
+"""Threads that finish jobs in order, and buffers that come back when nobody refers to them any more.
 
-An `Engine` knows nothing of samples or pixels. It takes jobs from a source, cuts each into groups of
-items, and lets N threads run groups across the borders of jobs, so that no thread idles at a job's tail::
+An `Engine` knows nothing of samples or pixels. It takes jobs from a source and lets N threads run the groups of each,
+across the borders of jobs, so that no thread idles at a job's end::
 
-    source --> job 0 | job 1 | job 2 ...     made one at a time, at most `max_in_flight` unfinished or unread
+    source --> job 0 | job 1 | job 2 ...     made one at a time, at most `max_in_flight` unfinished or not taken
                  |
-           groups 0 1 2 3 | 0 1 2 3 |        any thread takes the next group
+           groups 0 1 2 3 | 0 1 2 3 |        any thread runs the next group
                  |
-    take() <-- job 0, job 1, ...             in order, the last thread of a job has finished it
+    take() <-- job 0, job 1, ...             in order, finished by the thread that ran the last group
 
-Errors travel: whatever a thread raises is kept in its job and raised again from `take`.
+Whatever a thread raises is kept with its job and raised again from `take`.
 
-Ctrl-C may raise in the caller's thread between any two instructions, so that thread holds no lock and changes nothing
-the workers need: it takes from one queue and puts into another, both written in C. Threads are started and stopped by
-a thread of ours (`dataloading.keeper`).
+Ctrl-C may raise in the caller's thread between any two instructions. So that thread holds no lock and changes nothing
+the workers need: it takes from one queue and puts into another, both written in C. A thread of ours starts and stops
+the workers (`dataloading.keeper`).
 
 Threads, not processes: groups run compiled code that releases the GIL.
 """
@@ -36,8 +36,8 @@ from dataloading.keeper import Kept, wait_for_threads
 
 __all__ = ["Engine", "Job", "Ring"]
 
-# `take` looks that often whether anything can still come.
-_LOOK_SECONDS = 1.0
+# How often `take` checks whether anything can still come.
+_CHECK_SECONDS = 1.0
 
 
 class Job(Protocol):
@@ -49,7 +49,7 @@ class Job(Protocol):
         ...
 
     def run_group(self, group: int) -> None:
-        """Do one group; called once for each group, concurrently."""
+        """Run one group; called once for each, concurrently."""
         ...
 
     def finish(self) -> None:
@@ -61,17 +61,18 @@ J = TypeVar("J", bound=Job)
 
 
 class _Entry(Generic[J]):
-    """A job in flight."""
+    """A job in flight, or without a job the end of the source."""
 
     __slots__ = ("done", "error", "groups", "job", "left")
 
-    def __init__(self, job: J) -> None:
+    def __init__(self, job: J | None, error: BaseException | None) -> None:
         self.job = job
-        # Both are taken from by several threads: advancing the iterator of a range is one step.
-        self.groups = iter(range(job.num_groups))
-        self.left = iter(range(job.num_groups - 1, -1, -1))
-        self.done = False
-        self.error: BaseException | None = None
+        self.error = error
+        self.done = job is None
+        # Several threads take from both: advancing the iterator of a range is one step.
+        num_groups = 0 if job is None else job.num_groups
+        self.groups = iter(range(num_groups))
+        self.left = iter(range(num_groups - 1, -1, -1))
 
 
 class Engine(Generic[J]):
@@ -85,10 +86,8 @@ class Engine(Generic[J]):
         Threads, at least 1.
     max_in_flight : int
         Jobs that may be started but not yet taken, at least 1.
-    name : str
-        Prefix of the threads' names.
     on_stop : callable, optional
-        Called when the end begins: ends what the source may be waiting for.
+        Called when stopping begins: ends what the source may be waiting for.
     on_end : callable, optional
         Called when the threads have ended and the source is closed. Both run on a thread of ours.
 
@@ -103,11 +102,10 @@ class Engine(Generic[J]):
         *,
         num_workers: int,
         max_in_flight: int,
-        name: str = "beton",
         on_stop: Callable[[], object] | None = None,
         on_end: Callable[[], object] | None = None,
     ) -> None:
-        self._crew = _Crew(source, num_workers, max_in_flight, name, on_stop, on_end)
+        self._crew = _Crew(source, num_workers, max_in_flight, on_stop, on_end)
         self.is_stopped = False  # or about to be
         self._kept = Kept(self._crew.begin, self._crew.end)
 
@@ -122,7 +120,7 @@ class Engine(Generic[J]):
         crew = self._crew
         while True:
             try:
-                entry = crew.ready.get(True, _LOOK_SECONDS)
+                entry = crew.ready.get(True, _CHECK_SECONDS)
             except Empty:
                 if crew.over and crew.ready.empty():
                     return None
@@ -134,11 +132,6 @@ class Engine(Generic[J]):
                 raise entry.error
             return entry.job
 
-    @property
-    def num_ready(self) -> int:
-        """Finished jobs that wait to be taken, for statistics."""
-        return self._crew.ready.qsize()
-
     def stop(self) -> None:
         """End the threads after the group each is running, and drop all jobs. May be called twice."""
         self.is_stopped = True
@@ -149,6 +142,7 @@ class _Signal:
     """What is put among the tasks instead of a group to run."""
 
 
+# A job was taken; perhaps another can be made; the thread ends, and passes this on.
 _ROOM, _LOOK, _END = _Signal(), _Signal(), _Signal()
 
 
@@ -160,7 +154,6 @@ class _Crew(Generic[J]):
         source: Iterator[J],
         num_workers: int,
         max_in_flight: int,
-        name: str,
         on_stop: Callable[[], object] | None,
         on_end: Callable[[], object] | None,
     ) -> None:
@@ -168,32 +161,28 @@ class _Crew(Generic[J]):
         self._on_stop = on_stop
         self._on_end = on_end
         self._num_workers = num_workers
-        self._name = name
-        # An entry for each of its groups; _ROOM: a job was taken; _LOOK: perhaps another can be made; _END: for each
-        # thread, which passes it on.
-        self.tasks: SimpleQueue[_Entry[J] | _Signal] = SimpleQueue()
+        self.tasks: SimpleQueue[_Entry[J] | _Signal] = SimpleQueue()  # an entry once for each of its groups
         self.ready: SimpleQueue[_Entry[J] | None] = SimpleQueue()
         self.stopped = False
-        self.over = False  # whatever was not put into `ready` by now never will be
+        self.over = False  # nothing more will be put into `ready`
         self._lock = threading.Lock()  # never taken in a caller's thread
         self._entries: deque[_Entry[J]] = deque()
         self._making = False  # one thread is advancing the source
         self._exhausted = False
         self._num_rooms = max_in_flight  # for jobs that may be made
         self._num_queued = 0  # groups that no thread has taken
+        self._threads: list[threading.Thread] = []
         self._left: SimpleQueue[None] = SimpleQueue()
 
     # ---- on the keeper's thread
 
     def begin(self) -> None:
         self.tasks.put(_LOOK)
-        threads: list[threading.Thread] = []
-        self._threads = threads
         try:
             for k in range(self._num_workers):
-                thread = threading.Thread(target=self._run, name=f"{self._name}-{k}", daemon=True)
+                thread = threading.Thread(target=self._run, name=f"beton-{k}", daemon=True)
                 thread.start()
-                threads.append(thread)
+                self._threads.append(thread)
         except BaseException:  # no more threads: nobody would ever stop those that have begun
             self.end(None)
             raise
@@ -238,7 +227,7 @@ class _Crew(Generic[J]):
     def _make(self, *, is_room: bool) -> None:
         """Make the next job if there is room, but not before all groups are taken.
 
-        Making one may wait for what only the jobs before it give back, on this machine or in another process.
+        Making one may wait for what only the jobs before it release, on this machine or in another process.
         """
         with self._lock:
             self._num_rooms += is_room
@@ -252,27 +241,21 @@ class _Crew(Generic[J]):
             job = next(self._source, None)
         except BaseException as caught:  # it is raised again in the caller's thread
             error = caught
-        if job is None:
-            self._finish_source(error)
-            return
-        entry = _Entry(job)
+        entry = _Entry(job, error)
         with self._lock:
-            self._making = False
+            self._making, self._exhausted = False, job is None
             self._entries.append(entry)
-            self._num_queued += job.num_groups
+            self._num_queued += 0 if job is None else job.num_groups
+        if job is None:
+            self._hand_out()
+            self.tasks.put(_END)
+            return
         for _ in range(job.num_groups):
             self.tasks.put(entry)
 
-    def _finish_source(self, error: BaseException | None) -> None:
-        last: _Entry[Any] = _Entry(_Nothing())
-        last.done, last.error = True, error
-        with self._lock:
-            self._making, self._exhausted = False, True
-            self._entries.append(last)
-        self._hand_out()
-        self.tasks.put(_END)
-
     def _run_group(self, entry: _Entry[J]) -> None:
+        job = entry.job
+        assert job is not None
         with self._lock:
             self._num_queued -= 1
             may_make = not (self._num_queued or self._making or self._exhausted) and self._num_rooms > 0
@@ -281,14 +264,14 @@ class _Crew(Generic[J]):
         group = next(entry.groups)
         if entry.error is None:  # a failed job's remaining groups are not run
             try:
-                entry.job.run_group(group)
+                job.run_group(group)
             except BaseException as caught:  # it is raised again in the caller's thread
                 entry.error = entry.error or caught
         if next(entry.left):
             return
         if entry.error is None:
             try:
-                entry.job.finish()
+                job.finish()
             except BaseException as caught:  # it is raised again in the caller's thread
                 entry.error = caught
         entry.done = True
@@ -298,10 +281,9 @@ class _Crew(Generic[J]):
         with self._lock:
             while self._entries and self._entries[0].done:
                 entry = self._entries.popleft()
-                is_last = isinstance(entry.job, _Nothing)
-                if entry.error is not None or not is_last:
+                if entry.job is not None or entry.error is not None:
                     self.ready.put(entry)
-                if is_last:
+                if entry.job is None:
                     self.ready.put(None)
                     self.over = True
 
@@ -312,18 +294,12 @@ def _empty(queue: SimpleQueue[Any]) -> None:
             queue.get_nowait()
 
 
-class _Nothing:
-    """What stands for the end of the source among the jobs."""
-
-    num_groups = 1
-
-
 class Ring:
     """Buffers of one size, each lent until the last array or tensor over it is gone.
 
-    A lent buffer is a fresh array; whatever is made from it (views, tensors, slices of tensors) keeps it
-    alive, and its memory returns here by itself when they have all been dropped. A user who keeps
-    batches therefore makes the ring grow by just these batches, and never sees their bytes change.
+    A lent buffer is a new array. Whatever is made from it (views, tensors, slices of tensors) keeps it alive; when all
+    have been dropped, its memory returns here. So a user who keeps batches makes the ring grow by these batches, and
+    never sees their bytes change.
 
     Parameters
     ----------
