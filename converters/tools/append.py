@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from converters.beton_files import list_files, shards_of
-from converters.tools.derived_files import InputFile, check_sources, field_differences
-from converters.tools.merge import agreed_classes
+from converters.tools.agreement import agreed_classes, check_fields
+from converters.tools.input_files import check_sources
 from converters.tools.new_files import NewFiles
 from converters.tools.shard_sets import entry
 from dataloading import ConvertError, Manifest, Reader, Shard, UsageError
@@ -150,9 +150,12 @@ def _extend(
     num_workers: int,
 ) -> Manifest:
     """Check and copy the files, and replace the manifest."""
-    with InputFile(shards_of(str(target))[0]) as first:
+    with Reader(shards_of(str(target))[0]) as first:
         for file in files:
-            _check(first, file)
+            with Reader(file) as reader:
+                check_fields(first, reader, "the set's ")
+                hint = "; `beton merge --classes union` makes one file of both"
+                agreed_classes([first, reader], "equal", hint=hint)
     _check_new(old, files, names)
     if verify:
         check_sources(files, num_workers=num_workers)
@@ -178,15 +181,6 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _check(first: InputFile, file: str) -> None:
-    with InputFile(file) as input_file:
-        differing = field_differences(first.fields, input_file.fields)
-        if differing:
-            listed = "\n".join(f"  {line}" for line in differing)
-            raise UsageError(f"the set's {first.path} and {file} have different fields:\n{listed}")
-        agreed_classes([first, input_file], "equal", hint="; `beton merge --classes union` makes one file of both")
 
 
 def _name_in(folder: Path, file: str) -> str | None:

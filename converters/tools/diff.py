@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from converters.report import Progress
-from converters.tools.derived_files import Stored, field_differences
-from converters.tools.input_files import InputFiles
+from converters.tools.agreement import field_differences
+from converters.tools.input_files import InputFiles, Sample, Stored
 from converters.tools.matching import Digests, combined, digest_array, field_keys, has_equals, match, unpaired
 from converters.tools.pictures import decode_stored
 from dataloading import DecodeError, EncodedImage, FormatError, ImageField, MaskField, UsageError
@@ -223,9 +223,9 @@ def _tie_keys(left: InputFiles, right: InputFiles, names: Sequence[str]) -> tupl
 
 def _field_keys(input_files: InputFiles, field: str) -> npt.NDArray[np.uint64]:
     keys = []
-    for input_file in input_files.input_files:
+    for input_file in input_files.files:
         keys.append(field_keys(input_file, field))
-        input_file.rest()
+        input_file.close_until_read()
     return np.concatenate(keys)
 
 
@@ -236,7 +236,7 @@ def _content_keys(input_file: InputFiles, pool: ThreadPoolExecutor) -> npt.NDArr
     if not names:
         raise UsageError(f"{input_file.path} stores no bytes to match by; match by one of {list(input_file.fields)}")
 
-    def content(sample: dict[str, Stored]) -> bytes:
+    def content(sample: Sample) -> bytes:
         if not images:
             return b"".join(len(data).to_bytes(8, "little") + data.tobytes() for data in _payloads(sample, names))
         pixels = decode_stored(input_file.decoded(images[0], sample[images[0]]))
@@ -254,7 +254,7 @@ def _content_keys(input_file: InputFiles, pool: ThreadPoolExecutor) -> npt.NDArr
     return digest_array(contents(), len(input_file))
 
 
-def _payloads(sample: dict[str, Stored], names: Sequence[str]) -> Iterator[npt.NDArray[np.uint8]]:
+def _payloads(sample: Sample, names: Sequence[str]) -> Iterator[npt.NDArray[np.uint8]]:
     for name in names:
         payload = sample[name][1]
         assert payload is not None
@@ -262,7 +262,7 @@ def _payloads(sample: dict[str, Stored], names: Sequence[str]) -> Iterator[npt.N
 
 
 def _named(function: Any, input_files: InputFiles, index: int) -> Any:
-    def run(sample: dict[str, Stored]) -> Any:
+    def run(sample: Sample) -> Any:
         try:
             return function(sample)
         except DecodeError as error:
@@ -299,7 +299,7 @@ class _Comparer:
                     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
                     self.notes.append(f"classes only in the {there}: {', '.join(names[:5])}{more}")
 
-    def __call__(self, one: dict[str, Stored], two: dict[str, Stored]) -> tuple[dict[str, str], list[_Verdict]]:
+    def __call__(self, one: Sample, two: Sample) -> tuple[dict[str, str], list[_Verdict]]:
         """Return what differs between two samples by field, in words, and how their images compare."""
         words: dict[str, str] = {}
         verdicts = []

@@ -22,9 +22,8 @@ import numpy as np
 
 from converters.beton_files import stem_of
 from converters.report import Progress
-from converters.tools.derived_files import Stored, check_sources, file_name, stored_bytes
-from converters.tools.input_files import InputFiles
-from converters.tools.new_files import make_room
+from converters.tools.input_files import InputFiles, Stored, check_sources, file_name, stored_bytes
+from converters.tools.new_files import remove_leftovers
 from dataloading import EncodedImage, ImageField, UsageError
 from dataloading.tools import PartFolder
 
@@ -138,7 +137,7 @@ def export(
             raise UsageError(f"{input_file.path} {what}; its fields are {list(input_file.fields)}")
         if verify:
             check_sources(input_file.paths, num_workers=num_workers)
-        make_room(str(target))
+        remove_leftovers(str(target))
         progress = Progress(len(input_file), what=f"exporting {file_name(input_file.path)}", quiet=quiet)
         with PartFolder(str(target)) as folder, contextlib.closing(progress):
             part = Path(folder.part)

@@ -68,7 +68,8 @@ def info(
     if grid is not None and out is None:
         raise click.UsageError("--grid needs --out PICTURE.png")
     from converters.beton_files import list_files
-    from converters.tools.summary import as_text, check_alike, first_image_field, summary
+    from converters.tools.agreement import check_alike
+    from converters.tools.summary import as_text, first_image_field, summary
     from dataloading import Reader
 
     with contextlib.ExitStack() as stack:

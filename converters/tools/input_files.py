@@ -1,51 +1,224 @@
-"""Several ``.beton`` files, one behind the other, as the one dataset that they are.
+"""``.beton`` files as the verbs read them: stored samples in any order, of one file or of several as one dataset.
 
-Owns the arithmetic between a sample of the dataset and a sample of a file. Gives what `InputFile` gives of one file:
-fields, columns and stored samples in any order. Bytes and their copying are the business of ``derived_files.py``.
+Bytes are given as they are stored, never decoded, with memory for one sample at a time. They are read with ordinary
+reads and not through the memory map: so a failing disk raises an error, not a signal, and what was read does not stay
+in the process.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from types import TracebackType
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from converters.beton_files import list_files
-from converters.tools.derived_files import InputFile, Stored, open_inputs
-from converters.tools.merge import agreed_classes
-from dataloading import Field, UsageError
+from converters.tools.agreement import agreed_classes, check_fields
+from dataloading import ConvertError, Field, FormatError, Reader, UsageError, verify_file
 from dataloading.tools import label_field
 
-__all__ = ["InputFiles"]
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
-Integers = npt.NDArray[np.int64]
+__all__ = ["InputFile", "InputFiles", "Sample", "Stored", "check_sources", "file_name", "stored_bytes"]
 
-_OPEN_AT_ONCE = 64
+Bytes: TypeAlias = "npt.NDArray[np.uint8]"
+Integers: TypeAlias = "npt.NDArray[np.int64]"
+Stored: TypeAlias = "tuple[tuple[int | float, ...], Bytes | None]"
+"""A value as the sample table and the pages hold it: what the record says besides the place, and the bytes."""
+
+Sample: TypeAlias = "dict[str, Stored]"
+"""Stored values by field name."""
+
 _BLOCK = 4096
+_OPEN_AT_ONCE = 64
+_PROBLEMS_SHOWN = 5
+# In a record of the sample table these say where the bytes are; everything else belongs to the value.
+_PLACE = ("ptr", "data_ptr", "size")
 
 
-class InputFiles:
+class _Closing:
+    """A context manager that closes itself."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class InputFile(_Closing):
+    """A ``.beton`` file that gives its samples as they are stored.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file, ours or FFCV's.
+
+    Attributes
+    ----------
+    reader : Reader
+    path : str
+    fields : dict of str to Field
+    identity : tuple of int
+        Changes when the file is written anew.
+
+    Raises
+    ------
+    FormatError
+        If it is no readable file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.reader = Reader(path)
+        self.path = self.reader.path
+        self.fields: dict[str, Field] = dict(self.reader.fields)
+        self._fd = -1
+        self.identity = _identity(os.stat(self.path))
+        for name, field in self.fields.items():
+            self._check_field(name, field)
+
+    def _check_field(self, name: str, field: Field) -> None:
+        """Refuse a kind of field whose records would not be written as they were read."""
+        record = self.reader.column(name)[:1].copy()
+        [head] = _heads(record, field)
+        names = record.dtype.names
+        pointer, size = 0, 0
+        if field.has_data:
+            pointer = record[0].item() if names is None else int(record[0][next(n for n in names if n in _PLACE)])
+            size = int(record[0]["size"]) if names and "size" in names else 0
+        again = np.array([field.entry(head, pointer, size)], dtype=record.dtype)
+        # Padding inside a record may differ; its values may not.
+        if again.tobytes() != record.tobytes() and not (again == record).all():
+            raise UsageError(f"{self.path}: field '{name}' ({type(field).__name__}) cannot be copied as it is stored")
+
+    def __len__(self) -> int:
+        return self.reader.num_samples
+
+    def samples(
+        self, indices: Sequence[int] | Integers | None = None, *, only: Collection[str] | None = None
+    ) -> Iterator[Sample]:
+        """Yield samples by field name, as `derived_writer` takes them; by default all samples with all fields.
+
+        Raises
+        ------
+        FormatError
+            If a sample's place lies outside the file's pages.
+        OSError
+            If the disk fails.
+        """
+        chosen = np.arange(len(self)) if indices is None else np.asarray(indices, dtype=np.int64)
+        names = [name for name in self.fields if only is None or name in only]
+        for start in range(0, len(chosen), _BLOCK):
+            yield from self._block(chosen[start : start + _BLOCK], names)
+
+    def _block(self, indices: Integers, names: Sequence[str]) -> Iterator[Sample]:
+        heads = {name: self.heads(name, indices) for name in names}
+        places = {
+            name: [numbers.tolist() for numbers in self.reader.locate(name, indices)]
+            for name in names
+            if self.fields[name].has_data
+        }
+        for row in range(len(indices)):
+            sample: Sample = {}
+            for name in names:
+                payload = None
+                if name in places:
+                    pointers, sizes = places[name]
+                    payload = self.read(pointers[row], sizes[row])
+                sample[name] = (heads[name][row], payload)
+            yield sample
+
+    def heads(self, name: str, indices: Integers) -> list[tuple[int | float, ...]]:
+        """Return the records of some samples for a field, without the place of its bytes."""
+        return _heads(self.reader.column(name)[indices], self.fields[name])
+
+    def read(self, position: int, size: int) -> Bytes:
+        """Return a copy of ``size`` bytes of the file from ``position`` on."""
+        if self._fd < 0:
+            self._open()
+        data = np.empty(size, np.uint8)
+        view = data.data
+        while len(view):
+            got = os.preadv(self._fd, [view], position)
+            if got == 0:
+                raise FormatError(f"{self.path}: the file ended at byte {position} while it was being read")
+            view = view[got:]
+            position += got
+        return data
+
+    def _open(self) -> None:
+        self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        if _identity(os.fstat(self._fd)) != self.identity:
+            raise FormatError(f"{self.path} was replaced or changed while it was being read; start again")
+
+    def close_until_read(self) -> None:
+        """Close the file until the next read, so that thousands can be used; its tables stay mapped."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def decoded(self, name: str, stored: Stored) -> Any:
+        """Return the value that ``stored`` stands for, as `Reader.value` does.
+
+        Raises
+        ------
+        FormatError
+            If its bytes make no value of this field.
+        """
+        field = self.fields[name]
+        head, payload = stored
+        record = np.zeros(1, dtype=field.record)
+        record[0] = field.entry(head, 0, 0 if payload is None else payload.size)
+        return field.decode(record[0], payload)
+
+    def close(self) -> None:
+        """Close the file and its map."""
+        self.close_until_read()
+        self.reader.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) >= 0:
+            os.close(self._fd)
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _heads(records: npt.NDArray[Any], field: Field) -> list[tuple[int | float, ...]]:
+    names = records.dtype.names
+    if names is None:
+        return [()] * len(records) if field.has_data else [(value,) for value in records.tolist()]
+    columns = [records[name].tolist() for name in names if name not in _PLACE]
+    return list(zip(*columns, strict=True)) if columns else [()] * len(records)
+
+
+class InputFiles(_Closing):
     """The samples of files and shard sets, in the order given; a single file is the simplest case.
 
     Parameters
     ----------
     paths : sequence of str
-        ``.beton`` files and manifests (``.beton.json``), with equal fields and classes.
+        ``.beton`` files and manifests (``.beton.json``), with equal fields.
+    check_classes : bool
+        Whether several files must also have equal classes.
 
     Attributes
     ----------
     path : str
-        What was named, for messages: the file, the manifest, or the first and how many more.
-    input_files : list of InputFile
-        The files.
+        The file or manifest, or the first and how many more; for messages.
+    files : list of InputFile
     fields : dict of str to Field
     label : str or None
         The field of labels, see `dataloading.label_field`.
     class_names : tuple of str or None
+        Of the first file.
 
     Raises
     ------
@@ -55,101 +228,118 @@ class InputFiles:
         If a manifest or file cannot be read, or a shard is missing.
     """
 
-    def __init__(self, paths: Sequence[str]) -> None:
+    def __init__(self, paths: Sequence[str], *, check_classes: bool = True) -> None:
         self.path = paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
-        self.input_files = open_inputs(list_files(paths))
+        self.files: list[InputFile] = []
         try:
-            self.fields: dict[str, Field] = self.input_files[0].fields
-            self.label = label_field(self.input_files[0].reader)
-            self.class_names = self.input_files[0].reader.class_names
-            if len(self.input_files) > 1:
-                hint = "; `beton merge --classes union` makes one file of them"
-                self.class_names, _ = agreed_classes(self.input_files, "equal", hint=hint)
+            for path in list_files(paths):
+                self.files.append(InputFile(path))
+                check_fields(self.readers[0], self.readers[-1])
+            if check_classes and len(self.files) > 1:
+                agreed_classes(self.readers, "equal", hint="; `beton merge --classes union` makes one file of them")
         except BaseException:
             self.close()
             raise
-        self._starts = np.cumsum([0, *map(len, self.input_files)])
-        self._awake: list[int] = []
+        self.fields = self.files[0].fields
+        self.label = label_field(self.readers[0])
+        self.class_names = self.readers[0].class_names
+        self._starts = np.cumsum([0, *map(len, self.files)])
+        self._in_use: list[int] = []  # numbers of open files, the one that was read last at the end
+
+    @property
+    def readers(self) -> list[Reader]:
+        """The files' readers."""
+        return [file.reader for file in self.files]
+
+    @property
+    def paths(self) -> list[str]:
+        """The files' paths."""
+        return [file.path for file in self.files]
 
     def __len__(self) -> int:
         return int(self._starts[-1])
 
-    @property
-    def paths(self) -> list[str]:
-        """The files."""
-        return [input_file.path for input_file in self.input_files]
-
     def identity(self) -> list[list[str | int]]:
-        """Return for each file, JSON-able, its place and what changes when it is written anew."""
-        return [[os.path.abspath(input_file.path), *input_file.identity] for input_file in self.input_files]
+        """Return for each file its place and what changes when it is written anew, for a JSON file."""
+        return [[os.path.abspath(file.path), *file.identity] for file in self.files]
 
     def column(self, field: str) -> npt.NDArray[np.generic]:
         """Return a field's part of every sample's record: a view of the only file, a copy of several."""
-        columns = [input_file.reader.column(field) for input_file in self.input_files]
+        columns = [reader.column(field) for reader in self.readers]
         return columns[0] if len(columns) == 1 else np.concatenate(columns)
 
     def place(self, index: int) -> tuple[InputFile, int]:
-        """Return the file that holds a sample, and the sample's index there.
-
-        Raises
-        ------
-        UsageError
-            If there is no such sample.
-        """
+        """Return the file that holds a sample, and the sample's index there; `UsageError` if there is none."""
         if not 0 <= index < len(self):
             raise UsageError(f"{self.path} has samples 0 to {len(self) - 1}, not {index}")
         number = int(np.searchsorted(self._starts, index, side="right")) - 1
-        return self.input_files[number], index - int(self._starts[number])
+        return self.files[number], index - int(self._starts[number])
 
-    def samples(
-        self,
-        indices: Sequence[int] | Integers | None = None,
-        *,
-        only: Sequence[str] | None = None,
-        without: Sequence[str] = (),
-    ) -> Iterator[dict[str, Stored]]:
+    def samples(self, indices: Sequence[int] | Integers | None = None) -> Iterator[Sample]:
         """Yield samples by field name, see `InputFile.samples`."""
         if indices is None:
-            for number, input_file in enumerate(self.input_files):
-                self._wake(number)
-                yield from input_file.samples(only=only, without=without)
+            for number, file in enumerate(self.files):
+                self._use(number)
+                yield from file.samples()
             return
         chosen = np.asarray(indices, dtype=np.int64)
-        files = np.searchsorted(self._starts, chosen, side="right") - 1
+        owners = np.searchsorted(self._starts, chosen, side="right") - 1
         for start in range(0, len(chosen), _BLOCK):
-            part, owners = chosen[start : start + _BLOCK], files[start : start + _BLOCK]
+            part, numbers = chosen[start : start + _BLOCK], owners[start : start + _BLOCK]
             # Each file looks up its own samples of the block at once, and they are taken in the order asked for.
             found = {
-                number: self.input_files[number].samples(
-                    part[owners == number] - int(self._starts[number]), only=only, without=without
-                )
-                for number in np.unique(owners).tolist()
+                number: self.files[number].samples(part[numbers == number] - int(self._starts[number]))
+                for number in np.unique(numbers).tolist()
             }
-            for number in owners.tolist():
-                self._wake(number)
+            for number in numbers.tolist():
+                self._use(number)
                 yield next(found[number])
 
-    def _wake(self, number: int) -> None:
-        """Keep the files open that were read last, and no more than a process may have."""
-        if number in self._awake:
-            self._awake.remove(number)
-        elif len(self._awake) == _OPEN_AT_ONCE:
-            self.input_files[self._awake.pop(0)].rest()
-        self._awake.append(number)
+    def _use(self, number: int) -> None:
+        """Close the file that was not read for longest if more would be open than a process may have."""
+        if number in self._in_use:
+            self._in_use.remove(number)
+        elif len(self._in_use) == _OPEN_AT_ONCE:
+            self.files[self._in_use.pop(0)].close_until_read()
+        self._in_use.append(number)
 
     def decoded(self, name: str, stored: Stored) -> Any:
         """Return the value that ``stored`` stands for, see `InputFile.decoded`."""
-        return self.input_files[0].decoded(name, stored)
+        return self.files[0].decoded(name, stored)
 
     def close(self) -> None:
-        """Let go of the files."""
-        for input_file in self.input_files:
-            input_file.close()
+        """Close all files."""
+        for file in self.files:
+            file.close()
 
-    def __enter__(self) -> InputFiles:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+def stored_bytes(sample: Mapping[str, Stored]) -> int:
+    """Return how many bytes a sample takes in the pages."""
+    return sum(payload.size for _, payload in sample.values() if payload is not None)
+
+
+def file_name(path: str | os.PathLike[str]) -> str:
+    """Return a file's name without folders, as it can be printed and stored as JSON."""
+    return os.fsencode(os.path.basename(os.fspath(path))).decode("utf-8", "backslashreplace")
+
+
+def check_sources(paths: Iterable[str], *, num_workers: int) -> None:
+    """Compare files with their checksums before they are copied, so that no damage gets a valid checksum.
+
+    A file that FFCV wrote has none; there the structure is checked. Uses at least one thread.
+
+    Raises
+    ------
+    ConvertError
+        If one is damaged.
+    """
+    for path in paths:
+        report = verify_file(path, num_workers=max(1, num_workers))
+        if not report.ok:
+            shown = "\n".join(f"  {problem}" for problem in report.problems[:_PROBLEMS_SHOWN])
+            more = len(report.problems) - _PROBLEMS_SHOWN
+            raise ConvertError(
+                f"{path} is damaged, and a copy would carry the damage on:\n{shown}\n"
+                + (f"  ... and {more:,} more\n" if more > 0 else "")
+                + "`beton repair` makes a sound file of it"
+            )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from converters.tools.derived_files import InputFile
+from converters.tools.input_files import InputFile
 from dataloading import UsageError
 
 __all__ = ["Digests", "combined", "digest_array", "equal_ids", "field_keys", "has_equals", "match", "unpaired"]

@@ -1,35 +1,22 @@
-"""Several files into one: `merge`, which copies stored bytes and brings labels under one list of classes."""
+"""Several files into one: `merge` copies stored bytes, and maps labels to one list of classes."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
-from itertools import zip_longest
-from typing import Any, Literal
-
-import numpy as np
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from converters.beton_files import list_files
 from converters.report import Progress
-from converters.tools.derived_files import (
-    InputFile,
-    Stored,
-    check_sources,
-    derived_writer,
-    file_name,
-    open_inputs,
-    stored_bytes,
-)
-from converters.tools.new_files import check_target, make_room
+from converters.tools.agreement import Classes, agreed_classes
+from converters.tools.derived_files import copy_samples, derived_writer
+from converters.tools.input_files import InputFiles, Sample, check_sources, file_name
+from converters.tools.new_files import check_target, remove_leftovers
 from dataloading import UsageError
-from dataloading.messages import counted
-from dataloading.tools import check_all_named, label_field
 
-__all__ = ["Classes", "MergeReport", "agreed_classes", "merge"]
-
-Classes = Literal["equal", "union"]
+__all__ = ["MergeReport", "merge"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,9 +96,9 @@ def merge(
     named, paths = paths, list_files(paths)
     check_target(target, overwrite=overwrite, inputs=[*named, *paths])
     with contextlib.ExitStack() as stack:
-        input_files = [stack.enter_context(input_file) for input_file in open_inputs(paths)]
+        sources = stack.enter_context(InputFiles(paths, check_classes=False))
         names, maps = agreed_classes(
-            input_files,
+            sources.readers,
             classes,
             assume=assume_classes,
             hint="; --classes union maps labels by name",
@@ -119,132 +106,37 @@ def merge(
         )
         if verify:
             check_sources(paths, num_workers=num_workers)
-        make_room(target)
-        total = sum(map(len, input_files))
+        remove_leftovers(target)
         step: dict[str, Any] = {"command": "merge", "classes": classes}
-        assumed = [file_name(input_file.path) for input_file in input_files if input_file.reader.class_names is None]
+        assumed = [file_name(reader.path) for reader in sources.readers if reader.class_names is None]
         if names is not None and assumed:
             step["assumed_classes_of"] = assumed
         writer = stack.enter_context(
-            derived_writer(target, input_files, num_samples=total, step=step, class_names=names, overwrite=overwrite)
+            derived_writer(
+                target, sources.files, num_samples=len(sources), step=step, class_names=names, overwrite=overwrite
+            )
         )
-        progress = stack.enter_context(contextlib.closing(Progress(total, what="merging", quiet=quiet)))
+        progress = stack.enter_context(contextlib.closing(Progress(len(sources), what="merging", quiet=quiet)))
         num_relabelled = 0
-        for input_file, mapping in zip(input_files, maps, strict=True):
-            label = label_field(input_file.reader)
-            for sample in input_file.samples():
-                changed = sample if mapping is None or label is None else _relabel(sample, label, mapping)
-                num_relabelled += changed is not sample
-                writer.append(changed)
-                progress.advance(stored_bytes(sample))
-            input_file.rest()
+
+        def relabelled(samples: Iterator[Sample], new_label: Mapping[int, int]) -> Iterator[Sample]:
+            nonlocal num_relabelled
+            label = str(sources.label)  # there is one where classes are united
+            for sample in samples:
+                old = int(sample[label][0][0])
+                num_relabelled += new_label[old] != old
+                yield {**sample, label: ((new_label[old],), None)}
+
+        for file, new_label in zip(sources.files, maps, strict=True):
+            samples = file.samples()
+            copy_samples(samples if new_label is None else relabelled(samples, new_label), writer, progress)
+            file.close_until_read()
         writer.finish()
         return MergeReport(
             path=target,
-            num_samples=total,
+            num_samples=len(sources),
             num_bytes=os.stat(target).st_size,
             num_classes=None if names is None else len(names),
-            sources=tuple((input_file.path, len(input_file)) for input_file in input_files),
+            sources=tuple((file.path, len(file)) for file in sources.files),
             num_relabelled=num_relabelled,
         )
-
-
-def _relabel(sample: dict[str, Stored], label: str, mapping: Mapping[int, int]) -> dict[str, Stored]:
-    old = int(sample[label][0][0])
-    new = mapping[old]
-    return sample if new == old else {**sample, label: ((new,), None)}
-
-
-def agreed_classes(
-    input_files: Sequence[InputFile], classes: Classes, *, assume: bool = False, hint: str = "", advice: str = ""
-) -> tuple[tuple[str, ...] | None, list[Mapping[int, int] | None]]:
-    """Return the class names of a file made of ``input_files``, and for each how its labels become the new ones.
-
-    Parameters
-    ----------
-    input_files : sequence of InputFile
-        The files, with equal fields.
-    classes : {"equal", "union"}
-        See `merge`.
-    assume : bool
-        Whether files without class names have those of the others.
-    hint : str
-        Ends the message about classes that differ.
-    advice : str
-        Ends the message about files without class names.
-
-    Returns
-    -------
-    names : tuple of str or None
-    maps : list of (mapping of int to int, or None)
-        None where labels stay.
-
-    Raises
-    ------
-    UsageError
-        If the classes do not fit together, or a label has no name.
-    """
-    if classes not in ("equal", "union"):
-        raise UsageError(f"classes must be 'equal' or 'union', got {classes!r}")
-    if assume and classes != "equal":
-        raise UsageError("assume_classes goes with classes='equal': a union is made of names, which every file needs")
-    lists = [input_file.reader.class_names for input_file in input_files]
-    named = [names for names in lists if names is not None]
-    if not named:
-        return None, [None] * len(input_files)
-    if classes == "equal":
-        for input_file, names in zip(input_files, lists, strict=True):
-            if names is not None and names != named[0]:
-                first = input_files[lists.index(named[0])].path
-                raise UsageError(_difference(first, named[0], input_file.path, names) + hint)
-        if not assume:
-            check_all_named([input_file.reader for input_file in input_files], advice)
-        for input_file in input_files:
-            _check_labels(input_file, len(named[0]))
-        return named[0], [None] * len(input_files)
-    return _united_classes(input_files)
-
-
-def _united_classes(input_files: Sequence[InputFile]) -> tuple[tuple[str, ...], list[Mapping[int, int] | None]]:
-    """Return the names of all files, in order of first appearance, and how each file's labels become theirs."""
-    place: dict[str, int] = {}
-    lists = []
-    for input_file in input_files:
-        names = input_file.reader.class_names
-        if names is None:
-            raise UsageError(
-                f"{input_file.path} records no class names, so its labels cannot be mapped by name; give it names with "
-                "`beton upgrade --class-names-from`"
-            )
-        if label_field(input_file.reader) is None:
-            raise UsageError(f"{input_file.path} has no field of labels: integers named 'label', or the only integers")
-        _check_labels(input_file, len(names))
-        lists.append(names)
-        for name in names:
-            place.setdefault(name, len(place))
-    return tuple(place), [{old: place[name] for old, name in enumerate(names)} for names in lists]
-
-
-def _check_labels(input_file: InputFile, num_classes: int) -> None:
-    label = label_field(input_file.reader)
-    if label is None:
-        return
-    column = input_file.reader.column(label)
-    for start in range(0, len(column), 1 << 20):
-        part = np.asarray(column[start : start + (1 << 20)])
-        bad = np.flatnonzero((part < 0) | (part >= num_classes))
-        if len(bad):
-            raise UsageError(
-                f"{input_file.path}: sample {start + int(bad[0])} has the label {int(part[bad[0]])}, which has no "
-                f"class name ({counted(num_classes, 'name')}: 0 to {num_classes - 1})"
-            )
-
-
-def _difference(first: str, names: Sequence[str], other: str, others: Sequence[str]) -> str:
-    pairs: list[tuple[Any, Any]] = list(zip_longest(names, others))
-    label = next(position for position, (one, two) in enumerate(pairs) if one != two)
-    one, two = ("no such class" if name is None else repr(name) for name in pairs[label])
-    return (
-        f"the files name different classes. Label {label} is {one} in {first} ({counted(len(names), 'class')}) and "
-        f"{two} in {other} ({counted(len(others), 'class')})"
-    )

@@ -19,7 +19,7 @@ from dataloading import UsageError
 from dataloading.cli import note
 from dataloading.tools import PartFolder, remove_orphans, sync_folder, whole_file
 
-__all__ = ["NewFiles", "check_target", "make_room"]
+__all__ = ["NewFiles", "check_target", "remove_leftovers"]
 
 _RECORD = "names.json"
 _SHOWN = 3
@@ -254,7 +254,7 @@ def _clear(places: Sequence[str]) -> None:
         note(f"removed what interrupted runs had left: {', '.join(found[:_SHOWN])}{more}")
 
 
-def make_room(target: str) -> None:
+def remove_leftovers(target: str) -> None:
     """Remove what dead writers to a destination have left, and say so in one line; the living keep theirs.
 
     Parameters

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from converters.report import Progress
-from converters.tools.derived_files import InputFile, Stored, derived_writer, file_name, stored_bytes
+from converters.tools.derived_files import copy_samples, derived_writer
+from converters.tools.input_files import InputFile, Sample, Stored, file_name
 from converters.tools.new_files import NewFiles, check_target
 from converters.tools.shard_sets import results, write_manifest
 from dataloading import ConvertError, EncodedImage, FormatError, ImageField, JSONField, Manifest, Reader, verify_file
@@ -354,15 +355,11 @@ def _write(survey: _Survey, part: str, step: dict[str, Any], progress: Progress)
         if input_file.identity != survey.identity:
             raise ConvertError(f"{survey.path} was changed after it was verified; start again")
         names = input_file.reader.class_names
-        with derived_writer(
-            part, [input_file], num_samples=survey.num_left, step=step, class_names=names, overwrite=False
-        ) as writer:
-            for sample in _samples(input_file, plan):
-                writer.append(sample)
-                progress.advance(stored_bytes(sample))
+        with derived_writer(part, [input_file], num_samples=survey.num_left, step=step, class_names=names) as writer:
+            copy_samples(_samples(input_file, plan), writer, progress)
 
 
-def _samples(input_file: InputFile, plan: dict[int, Lost]) -> Iterator[dict[str, Stored]]:
+def _samples(input_file: InputFile, plan: dict[int, Lost]) -> Iterator[Sample]:
     """Yield what is kept, in order: runs of sound samples straight from the file, blanked ones one by one."""
     start = 0
     for sample, lost in [*plan.items(), (len(input_file), None)]:
@@ -373,13 +370,10 @@ def _samples(input_file: InputFile, plan: dict[int, Lost]) -> Iterator[dict[str,
 
 
 def _value(input_file: InputFile, name: str, sample: int, is_lost: bool) -> Stored:
+    if not is_lost or not input_file.fields[name].has_data:
+        return next(input_file.samples([sample], only=[name]))[name]
     field = input_file.fields[name]
     [head] = input_file.heads(name, np.array([sample]))
-    if not field.has_data:
-        return head, None
-    if not is_lost:
-        pointers, sizes = input_file.reader.locate(name, [sample])
-        return head, input_file.read(int(pointers[0]), int(sizes[0]))
     if isinstance(field, ImageField):
         mode, width, height = (int(number) for number in head)
         black = np.zeros((height, width, field.channels), field.dtype)

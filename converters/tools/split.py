@@ -17,8 +17,9 @@ import numpy.typing as npt
 from converters.beton_files import stem_of
 from converters.report import Progress
 from converters.sample_random import chances
-from converters.tools.derived_files import check_sources, derived_writer, file_name, stored_bytes
-from converters.tools.input_files import InputFiles
+from converters.tools.agreement import NO_LABELS
+from converters.tools.derived_files import derived_writer
+from converters.tools.input_files import InputFiles, check_sources, file_name, stored_bytes
 from converters.tools.matching import equal_ids, field_keys
 from converters.tools.new_files import NewFiles
 from dataloading import UsageError
@@ -278,13 +279,13 @@ def _deal_groups(sizes: Integers, classes: Integers, weights: npt.NDArray[np.flo
 
 
 def _groups(input_file: InputFiles, field: str) -> Integers:
-    return np.concatenate(equal_ids([field_keys(each, field) for each in input_file.input_files]))
+    return np.concatenate(equal_ids([field_keys(each, field) for each in input_file.files]))
 
 
 def _by_class(input_file: InputFiles) -> tuple[list[str], npt.NDArray[np.int32]]:
     label = input_file.label
     if label is None:
-        raise UsageError(f"{input_file.path} has no field of labels: integers named 'label', or the only integers")
+        raise UsageError(f"{input_file.path} has {NO_LABELS}")
     present, where = np.unique(np.asarray(input_file.column(label)), return_inverse=True)
     known = input_file.class_names or ()
     names = [known[value] if 0 <= value < len(known) else str(value) for value in present.tolist()]
@@ -323,11 +324,10 @@ def _write(
                     stack.enter_context(
                         derived_writer(
                             files.part(targets[index]),
-                            input_file.input_files,
+                            input_file.files,
                             num_samples=int(np.count_nonzero(where == index)),
                             step={**step, "part": index, "name": names[index], "num_parts": len(names)},
                             class_names=input_file.class_names,
-                            overwrite=False,
                         )
                     )
                     for index in chosen

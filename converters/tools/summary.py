@@ -15,14 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from converters.report import human_bytes
-from converters.tools.derived_files import field_differences
 from dataloading import ImageField, Reader, UsageError
 from dataloading.messages import counted
-from dataloading.tools import check_all_named, label_field
+from dataloading.tools import label_field
 
 __all__ = [
     "as_text",
-    "check_alike",
     "class_counts",
     "column_blocks",
     "find_sample",
@@ -55,25 +53,6 @@ def first_image_field(reader: Reader, name: str | None = None) -> str:
     return name or images[0]
 
 
-def check_alike(readers: Sequence[Reader]) -> None:
-    """Refuse files that are not parts of one dataset: other fields, other class names, or names in some only.
-
-    Raises
-    ------
-    UsageError
-        Naming the first two files that differ, and how.
-    """
-    first = readers[0]
-    for other in readers[1:]:
-        differing = field_differences(first.fields, other.fields)
-        if differing:
-            listed = "\n".join(f"  {line}" for line in differing)
-            raise UsageError(f"{first.path} and {other.path} have different fields:\n{listed}")
-        if first.class_names is not None and other.class_names not in (first.class_names, None):
-            raise UsageError(f"{first.path} and {other.path} name different classes; look at them one by one")
-    check_all_named(readers, "; or look at them one by one")
-
-
 def find_sample(readers: Sequence[Reader], index: int) -> tuple[Reader, int]:
     """Return the file that holds sample ``index`` of them all, and the sample's index in it.
 
@@ -98,7 +77,7 @@ def summary(*readers: Reader) -> dict[str, Any]:
     Parameters
     ----------
     *readers : Reader
-        The files; see `check_alike`.
+        The files; see `converters.tools.agreement.check_alike`.
 
     Returns
     -------
@@ -181,7 +160,7 @@ def _image_facts(readers: Sequence[Reader], name: str) -> dict[str, Any]:
         modes += np.bincount(part["mode"], minlength=256)
         pixels += int((size[0] * size[1]).sum())
         low, high = np.minimum(low, size.min(axis=1)), np.maximum(high, size.max(axis=1))
-    edges, counts = _histogram(longest_sides(readers, name))
+    edges, counts = histogram(longest_sides(readers, name))
     return {
         "num_jpeg": int(modes[0]),
         "num_raw": int(modes[1]),
@@ -193,7 +172,7 @@ def _image_facts(readers: Sequence[Reader], name: str) -> dict[str, Any]:
     }
 
 
-def _histogram(sides: npt.NDArray[np.int64]) -> tuple[list[int], list[int]]:
+def histogram(sides: npt.NDArray[np.int64]) -> tuple[list[int], list[int]]:
     """Return round edges (the last one inclusive) and how many images have a longest side between them."""
     present = np.flatnonzero(sides)
     if len(present) == 0:

@@ -19,8 +19,9 @@ import numpy.typing as npt
 from converters.engine.pool import DeadWorkerError, run_ordered
 from converters.report import Progress
 from converters.sources.class_lists import class_list
-from converters.tools.derived_files import InputFile, Stored, check_sources, derived_writer, stored_bytes
-from converters.tools.input_files import InputFiles
+from converters.tools.agreement import NO_LABELS
+from converters.tools.derived_files import copy_samples, derived_writer
+from converters.tools.input_files import InputFile, InputFiles, Sample, Stored, check_sources
 from converters.tools.new_files import NewFiles
 from converters.tools.shard_sets import results, write_manifest
 from dataloading import ConvertError, DecodeError, ImageField, UsageError
@@ -101,10 +102,10 @@ def upgrade(
     """
     source, target = os.fspath(path), os.fspath(out)
     with InputFiles([source]) as input_files:
-        targets = results(source, target, len(input_files.input_files))
+        targets = results(source, target, len(input_files.files))
         names = input_files.class_names if class_names is None else tuple(class_names)
         if names is not None:
-            for input_file in input_files.input_files:
+            for input_file in input_files.files:
                 _check_names(input_file, names)
         step = {"command": "upgrade"}
         identity = {**step, "class_names": names, "from": input_files.identity()}
@@ -115,9 +116,9 @@ def upgrade(
                     check_sources(input_files.paths, num_workers=num_workers)
                 progress = Progress(len(input_files), what="upgrading", quiet=quiet)
                 with contextlib.closing(progress):
-                    for input_file, place in zip(input_files.input_files, targets, strict=False):
+                    for input_file, place in zip(input_files.files, targets, strict=False):
                         _write(input_file, files.part(place), names, step, num_workers, progress)
-                        input_file.rest()
+                        input_file.close_until_read()
                 if is_manifest(target):
                     write_manifest(files, targets)
                 files.publish()
@@ -126,8 +127,8 @@ def upgrade(
             source=source,
             path=target,
             num_samples=len(input_files),
-            num_source_bytes=sum(input_file.reader.num_bytes for input_file in input_files.input_files),
-            num_bytes=sum(os.stat(place).st_size for place in targets[: len(input_files.input_files)]),
+            num_source_bytes=sum(input_file.reader.num_bytes for input_file in input_files.files),
+            num_bytes=sum(os.stat(place).st_size for place in targets[: len(input_files.files)]),
             num_recoded=num_recoded,
             num_kept=num_images - num_recoded,
             num_classes=None if names is None else len(names),
@@ -148,15 +149,10 @@ def _write(
         num_samples=len(input_file),
         step=step,
         class_names=names,
-        overwrite=False,
-        # Markers can make a sample larger than a page that was just large enough.
-        grow_pages=True,
-        keep_facts=False,
+        is_recoded=True,  # markers can make a sample larger than a page that was just large enough
     )
     with writer, contextlib.closing(_recoded(input_file, _images(input_file), num_workers)) as samples:
-        for sample, recoded in samples:
-            writer.append({**sample, **recoded})
-            progress.advance(stored_bytes(sample))
+        copy_samples(samples, writer, progress)
 
 
 def _images(input_file: InputFile) -> list[str]:
@@ -166,7 +162,7 @@ def _images(input_file: InputFile) -> list[str]:
 def _count_images(input_files: InputFiles) -> tuple[int, int]:
     """Return how many images there are, and how many of them are JPEGs."""
     num_images = num_jpegs = 0
-    for input_file in input_files.input_files:
+    for input_file in input_files.files:
         for name in _images(input_file):
             num_images += len(input_file)
             records: npt.NDArray[Any] = input_file.reader.column(name)
@@ -174,10 +170,9 @@ def _count_images(input_files: InputFiles) -> tuple[int, int]:
     return num_images, num_jpegs
 
 
-def _recoded(
-    input_file: InputFile, images: list[str], num_workers: int
-) -> Generator[tuple[dict[str, Stored], dict[str, Stored]], None, None]:
-    """Yield each sample as it is stored, images apart, and its images in their new form."""
+def _recoded(input_file: InputFile, images: list[str], num_workers: int) -> Generator[Sample, None, None]:
+    """Yield each sample with its images in their new form, all else as it is stored."""
+    others = [name for name in input_file.fields if name not in images]
     tasks = ((start, min(start + _TASK, len(input_file))) for start in range(0, len(input_file), _TASK))
     results = run_ordered(_Recode(input_file.path, images), tasks, num_workers=num_workers)
     try:
@@ -185,8 +180,8 @@ def _recoded(
             for start, found in zip(range(0, len(input_file), _TASK), results, strict=True):
                 if isinstance(found, DecodeError):
                     raise ConvertError(f"{found}. `beton repair` makes a file without damaged samples") from found
-                rest = input_file.samples(range(start, start + len(found)), without=images)
-                yield from zip(rest, found, strict=True)
+                rest = input_file.samples(range(start, start + len(found)), only=others)
+                yield from ({**sample, **recoded} for sample, recoded in zip(rest, found, strict=True))
     except DeadWorkerError as error:
         where = "while it was starting" if error.position is None else f"near sample {error.position * _TASK}"
         raise ConvertError(f"a worker process {error.how} {where} of {input_file.path}; nothing was written") from error
@@ -198,17 +193,17 @@ class _Recode:
     def __init__(self, path: str, images: list[str]) -> None:
         self._path = path
         self._images = images
-        self._donor: InputFile | None = None
+        self._input_file: InputFile | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_donor": None}
+        return {**self.__dict__, "_input_file": None}
 
-    def __call__(self, task: tuple[int, int]) -> list[dict[str, Stored]] | DecodeError:
-        if self._donor is None:
-            self._donor = InputFile(self._path)
-        result: list[dict[str, Stored]] = []
+    def __call__(self, task: tuple[int, int]) -> list[Sample] | DecodeError:
+        if self._input_file is None:
+            self._input_file = InputFile(self._path)
+        result: list[Sample] = []
         try:
-            for index, sample in enumerate(self._donor.samples(range(*task), only=self._images), start=task[0]):
+            for index, sample in enumerate(self._input_file.samples(range(*task), only=self._images), start=task[0]):
                 result.append({name: self._image(name, index, sample[name]) for name in self._images})
         except DecodeError as error:
             return error
@@ -238,9 +233,7 @@ def _check_names(input_file: InputFile, names: Sequence[str]) -> None:
     if not names:
         raise UsageError("the list of class names is empty")
     if label is None:
-        raise UsageError(
-            f"{input_file.path} has no field of labels to name: integers named 'label', or the only integers"
-        )
+        raise UsageError(f"{input_file.path} has {NO_LABELS}")
     column = input_file.reader.column(label)
     low, high = int(column.min()), int(column.max())
     if low < 0 or high >= len(names):

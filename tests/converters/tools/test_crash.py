@@ -23,7 +23,7 @@ from tests.support.foreign import flip
 
 ROOT = Path(__file__).parents[3]
 NAMES = ["x", "y", "z"]
-READING = "converters.tools.derived_files:InputFile.read"
+READING = "converters.tools.input_files:InputFile.read"
 COPYING = "converters.tools.append:shutil.copyfileobj"
 NAMING = "dataloading.format.output:PartFolder.publish_file"
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from converters import ImageFolder, ImagePolicy, Options, convert
 from converters.tools.info import info
-from converters.tools.summary import _histogram, summary
+from converters.tools.summary import histogram, summary
 from converters.tools.verify import verify
 from dataloading import EncodedImage, ImageField, IntField, Reader, Writer
 from tests.converters.making import class_folders, encoded, photo
@@ -123,11 +123,11 @@ def test_histogram_has_round_edges_and_loses_nobody() -> None:
     rng = np.random.default_rng(0)
     for top in (1, 2, 37, 500, 65535):
         sides = np.bincount(rng.integers(1, top + 1, 1000), minlength=1 << 16)
-        edges, counts = _histogram(sides)
+        edges, counts = histogram(sides)
         assert sum(counts) == 1000
         assert len(counts) <= 13
         assert edges == sorted(edges)
-    assert _histogram(np.zeros(1 << 16, np.int64)) == ([], [])
+    assert histogram(np.zeros(1 << 16, np.int64)) == ([], [])
 
 
 def test_file_without_classes_or_images_is_told_too(tmp_path: Path) -> None:
