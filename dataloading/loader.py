@@ -61,27 +61,27 @@ class Loader:
     Parameters
     ----------
     path : str, path-like or sequence of such
-        The file, also one that FFCV wrote; or several, as one dataset: a list, a pattern (``"train-*.beton"``), or the
-        manifest of a set of shards (``train.beton.json``). Their samples follow one another, so that an index counts
-        over all of them; fields and class names must be equal. Or a `Mixture` of such, in fixed proportions.
+        The file, also one that FFCV wrote; or several as one dataset: a list, a pattern (``"train-*.beton"``), or the
+        manifest of a set of shards (``train.beton.json``). Samples are numbered across all of them; fields and class
+        names must be equal. Or a `Mixture` of such, in fixed proportions.
     batch_size : int
-        Rows a batch and rank, at least 1.
+        Rows per batch and rank, at least 1.
     shuffle : {"none", "global", "pages"}
         File order; or a new permutation of all samples each epoch, the one `torch.utils.data.DistributedSampler`
         gives for the same seed and epoch; or, for files larger than memory, pages in random order and samples
-        shuffled within a window of them, every node reading its own share of the pages.
+        shuffled within a window of them, with each node reading its own pages.
     seed : int
-        Of the order and of every transform. Batches are a function of (seed, epoch, sample) only: not of the
-        number of workers, the batch size or the world size.
+        Of the order and of every transform. Augmentation depends on (seed, epoch, sample) only: not on the number of
+        workers, the batch size or the world size.
     transforms : mapping of field name to sequence, optional
-        For an image field: transforms of `dataloading.transforms`, then, if wanted, torch modules or callables,
-        which get the batched tensor on `device`. For another field: callables on the batched tensor or list. A callable
-        returns something with one entry a row, and may not be random (docs/transforms.md says what counts as such).
+        For an image field: transforms of `dataloading.transforms`, then, if wanted, torch modules or callables, which
+        get the batched tensor on `device`. For another field: callables on the batched tensor or list. A callable
+        returns something with one entry per row, and must not be random (docs/transforms.md says what counts as such).
     num_workers : int, optional
-        Threads; by default this rank's share of the cores the process may use. Never more than all of these: a larger
-        number is a warning.
+        Threads; by default this rank's share of the cores the process may use. A number above all of these is reduced
+        to them, with a warning.
     tail : {"pad", "drop", "even"}
-        What becomes of the incomplete end of an epoch: see `dataloading.sampling.slicing`.
+        What happens to the incomplete end of an epoch: see `dataloading.sampling.slicing`.
     drop_last : bool
         Leave out a last batch with fewer than `batch_size` rows. False, as in torch.
     rank, world_size : int, optional
@@ -93,22 +93,22 @@ class Loader:
     indices : sequence of int, optional
         The subset to use. An index may occur more than once.
     sampler : torch Sampler, optional
-        Decides this rank's indices instead of `shuffle`, `seed`'s order, `tail`, rank and world size.
+        Gives this rank's indices; replaces `shuffle`, `tail`, rank and world size.
     permutation : {"torch", "cipher"}
         For ``shuffle="global"``: torch's, or one that is computed position by position, needs no memory and starts
         at once however many samples there are.
     window_pages : int
-        For ``shuffle="pages"``: pages open at a time. `shuffle_quality` says what it gives; memory for about twice
-        as many pages keeps reading off the critical path.
+        For ``shuffle="pages"``: pages open at a time. `shuffle_quality` measures the effect; with memory for twice as
+        many pages the next ones are read ahead.
     weights : sequence of float or "balanced", optional
-        One for each sample of the dataset: an epoch is drawn with probabilities in proportion. "balanced" gives every
-        class the same share.
+        One for each sample of the dataset: probabilities of drawing it are in proportion. "balanced" draws all classes
+        equally often.
     replacement : bool
-        Whether a sample can be drawn more than once an epoch; each time it is augmented anew.
+        Whether a sample can be drawn more than once per epoch; each time it is augmented anew.
     num_draws : int, optional
-        Samples an epoch over all ranks, by default as many as are in use (times `num_repeats`).
+        Samples per epoch over all ranks, by default as many as are in use (times `num_repeats`).
     num_repeats : int
-        Repeated augmentation: each sample so many times in a row, on different ranks, augmented anew each time.
+        Repeated augmentation: each sample this many times in a row, on different ranks, augmented anew each time.
     mesh : DeviceMesh, optional
         Instead of `rank` and `world_size`: ranks that differ only in tensor, pipeline or context dimensions get the
         same batches.
@@ -117,30 +117,30 @@ class Loader:
     num_nodes, node_rank, local_world_size : int, optional
         Machines, this one's number, ranks on it, for ``shuffle="pages"``; by default the launcher's (torchrun, SLURM).
     fields : sequence of str, optional
-        The fields to deliver, in this order; by default all, in the file's.
+        The fields to deliver, in this order; by default all, in the file's order.
     on_error : {"raise", "skip", "replace"}
-        A sample that does not decode, or on which a transform raises: end the iteration with an error that names
-        it; leave its row out; or put the next good sample of the batch in its row (a batch with none is an error).
-        Skipped and replaced ones are listed in ``loader.errors``. The order of the rest never changes.
+        For a sample that does not decode, or on which a transform raises: end the iteration with an error that names
+        it; leave its row out; or put the next good sample of the batch in its row (a batch without any is an error).
+        Skipped and replaced samples are listed in ``loader.errors``. The order of the others never changes.
     os_cache : bool
         False: keep pages of the files in bounded memory that the machine's ranks share, not in the system's cache.
     cache_dir : path, optional
         Folder on a local disk that keeps pages of remote files between runs; without it they are kept in memory.
     cache_bytes : int, optional
-        Room for such pages, for all ranks of the machine together. docs/storage.md has the defaults.
+        Size of that cache, for all ranks of the machine together. docs/storage.md has the defaults.
     prefetch_batches : int, optional
         Batches that may be ready or in the making ahead of the caller.
     persistent_workers : bool
-        Go on with the next epoch's first batches while the caller is between epochs.
+        Prepare the next epoch's first batches while the caller is between epochs.
 
     Raises
     ------
     UsageError
-        An option cannot be honoured; the message names the fix.
+        An option cannot be honoured; the message says what to do.
     FormatError
         A file is not a complete ``.beton`` file, or not the one that the manifest lists.
     DecodeError, TransformError
-        By iterating: a sample does not decode, a transform raised on it, or a callable on a batch.
+        While iterating: a sample does not decode, a transform raised on it, or a callable raised on a batch.
 
     Examples
     --------
@@ -193,7 +193,6 @@ class Loader:
         one_of("shuffle", shuffle, get_args(Shuffle), _SHUFFLES.get(str(shuffle), ""))
         batch_size, seed = at_least("batch_size", batch_size, 1), at_least("seed", seed, 0)
         window_pages = at_least("window_pages", window_pages, 1)
-        drop_last = true_or_false("drop_last", drop_last)
         self._persistent_workers = true_or_false("persistent_workers", persistent_workers)
         self._ranks = find_ranks(
             rank,
@@ -248,8 +247,6 @@ class Loader:
                 node=self._ranks.node,
                 local_rank=self._ranks.local_rank,
             )
-        self._batch_size = batch_size
-        self._drop_last = drop_last
         # Small enough that several workers share a small batch, large enough to spread the cost of a call.
         group_size = max(1, min(32, batch_size // (2 * self._num_workers)))
         groups = -(-batch_size // group_size)
@@ -280,20 +277,20 @@ class Loader:
         patch_skip_first_batches()
 
     def _start(self) -> None:
-        """Make what belongs to one order of samples: everything else can be shared by several."""
+        """Make what belongs to one order of samples; everything else is shared by the loaders of subsets."""
         self._jobs = Jobs(self._sampler, self._plan, storage=self._storage, persistent=self._persistent_workers)
         self._engines = Engines(self._jobs, num_workers=self._num_workers, max_in_flight=self._prefetch_batches)
         if len(self) == 0:
             warnings.warn(self._empty_reason(), stacklevel=3)
 
     def __new__(cls, *args: Any, **options: Any) -> Loader:
-        """Refuse arguments that are none, before Python does, in words that say what to write instead."""
+        """Refuse unknown arguments before Python does, with a message that says what to write instead."""
         if cls.__init__ is Loader.__init__:
             _check_arguments(args, options)
         return super().__new__(cls)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # Whatever else somebody notes on the loader (frameworks do) is theirs.
+        # Frameworks set attributes of their own on a loader; these are allowed.
         if name in _FIXED:
             raise AttributeError(_fixed(name, "set"))
         super().__setattr__(name, value)
@@ -312,13 +309,13 @@ class Loader:
 
     @property
     def batch_size(self) -> int:
-        """Rows a batch and rank."""
-        return self._batch_size
+        """Rows per batch and rank."""
+        return self._sampler.batch_size
 
     @property
     def drop_last(self) -> bool:
         """Whether a last batch with fewer rows is left out."""
-        return self._drop_last
+        return self._sampler.drop_last
 
     @property
     def seed(self) -> int:
@@ -351,7 +348,7 @@ class Loader:
 
     @property
     def rank(self) -> int:
-        """Number of the rank whose samples this loader gives."""
+        """The rank whose samples this loader gives."""
         return self._ranks.rank
 
     @property
@@ -374,14 +371,14 @@ class Loader:
         self._jobs.errors = errors
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration; without it, epochs count up by themselves."""
+        """Choose the epoch of the next iteration; without it, epochs count up."""
         self._sampler.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Batch]:
         """Begin an epoch. Iterators are independent of one another; leaving one early costs nothing.
 
-        Threads may share one: each batch goes to one of them. After a fork, `close` or `load_state_dict`, an iterator
-        begun before raises UsageError.
+        Threads may share one: each batch goes to one of them. An iterator raises UsageError after a fork, `close` or
+        `load_state_dict`.
         """
         return self._begin_epoch(0)
 
@@ -393,12 +390,12 @@ class Loader:
         Parameters
         ----------
         num_batches : int
-            Counted from the beginning of the epoch: where a state that was loaded stands further on, it stays there.
+            Counted from the beginning of the epoch; a loaded state that is further on stays there.
 
         Returns
         -------
         SkippedBatches
-            Iterate over it once instead of the loader; the epochs after it are the loader's own.
+            Iterate over it once instead of over the loader; later epochs are the loader's own.
         """
         at_least("num_batches", num_batches, 0)
         return SkippedBatches(self, num_batches)
@@ -434,23 +431,23 @@ class Loader:
             )
             warnings.warn(text, stacklevel=4)
 
-    # ---- place in the run
+    # ---- position in the run
 
     def state_dict(self) -> dict[str, Any]:
-        """Save the place in the run: after the batches you have received, whatever has been prefetched.
+        """Save the position in the run: after the batches you have received, whatever has been prefetched.
 
         Returns
         -------
         dict
-            A few numbers and strings, JSON-able.
+            A few numbers and strings; can be JSON.
         """
         return resume.save(self._sampler, self.dataset)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved place: the next iteration gives exactly the samples not yet consumed.
+        """Go on from a saved position: the next iteration gives exactly the samples not yet consumed.
 
         World size, batch size, tail, number of workers, prefetching and device may differ from the saving run's. So
-        may the number of nodes; with ``shuffle="pages"`` what is left is then divided anew among them.
+        may the number of nodes; with ``shuffle="pages"`` the rest of the epoch is then divided anew among them.
 
         Raises
         ------
@@ -461,17 +458,17 @@ class Loader:
         self._engines.outdate()
 
     def stats(self, *, reset: bool = False) -> LoaderStats:
-        """Sum up what this rank's loader did so far: print it for seconds per hop and a verdict.
+        """Return this rank's statistics so far; print them for seconds per hop and a verdict.
 
         Parameters
         ----------
         reset : bool
-            Begin new sums: the next call tells what happened since. ``stats().epochs`` has each epoch's own figures.
+            Begin anew: the next call covers what happens from now on. ``stats().epochs`` has the figures of each epoch.
         """
         return self._jobs.clock.snapshot(self._num_workers, num_cores=self._ranks.num_local_cores, reset=reset)
 
     def close(self) -> None:
-        """Stop the workers and let go of prefetched batches; the loader can still be iterated again."""
+        """Stop the workers and drop prefetched batches; the loader can still be iterated again."""
         self._engines.stop_all()
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -492,14 +489,13 @@ class Loader:
         Parameters
         ----------
         indices : sequence of int
-            Sample indices in the dataset, in the order that ``shuffle="none"`` gives. Those that this loader does
-            not use are left out, so that subsets of subsets are intersections. An index may occur more than once.
+            Sample indices in the dataset, in the order for ``shuffle="none"``. Those that this loader does not use are
+            left out, so that a subset of a subset is the intersection. An index may occur more than once.
 
         Returns
         -------
         Loader
-            With all other options; a state of one does not fit the other. It begins with the epoch that this one
-            stands at.
+            With the same options otherwise, and at the same epoch; a state of one does not fit the other.
 
         Raises
         ------
@@ -509,20 +505,20 @@ class Loader:
         return self._derive(selection.narrowed(self._sampler, indices))
 
     def filter(self, predicate: Callable[[Any], Any], *, field: str | None = None) -> Loader:
-        """Make a loader of those samples of this one whose value of a field satisfies a predicate.
+        """Make a loader of those samples of this one for which a predicate of a field's value is true.
 
         Parameters
         ----------
         predicate : callable
-            Called once with the values of all samples in use, int64 or float64 of shape (n,), for a boolean array;
-            one that cannot take an array is called for each value.
+            Called once with the values of all samples in use (int64 or float64, shape (n,)), and returns a boolean
+            array; if it cannot take an array, it is called for each value.
         field : str, optional
             An integer or float field; by default the labels.
 
         Returns
         -------
         Loader
-            As :meth:`with_indices`. A filter of a filter is their intersection.
+            As :meth:`with_indices`.
 
         Raises
         ------
@@ -536,14 +532,14 @@ class Loader:
         return self._derive(selection.filtered(self._sampler, self._files, predicate, field))
 
     def shuffle_quality(self, *, epoch: int | None = None, num_batches: int = 1000) -> ShuffleQuality:
-        """Measure how good the shuffle of this rank's batches is, without loading any.
+        """Measure how well this rank's batches are shuffled, without loading any.
 
         Parameters
         ----------
         epoch : int, optional
-            By default the one the loader stands at.
+            By default the current one.
         num_batches : int
-            How many batches to look at, spread over the epoch.
+            Batches to measure, spread over the epoch.
 
         Returns
         -------
@@ -569,7 +565,7 @@ def _torch_permutation(num: int, seed: int) -> npt.NDArray[np.int64]:
 
 
 def _workers(num_workers: int | None, *, default: int) -> int:
-    """Check the number of threads; more than there are cores would only wait for each other."""
+    """Check the number of threads, and limit it to the cores."""
     if num_workers is None:
         return default
     hint = " (workers are threads: 1 is the smallest; leave it out for this rank's share of the cores)"
@@ -592,9 +588,9 @@ _SHUFFLES = {
 }
 _OPTIONS = frozenset(inspect.signature(Loader.__init__).parameters) - {"self"}
 
-# What FFCV's and torch's loaders call it, and what to write here.
+# Arguments of FFCV's and torch's loaders, and what to write here.
 _ELSEWHERE = {
-    "batch_sampler": "write sampler=, which takes a Sampler of single indices; batch_size= makes batches of them",
+    "batch_sampler": "write sampler=, which takes a Sampler of single indices, and batch_size=",
     "batches_ahead": "write prefetch_batches=",
     "collate_fn": "fields come as tensors or lists; write transforms={'label': [function]} to change a batch's",
     "custom_field_mapper": "leave it out: the file says what its fields are",
@@ -647,7 +643,5 @@ def _check_arguments(args: Sequence[Any], options: Mapping[str, Any]) -> None:
         raise UsageError("Loader needs the path of a .beton file: Loader('train.beton', batch_size=64)")
     if "batch_size" not in options:
         path = args[0] if args else options["path"]
-        check_paths(path.sources if isinstance(path, Mixture) else [path])  # a folder of photos is the greater mistake
-        raise UsageError(
-            "batch_size= is missing: how many rows a batch and rank has, as in Loader(path, batch_size=64)"
-        )
+        check_paths(path.sources if isinstance(path, Mixture) else [path])  # report a folder of photos first
+        raise UsageError("batch_size= is missing: rows per batch and rank, as in Loader(path, batch_size=64)")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dataloading.checks import at_least, true_or_false
 from dataloading.errors import UsageError
 from dataloading.sampling.orders import ListedOrder
 from dataloading.sampling.sampler import Sampler
@@ -20,19 +19,16 @@ class ForeignSampler(Sampler):
     Parameters
     ----------
     sampler : iterable of int
-        Any torch Sampler; iterated once when an epoch begins.
+        Iterated once when an epoch begins.
     num_samples, batch_size, drop_last, seed
-        As for `ShardSampler`; batches are cut from what the sampler gives, and the seed is not its own.
+        As for `Sampler`.
     """
 
     def __init__(
         self, sampler: Iterable[int], num_samples: int, *, batch_size: int, drop_last: bool, seed: int = 0
     ) -> None:
-        super().__init__(at_least("seed", seed, 0))
+        super().__init__(num_samples, batch_size=batch_size, drop_last=drop_last, seed=seed)
         self.sampler = sampler
-        self.num_samples = num_samples
-        self.batch_size = at_least("batch_size", batch_size, 1)
-        self.drop_last = true_or_false("drop_last", drop_last)
         self._check_sampler()
 
     def _check_sampler(self) -> None:
@@ -40,7 +36,7 @@ class ForeignSampler(Sampler):
         if hasattr(self.sampler, "sampler") and hasattr(self.sampler, "batch_size"):
             raise UsageError(f"sampler= is a {kind}, which yields lists: pass the sampler itself, not a batch sampler")
         try:
-            num = len(self.sampler)  # type: ignore[arg-type]  # that is what is asked
+            num = len(self.sampler)  # type: ignore[arg-type]  # may have no length
         except (TypeError, NotImplementedError):
             num = None
         if num is None or not (hasattr(self.sampler, "__iter__") or hasattr(self.sampler, "__getitem__")):
@@ -50,7 +46,7 @@ class ForeignSampler(Sampler):
             )
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch, and pass it on to a sampler that wants to know."""
+        """Choose the epoch, and pass it on to a sampler that has `set_epoch` as well."""
         super().set_epoch(epoch)
         forward = getattr(self.sampler, "set_epoch", None)
         if forward is not None:
@@ -58,16 +54,16 @@ class ForeignSampler(Sampler):
 
     @property
     def size(self) -> int:
-        """Indices an epoch has, as the sampler's own length says."""
-        return len(self.sampler)  # type: ignore[arg-type]  # it has been asked for
+        """See `Sampler`."""
+        return len(self.sampler)  # type: ignore[arg-type]  # was checked above
 
     @property
     def identity(self) -> str:
-        """What a saved place must have in common with this sampler, in words."""
+        """See `Sampler`."""
         return f"sampler={type(self.sampler).__name__}"
 
     def slicing(self, consumed: int = 0) -> Slicing:
-        """Compute where steps begin and end, from `consumed` of this rank's indices on."""
+        """See `Sampler`; positions are this rank's."""
         return self._slicing(self.size, consumed)
 
     def order(self, epoch: int, consumed: int = 0) -> EpochOrder:

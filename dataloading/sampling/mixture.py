@@ -12,20 +12,18 @@
 A draw is a function of its position in the stream, which is ``epoch * size + position``, so that any world size,
 batch size or restart is a view of the same stream:
 
-1. An epoch is cut into *blocks* of up to 1,024 positions. How many draws each dataset has had by a border is the
-   apportionment of that number of seats by the rule of Webster (Sainte-Lague): a divisor rule, so that no count falls
-   as the total grows (with largest remainders one can), any total is computed by itself, and it is the unbiased one of
-   its kind (Balinski and Young, "Fair representation", 1982). Computed with integers from the weights as fractions,
-   nothing drifts in 10**12 draws. With up to three datasets each is less than one draw off at every border; of D
-   datasets one with share w is at most (1 + w D) / 2 draws off, because all others may round the same way.
+1. An epoch is cut into *blocks* of up to 1,024 positions. How many draws each dataset has had by the end of a block is
+   the apportionment of that many seats by the rule of Webster (Sainte-Lague). It is a divisor rule: no count falls as
+   the total grows (with largest remainders one can), any total is computed by itself, and it is the unbiased one of its
+   kind (Balinski and Young, "Fair representation", 1982). It uses integers, with the weights as fractions, so nothing
+   drifts in 10**12 draws. With up to three datasets each is less than one draw off at every border; of D datasets one
+   with share w is at most (1 + w D) / 2 draws off, because all others may round the same way.
 2. Within a block the order of datasets is shuffled.
 3. Draw number k of a dataset of n samples is sample ``k % n`` of its pass ``k // n``, and every pass has a permutation
-   of its own. An epoch goes on where the one before left each dataset.
+   of its own. An epoch continues where the one before left each dataset.
 
-Rounding to blocks of fixed counts would be simpler and would never give 1/3 exactly; independent draws would need no
-counts and would be off by the square root of their number.
-
-Knows sizes and weights; no files, ranks or steps.
+Blocks of fixed counts would be simpler but never give 1/3 exactly; independent draws would be off by the square root of
+their number. Knows sizes and weights; no files, ranks or steps.
 """
 
 from __future__ import annotations
@@ -65,19 +63,19 @@ class Mixture:
     Parameters
     ----------
     weights : mapping of path to number
-        What each dataset's share of the draws is in proportion to; positive. A dataset is whatever the Loader takes:
-        a file, a pattern, a manifest, or a tuple of such. Fields and class names of all must be equal.
+        Positive; each dataset's share of the draws is in proportion. A dataset is whatever the Loader takes: a file, a
+        pattern, a manifest, or a tuple of such. Fields and class names of all must be equal.
     stop : {"sum", "first_exhausted", "all_exhausted"}
-        The length of an epoch: as many draws as there are samples in all; or as many as use up the first dataset that
-        runs out; or as all of them need to be used up. The Loader's `num_draws` sets any other length. Whatever it is,
-        an epoch goes on where the one before left each dataset: none repeats a sample before it has given all.
+        The length of an epoch: as many draws as there are samples in all; or until the first dataset is used up; or
+        until all are. The Loader's `num_draws` sets any other length. In any case an epoch continues where the one
+        before left each dataset: none repeats a sample before it has given all.
 
     Notes
     -----
     With the Loader's ``shuffle="global"`` every pass over a dataset is a new permutation; with ``"none"`` every dataset
     gives its samples in their order. Which dataset is next is shuffled either way. ``shuffle="pages"``, ``weights=``
     and ``sampler=`` contradict a mixture. A subset (``indices=``, `Loader.filter`) keeps the proportions, and must
-    leave something of each dataset. A sample that comes again within an epoch is augmented anew.
+    include samples of each dataset. A sample that is repeated within an epoch is augmented anew.
 
     Raises
     ------
@@ -124,7 +122,7 @@ class Mixture:
         return tuple(each // divisor for each in whole)
 
     def of_sizes(self, sizes: Sequence[int]) -> Parts:
-        """Say what there is to draw from, once the number of samples of each dataset is known."""
+        """Return the datasets as ranges of sample indices, given the number of samples of each."""
         names = tuple(str(source) for source in self.sources)
         return Parts(names=names, shares=self.shares, sizes=tuple(sizes), stop=self.stop)
 
@@ -151,16 +149,16 @@ class Parts:
 
     @property
     def identity(self) -> str:
-        """What the stream depends on, in words."""
+        """What the stream depends on, as text."""
         return ",".join(f"{share}:{size}" for share, size in zip(self.shares, self.sizes, strict=True))
 
     def members(self, subset: Indices | None) -> list[range | Indices]:
-        """List the elements of each dataset: sample indices, or places in `subset`.
+        """List the elements of each dataset: sample indices, or positions in `subset`.
 
         Raises
         ------
         UsageError
-            None is left of one of them.
+            The subset leaves nothing of one of them.
         """
         starts = np.cumsum([0, *self.sizes]).tolist()
         if subset is None:
@@ -187,8 +185,8 @@ class Parts:
 def apportion(num_draws: int, shares: Sequence[int]) -> list[int]:
     """Divide `num_draws` in proportion to `shares`: whole numbers that never fall as `num_draws` grows.
 
-    Seats go one by one to the highest quotient ``share / (2 * seats + 1)``, ties to the first. They need not be given
-    out one by one: rounding the exact shares gives all quotients above a bound, and is a few seats off at most.
+    Seats go one by one to the highest quotient ``share / (2 * seats + 1)``, ties to the first. Rounding the exact
+    shares gives the same up to a few seats, so only these are given out one by one.
 
     Examples
     --------
@@ -213,17 +211,17 @@ class MixtureOrder(Unpaged):
     Parameters
     ----------
     members : sequence of ranges or of int64 arrays
-        Elements of each dataset, not none.
+        Elements of each dataset, at least one.
     shares : sequence of int
         Positive weights.
     key : int
-        Which stream: the same for all epochs.
+        Which stream; the same for all epochs.
     epoch : int
-        Which part of it: draws ``epoch * size`` to ``(epoch + 1) * size``.
+        Selects draws ``epoch * size`` to ``(epoch + 1) * size`` of it.
     size : int
         Draws of an epoch.
     shuffle : bool
-        Whether each dataset is permuted; otherwise its elements come in their order, pass after pass.
+        Whether each dataset is permuted; otherwise its elements keep their order, pass after pass.
     copies : ndarray of int64, shape (elements,), optional
         Which occurrence of its sample each element is.
     """
@@ -279,7 +277,7 @@ class MixtureOrder(Unpaged):
             order = shuffled(high - low, child(self._key, 0, self._start + low))
             datasets = np.repeat(np.arange(len(counts)), counts)[order]
             draws = np.empty(high - low, np.int64)
-            # Numbers ascend with positions, so that a dataset's new pass begins where the old one has ended.
+            # Numbers ascend with positions, so that a dataset's next pass begins where the last one ended.
             draws[np.argsort(datasets, kind="stable")] = np.concatenate(
                 [np.arange(first, last) for first, last in zip(before, after, strict=True)]
             )
@@ -289,7 +287,7 @@ class MixtureOrder(Unpaged):
         return self._blocks[block]
 
     def _permuted(self, dataset: int, passes: Indices, numbers_: Indices) -> Indices:
-        """Look up places in the permutations of some passes of a dataset."""
+        """Look up positions in the permutations of some passes of a dataset."""
         num, key = len(self._members[dataset]), child(self._key, 1, dataset)
         some, which = np.unique(passes, return_inverse=True)
         if num <= _SMALL:

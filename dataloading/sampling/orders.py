@@ -1,7 +1,7 @@
-"""Global orders of one epoch: looked up by position, materialised only where the order itself demands it.
+"""Global orders of one epoch, looked up by position, and stored as a list only where that is unavoidable.
 
-An order maps positions 0..size-1 to *elements* (places in the subset that is used, or sample indices) and says
-which view of its sample an element is. Knows no ranks, steps or files.
+An order maps positions 0..size-1 to *elements* (positions in the subset in use, or sample indices) and says which view
+of its sample an element is. Knows no ranks, steps or files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
 
 
 class Elements(Protocol):
-    """What can be repeated: elements and their views, looked up by position."""
+    """An order that can be repeated."""
 
     def at(self, positions: Indices) -> tuple[Indices, Indices | None]:
         """Look up elements and views."""
@@ -33,7 +33,7 @@ class Elements(Protocol):
 
 
 class Unpaged:
-    """What orders that do not go by pages have in common: padding repeats the start, nothing is read ahead."""
+    """Base of orders that do not go by pages: padding repeats the start, nothing is read ahead."""
 
     origin = 0
 
@@ -41,7 +41,7 @@ class Unpaged:
         self.size = size
 
     def pages_due(self, node: int, position: int, first: bool) -> int:
-        """Count pages to be asked for: none."""
+        """Count pages to request: none."""
         return 0
 
     def pages(self, node: int, start: int, stop: int) -> list[tuple[int, int, int]]:
@@ -50,13 +50,7 @@ class Unpaged:
 
 
 class FileOrder(Unpaged):
-    """Elements as they come.
-
-    Parameters
-    ----------
-    size : int
-        Positions of the epoch.
-    """
+    """Elements in their order; `size` positions."""
 
     def at(self, positions: Indices) -> tuple[Indices, None]:
         """Look up elements."""
@@ -64,12 +58,7 @@ class FileOrder(Unpaged):
 
 
 class ListedOrder(Unpaged):
-    """An order given as a list.
-
-    Parameters
-    ----------
-    elements : ndarray of int64, shape (size,)
-    """
+    """An order given as a list."""
 
     def __init__(self, elements: Indices) -> None:
         super().__init__(len(elements))
@@ -81,7 +70,7 @@ class ListedOrder(Unpaged):
 
 
 class CipherOrder(Unpaged):
-    """A permutation that is computed where it is looked at.
+    """A permutation that is computed position by position.
 
     Parameters
     ----------
@@ -105,13 +94,13 @@ class CipherOrder(Unpaged):
 class DrawnOrder(Unpaged):
     """Independent draws with probabilities in proportion to weights (with replacement).
 
-    Position p holds the element whose interval of the summed weights contains uniform number p of `key`, so
-    draws need no list. Every draw is a view of its own: its position.
+    Position p holds the element whose interval of the cumulative weights contains uniform number p of `key`, so draws
+    need no list. Every draw is a view of its own: its position.
 
     Parameters
     ----------
     cumulative : ndarray of float64, shape (elements,)
-        Running sum of the weights.
+        Cumulative weights.
     key : int
         Which draws.
     size : int
@@ -127,7 +116,7 @@ class DrawnOrder(Unpaged):
         """Look up elements and views."""
         positions = positions % self.size
         total = self._cumulative[-1]
-        # Rounding may reach the total itself: stay below, where the last element of positive weight is.
+        # Rounding may reach the total itself, which is past the last element of positive weight.
         targets = np.minimum(uniform(self._key, positions) * total, np.nextafter(total, 0))
         return np.searchsorted(self._cumulative, targets, side="right").astype(np.int64), positions
 
@@ -145,7 +134,7 @@ class RepeatedOrder(Unpaged):
     num_repeats : int
         How often.
     size : int
-        Positions of the epoch; cuts the last ones off if below ``order.size * num_repeats``.
+        Positions of the epoch, at most ``order.size * num_repeats``.
     """
 
     def __init__(self, order: Elements, num_repeats: int, size: int) -> None:
@@ -154,7 +143,7 @@ class RepeatedOrder(Unpaged):
         self._num_repeats = num_repeats
 
     def at(self, positions: Indices) -> tuple[Indices, Indices]:
-        """Look up elements and views: the copies of one draw have views of their own."""
+        """Look up elements and views: each copy of a draw is a view of its own."""
         positions = positions % self.size
         elements, views = self._order.at(positions // self._num_repeats)
         copies = positions % self._num_repeats

@@ -8,13 +8,11 @@
         '- window -' '- window -'
         every sample of the window, shuffled    ... while the next window's pages are read ahead
 
-The pages of a node are cut into windows of equal size, so none is much smaller than W. While one window is drawn
-from, the pages of the next are read one after another: at most two windows are needed in memory.
+The pages of a node are cut into windows of equal size, so none is much smaller than W. While one window is in use, the
+pages of the next are read one after another: at most two windows are needed in memory.
 
-Every window's order is a function of its key and computed when the first of its samples is due. An order costs
-memory for its pages and one window, whatever the number of samples.
-
-Knows where elements lie on pages; reads nothing.
+Every window's order is a function of its key, computed when its first sample is needed. An order takes memory for its
+pages and two windows, whatever the number of samples. Nothing is read here.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ class PageLayout:
     Parameters
     ----------
     starts : ndarray of int64, shape (num_pages + 1,)
-        Page k holds elements ``starts[k]`` to ``starts[k + 1]``, not none, in the order of `elements`.
+        Page k holds elements ``starts[k]`` to ``starts[k + 1]``, at least one, in the order of `elements`.
     offsets : ndarray of int64, shape (num_pages,)
         First byte of each page in its file.
     page_bytes : int or ndarray of int64, shape (num_pages,)
@@ -70,15 +68,7 @@ class PageLayout:
 
     @classmethod
     def from_sorted_pointers(cls, pointers: Pointers, page_size: int) -> PageLayout:
-        """Find the pages of samples whose pointers ascend, by bisection: a few pointers a page are looked at.
-
-        Parameters
-        ----------
-        pointers : ndarray of unsigned int, shape (num_samples,)
-            First byte of each sample; may be a strided view of a memory map.
-        page_size : int
-            Bytes.
-        """
+        """Find the pages of samples whose pointers (first bytes) ascend, by bisection of a few pointers per page."""
         num = len(pointers)
         if num == 0:
             return cls(starts=np.zeros(1, np.int64), offsets=np.empty(0, np.int64), page_bytes=page_size)
@@ -100,18 +90,18 @@ class PageLayout:
 
     @classmethod
     def from_pointers(cls, pointers: Pointers, page_size: int) -> PageLayout:
-        """Find the pages of samples in any order, as several workers of FFCV's writer leave them."""
+        """Find the pages of samples in any order, as several workers of FFCV's writer store them."""
         return cls._grouped(np.asarray(pointers // np.uint64(page_size), np.int64), page_size)
 
     @classmethod
     def blocks(cls, num_samples: int, samples_per_block: int) -> PageLayout:
-        """Take blocks of consecutive samples for pages, where a file has no stored bytes outside its table."""
+        """Use blocks of consecutive samples as pages, for a file without stored bytes outside its table."""
         starts = np.append(np.arange(0, num_samples, samples_per_block), num_samples)
         return cls(starts=starts, offsets=starts[:-1], page_bytes=0)
 
     @classmethod
     def joined(cls, layouts: Sequence[PageLayout]) -> PageLayout:
-        """Lay out files one after another: layout k becomes file k, and its elements follow those of the one before."""
+        """Lay out files one after another: layout k becomes file k, and elements are numbered across all."""
         before: Indices = np.cumsum([0, *(each.num_elements for each in layouts)])
         elements = None
         if any(each.elements is not None for each in layouts):
@@ -138,7 +128,7 @@ class PageLayout:
         return np.broadcast_to(np.asarray(self.page_bytes, np.int64), (self.num_pages,))
 
     def select(self, subset: Indices) -> PageLayout:
-        """Lay out the places 0..len(subset)-1 of a subset of this layout's elements; empty pages disappear."""
+        """Lay out the positions 0..len(subset)-1 of a subset of this layout's elements; empty pages disappear."""
         page_of = np.repeat(np.arange(self.num_pages), np.diff(self.starts))
         if self.elements is not None:
             scattered = np.empty(int(self.elements.max(initial=-1)) + 1, np.int64)
@@ -183,11 +173,11 @@ class PageOrder:
     Parameters
     ----------
     layout : PageLayout
-        Where the elements lie that remain from `origin` on.
+        Of the elements that remain from `origin` on.
     key : int
         Which order.
     num_nodes : int
-        Nodes that divide the pages: each needs at most its share of them and one more.
+        Nodes that divide the pages: each needs at most its part of them and one more.
     window_pages : int
         Pages open at a time.
     origin : int
@@ -218,7 +208,7 @@ class PageOrder:
 
     def at(self, positions: Indices) -> tuple[Indices, None]:
         """Look up elements; padding repeats a node's last samples, whose pages are open."""
-        nodes, places = self._seats(positions)
+        nodes, places = self._by_node(positions)
         out = np.empty(len(positions), np.int64)
         for node in np.unique(nodes).tolist():
             mine = np.flatnonzero(nodes == node)
@@ -230,10 +220,10 @@ class PageOrder:
         return out, None
 
     def pages_due(self, node: int, position: int, first: bool) -> int:
-        """Count the pages of `node` to be asked for by the time `position` is about to be read.
+        """Count the pages of `node` to request before `position` is read.
 
-        That is all of the window in use, and as much of the next one as has been used of this one. With `first`
-        count those before the window in use, which are not needed any more.
+        That is all of the window in use, and as much of the next one as has been used of this one. With `first` count
+        those before the window in use, which are not needed any more.
         """
         plan = self._plans[node]
         if plan.num_windows == 0:
@@ -255,7 +245,7 @@ class PageOrder:
         return [each for each in ranges if each[2]]
 
     def remaining(self, consumed: int) -> PageLayout:
-        """Lay out what is left after `consumed` positions, for an epoch that goes on with other nodes."""
+        """Lay out what is left after `consumed` positions, for an epoch that continues with another number of nodes."""
         rest = np.sort(self.at(np.arange(consumed, self.size))[0])
         chosen = self._layout.select(rest)
         return replace(chosen, elements=rest if chosen.elements is None else rest[chosen.elements])
@@ -273,12 +263,12 @@ class PageOrder:
         num_windows = -(-(stop - start) // window_pages)
         borders = start + np.arange(num_windows + 1) * (stop - start) // num_windows
         edges = np.concatenate([[first], self._ends[borders[1:-1] - 1], [last]]) - first
-        # Within a window any order of reading will do, and ascending is what disks like.
+        # Within a window any order of reading will do; ascending is fastest for disks.
         windows = [np.sort(part) for part in np.split(self._pages[start:stop], borders[1:-1] - start)]
         return _NodePlan(first=first, borders=borders, edges=edges, reading=np.concatenate(windows))
 
     def _window(self, node: int, window: int) -> Indices:
-        """Shuffle the elements of one window; the last two are kept, as batches cross from one to the next."""
+        """Shuffle the elements of one window; two are kept, as batches cross from one to the next."""
         if (node, window) not in self._windows:
             plan = self._plans[node]
             low, high = plan.borders[window : window + 2].tolist()
@@ -290,8 +280,8 @@ class PageOrder:
             self._windows[node, window] = elements[shuffled(len(elements), child(self._key, 1, node, window))]
         return self._windows[node, window]
 
-    def _seats(self, positions: Indices) -> tuple[Indices, Indices]:
-        """Find the node of each position and its place in the node's order, padding brought back inside."""
+    def _by_node(self, positions: Indices) -> tuple[Indices, Indices]:
+        """Find the node of each position and its number in the node's order, with padding moved back inside."""
         length = self.size - self.origin
         positions = positions - self.origin
         nodes, places = positions % self._num_nodes, positions // self._num_nodes
@@ -313,13 +303,13 @@ class _NodePlan:
     Parameters
     ----------
     first : int
-        Elements that lie on permuted pages before it.
+        Elements of the nodes before it.
     borders : ndarray of int64, shape (num_windows + 1,)
         Where its windows begin and end, in permuted pages.
     edges : ndarray of int64, shape (num_windows + 1,)
         The same in elements, counted from `first`.
     reading : ndarray of int64, shape (borders[-1] - borders[0],)
-        Its pages in the order of reading. The first and the last may be another node's as well.
+        Its pages in the order of reading. The first and the last may also be another node's.
     """
 
     first: int
@@ -337,5 +327,5 @@ N = TypeVar("N", int, npt.NDArray[np.int64])
 
 
 def _share(total: int, num_nodes: int, node: N) -> N:
-    """Count the positions below `total` that are `node`'s turn."""
+    """Count the positions below `total` that are `node`'s."""
     return (total + num_nodes - 1 - node) // num_nodes

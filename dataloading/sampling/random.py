@@ -113,12 +113,12 @@ def shuffled(num: int, key: int) -> Indices:
 class Cipher:
     """A permutation of 0..num-1 that is computed position by position and never stored.
 
-    A Feistel network enciphers numbers of just enough bits; a result outside the range is enciphered again
-    until it falls inside ("cycle walking"), which keeps the map one to one: Black and Rogaway, "Ciphers with
-    arbitrary finite domains", CT-RSA 2002. With at least 4 rounds and random round functions the network cannot
-    be told from a random permutation (Luby and Rackoff, 1988); Mitchell, Stokes, Frank and Holmes,
-    "Bandwidth-optimal random shuffling for GPUs", ACM TOPC 2022, use it for shuffling. The round function is
-    SplitMix64's finaliser, which keeps no secrets and need not.
+    A Feistel network enciphers numbers of just enough bits; a result outside the range is enciphered again until it
+    falls inside ("cycle walking"), which keeps the map one to one: Black and Rogaway, "Ciphers with arbitrary finite
+    domains", CT-RSA 2002. With at least 4 rounds and random round functions the network cannot be distinguished from a
+    random permutation (Luby and Rackoff, 1988); Mitchell, Stokes, Frank and Holmes, "Bandwidth-optimal random shuffling
+    for GPUs", ACM TOPC 2022, use it for shuffling. The round function is SplitMix64's finaliser, which is not secure
+    and need not be.
 
     Parameters
     ----------
@@ -129,9 +129,9 @@ class Cipher:
 
     Notes
     -----
-    The domain is less than twice the range (from 33 on), so an element is enciphered less than twice on
-    average: about a microsecond an element, asked for in thousands, and O(1) memory. Where the range is a power
-    of two all permutations are even ones, which nothing in training can tell.
+    The domain is less than twice the range (from 33 on), so an element is enciphered less than twice on average: about
+    a microsecond per element in calls with thousands, and O(1) memory. If the range is a power of two, only even
+    permutations occur, which makes no difference for training.
 
     Examples
     --------
@@ -144,7 +144,7 @@ class Cipher:
         width = max((num - 1).bit_length(), 6)
         self._low = width // 2
         self._masks = [np.uint64((1 << bits) - 1) for bits in (width - self._low, self._low)]
-        # Four would do for large ranges; the tiny halves of small ones need more to reach all permutations evenly.
+        # Four would do for large ranges; small ones need more to reach all permutations equally often.
         self._keys = children(key, np.arange(8 if width > 16 else 12))
 
     def __call__(self, positions: Indices) -> Indices:

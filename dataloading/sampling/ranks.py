@@ -1,6 +1,6 @@
-"""Which share of the data this process reads: from arguments, a DeviceMesh, torch.distributed or the launcher.
+"""Which rank this process is: from arguments, a DeviceMesh, torch.distributed or the launcher.
 
-torch is only looked at if the process has imported it already. Knows no data.
+torch is used only if the process has imported it already. Knows no data.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ __all__ = ["Ranks", "find_ranks"]
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
-    """The place of a process among those that share the data.
+    """The position of a process among those that share the data.
 
     Parameters
     ----------
     rank, world_size : int
         Among the data-parallel ranks: processes with equal numbers read the same batches.
     source : str
-        Where the two numbers come from, in words.
+        Where the two numbers come from, for messages.
     local_world_size : int
-        Processes on this machine, whatever they share.
+        Processes on this machine.
     num_nodes : int
         Nodes with equally many data-parallel ranks; 1 where that is not known.
     node, local_rank : int
@@ -53,7 +53,7 @@ class Ranks:
         return max(1, num_cores() // self.local_world_size)
 
     def check_unchanged(self) -> None:
-        """Refuse to go on with ranks that torch.distributed contradicts: ranks would read each other's samples.
+        """Raise if torch.distributed contradicts these ranks: they would read each other's samples.
 
         Raises
         ------
@@ -80,7 +80,7 @@ def find_ranks(
     local_world_size: int | None = None,
     by_node: bool = False,
 ) -> Ranks:
-    """Find this process's share: arguments, else the mesh, else torch.distributed, else the launcher's variables.
+    """Find this process's rank: from arguments, else the mesh, else torch.distributed, else the launcher's variables.
 
     Parameters
     ----------
@@ -93,14 +93,14 @@ def find_ranks(
         of a mesh that has one, else "dp", else "dp_replicate" and "dp_shard".
     num_nodes, node_rank, local_world_size : int, optional
         Machines, this machine's number, processes on it. By default what torchrun (GROUP_RANK, LOCAL_RANK,
-        LOCAL_WORLD_SIZE) or SLURM (SLURM_NNODES, SLURM_NODEID, SLURM_LOCALID) say, if that fits the world size.
+        LOCAL_WORLD_SIZE) or SLURM (SLURM_NNODES, SLURM_NODEID, SLURM_LOCALID) set, if that fits the world size.
     by_node : bool
-        Whether nodes matter; otherwise one is assumed, and whatever the environment says of them is not looked at.
+        Whether nodes matter; otherwise one is assumed, and the environment's variables about nodes are ignored.
 
     Raises
     ------
     UsageError
-        The numbers do not fit each other, or the mesh has no such dimension.
+        The numbers contradict each other, or the mesh has no such dimension.
     """
     if (rank is None) != (world_size is None):
         raise UsageError(f"pass rank= and world_size= together, got rank={rank} and world_size={world_size}")
@@ -117,8 +117,9 @@ def find_ranks(
             raise UsageError("mesh= says which rank this is: leave out rank= and world_size=")
         return _from_mesh(mesh, dp_dim, local, num_nodes if by_node else 1)
     rank, world_size, source = _flat(rank, world_size)
-    place = _nodes(rank, world_size, num_nodes, node_rank, local_world_size) if by_node else (1, 0, rank)
-    nodes, node, local_rank = place
+    nodes, node, local_rank = 1, 0, rank
+    if by_node:
+        nodes, node, local_rank = _nodes(rank, world_size, num_nodes, node_rank, local_world_size)
     return Ranks(
         rank=rank,
         world_size=world_size,
@@ -140,7 +141,7 @@ def _flat(rank: int | None, world_size: int | None) -> tuple[int, int, str]:
         return *group, "torch.distributed"
     environment = _environment("RANK"), _environment("WORLD_SIZE")
     if environment[0] is not None and environment[1] is not None:
-        # A launcher started several processes: reading everything on each of them would go unnoticed.
+        # A launcher started several processes: without this each would silently read everything.
         return environment[0], environment[1], "RANK, WORLD_SIZE"
     return 0, 1, "a single process"
 
@@ -151,7 +152,7 @@ def _flat(rank: int | None, world_size: int | None) -> tuple[int, int, str]:
 def _nodes(
     rank: int, world_size: int, num_nodes: int | None, node_rank: int | None, local_world_size: int | None
 ) -> tuple[int, int, int]:
-    """Find the number of nodes, this one's, and the rank on it."""
+    """Find the number of nodes, this one's number, and the local rank."""
     if num_nodes is not None or local_world_size is not None:
         nodes = world_size // max(local_world_size or 1, 1) if num_nodes is None else num_nodes
         each = world_size // max(nodes, 1) if local_world_size is None else local_world_size
@@ -163,7 +164,7 @@ def _nodes(
     else:
         each = _environment("LOCAL_WORLD_SIZE") or world_size // max(_environment("SLURM_NNODES") or 1, 1)
         nodes = world_size // each if each > 0 else 1
-        # Variables of a launcher that did not start this world (an interactive allocation, rank= by hand) say nothing.
+        # Ignore variables of a launcher that did not start this world (an interactive allocation, rank= by hand).
         if nodes < 1 or nodes * each != world_size:
             nodes, each = 1, world_size
     if nodes == 1:
@@ -198,8 +199,7 @@ def _from_mesh(mesh: Any, dp_dim: str | Sequence[str] | None, local_world_size: 
     ranks: npt.NDArray[np.int64] = mesh.mesh.cpu().numpy()
     axes = _dp_axes(names, ranks.ndim, dp_dim)
     shape = [ranks.shape[axis] for axis in axes]
-    place = [coordinate[axis] for axis in axes]
-    rank = int(np.ravel_multi_index(place, shape))
+    rank = int(np.ravel_multi_index([coordinate[axis] for axis in axes], shape))
     world_size = int(np.prod(shape))
     # Rows: data-parallel ranks; columns: the processes that share each.
     others = [axis for axis in range(ranks.ndim) if axis not in axes]
@@ -238,7 +238,7 @@ def _dp_axes(names: tuple[str, ...], num_dims: int, dp_dim: str | Sequence[str] 
 def _mesh_nodes(
     processes: npt.NDArray[np.int64], rank: int, local_world_size: int, num_nodes: int | None
 ) -> tuple[int, int, int]:
-    """Find the nodes of data-parallel ranks, if every one of them lies on one node and nodes have equally many."""
+    """Find the nodes of data-parallel ranks, if each rank is on one node and all nodes have equally many."""
     if num_nodes is not None:
         return _nodes(rank, len(processes), num_nodes, None, None)
     if local_world_size > 1:

@@ -1,10 +1,9 @@
-"""Which samples, in which order, on which rank: the thin stateful shell over pure functions.
+"""Which samples, in which order, on which rank: options and the current epoch, over pure functions.
 
-`ShardSampler` turns options into one global order an epoch (orders.py, pages.py), cuts it into steps (slicing.py)
-and hands out this rank's part. The order is a function of (seed, epoch, number of samples, options) alone.
+`ShardSampler` turns options into one global order per epoch (orders.py, page_order.py, mixture.py), cuts it into steps
+(slicing.py) and gives this rank's part. The order is a function of (seed, epoch, number of samples, options) alone.
 
-This module knows no files, fields or pixels. It does not import torch: whoever wants torch's permutation
-passes it in.
+Knows no files, fields or pixels, and does not import torch: torch's permutation is passed in.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ Legs = tuple[tuple[int, int], ...]
 # 16 samples within 0.5 of a true shuffle's where every page holds one class (docs/order.md has the figures).
 DEFAULT_WINDOW_PAGES = 512
 
-# Any constant would do; this one spells what it is for.
+# Any constant would do; this one spells its purpose.
 _ROOT = int.from_bytes(b"order/v1", "big")
 
 
@@ -65,16 +64,25 @@ class Sampler(ABC):
     """An order of samples for each epoch, the current epoch, and how much of it has been received.
 
     An iteration *begins* an epoch: the one set by `set_epoch`, otherwise the one after the last of which a batch was
-    received. An iterator that gave nothing has begun nothing: frameworks make one only to see whether they can.
+    received. An iterator that gave no batch has begun nothing: frameworks make one only to see whether they can.
 
     Parameters
     ----------
+    num_samples : int
+        Samples in the dataset.
+    batch_size : int
+        Rows per rank and step.
+    drop_last : bool
+        Leave out a last step with fewer rows.
     seed : int
-        Of the run.
+        0 <= seed < 2**63.
     """
 
-    def __init__(self, seed: int = 0) -> None:
-        self.seed = seed
+    def __init__(self, num_samples: int, *, batch_size: int, drop_last: bool, seed: int) -> None:
+        self.num_samples = num_samples
+        self.batch_size = at_least("batch_size", batch_size, 1)
+        self.drop_last = true_or_false("drop_last", drop_last)
+        self.seed = at_least("seed", seed, 0)
         self.epoch = 0
         self.consumed = 0
         self._begun = False
@@ -83,8 +91,7 @@ class Sampler(ABC):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch the next iteration gives, as `DistributedSampler.set_epoch` does.
 
-        Naming the epoch that a resumed state points into keeps the position in it. An iteration that is under way
-        goes on as it is.
+        The epoch of a state that was loaded keeps its position. An iteration under way is not affected.
         """
         epoch = at_least("epoch", epoch, 0)
         if epoch != self.epoch or self._begun:
@@ -94,28 +101,28 @@ class Sampler(ABC):
     def resume(self, epoch: int, consumed: int, history: str = "1") -> None:
         """Make the next iteration begin `epoch` at `consumed` positions of the global order.
 
-        `history` is what :meth:`history` gave when the place was saved.
+        `history` is what :meth:`history` returned when the position was saved.
         """
         self.epoch, self.consumed, self._begun = epoch, consumed, False
         self._chosen = None
 
     def history(self) -> str:
-        """Write down what the epoch's order depends on besides options: the nodes so far, for orders that care."""
+        """Return what the epoch's order depends on besides options: the nodes so far, for orders by pages."""
         return "1"
 
     def begin(self) -> tuple[int, int]:
-        """Begin an epoch: its number and the positions of it that are consumed."""
+        """Begin an epoch; return its number and how many of its positions are consumed."""
         if self._begun:
             self.set_epoch(self.epoch + 1 if self._chosen is None else self._chosen)
         self._chosen = None
         return self.epoch, self.consumed
 
     def receive(self, epoch: int, consumed: int) -> None:
-        """Note that a batch of `epoch` has been received, with which so many of its positions are consumed."""
+        """Note that a batch of `epoch` was received, and how many positions are consumed with it."""
         self.epoch, self.consumed, self._begun = epoch, consumed, True
 
     def finish(self, epoch: int) -> None:
-        """Note that `epoch` has been received to its end."""
+        """Note that `epoch` was received to its end."""
         self.resume(epoch + 1 if self._chosen is None else self._chosen, 0)
 
     @property
@@ -138,55 +145,30 @@ class Sampler(ABC):
 
 
 class ShardSampler(Sampler):
-    """Options, the current epoch, and the orders that follow from them.
+    """The orders that follow from the Loader's options.
 
     Parameters
     ----------
-    num_samples : int
-        Samples in the dataset, before `indices`.
     permutation : callable or "cipher"
-        ``permutation(num, seed) -> ndarray of int64``, used with ``seed + epoch`` as torch does; or a permutation
-        that is computed where it is looked at (`dataloading.sampling.random.Cipher`).
-    shuffle : {"none", "global", "pages"}
-        File order (or the order of `indices`), one permutation of all samples an epoch, or permuted pages with
-        samples shuffled within a window of them.
-    seed : int
-        0 <= seed < 2**63.
-    rank, world_size, batch_size : int
-        This rank, the number of ranks, rows a rank and step.
-    tail : {"pad", "drop", "even"}
-        See `dataloading.sampling.slicing`.
-    drop_last : bool
-        Leave out a last step with fewer than `batch_size` rows a rank.
-    indices : sequence of int, optional
-        The subset to use; an index may occur more than once, each occurrence is a view of its own.
-    weights : sequence of float or "balanced", optional
-        One weight for each sample of the dataset: an epoch is drawn with probabilities in proportion, whatever
-        `shuffle` is. "balanced" gives every class the same total weight and needs `labels`.
-    replacement : bool
-        Whether a sample can be drawn again.
-    num_draws : int, optional
-        Positions of an epoch over all ranks, by default as many as there are samples (without replacement: as
-        have a positive weight), times `num_repeats`.
-    num_repeats : int
-        How often each sample follows itself, with another view each time.
+        ``permutation(num, seed) -> ndarray of int64``, called with ``seed + epoch`` as torch does; or a permutation
+        that is computed position by position (`dataloading.sampling.random.Cipher`).
     labels : ndarray of int, shape (num_samples,), optional
-        Classes, for "balanced".
+        Classes, for ``weights="balanced"``.
     mixture : Parts, optional
         Datasets that the samples belong to and their proportions; with ``shuffle="none"`` each gives its samples in
         their order. An epoch is then as long as `Parts` says.
     layout : callable, optional
-        Gives the `PageLayout` of the dataset; for "pages". Called once, when first needed.
-    window_pages : int
-        Pages open at a time, for "pages".
+        Returns the `PageLayout` of the dataset; for ``shuffle="pages"``. Called once, when first needed.
     num_nodes, node, local_rank : int, optional
-        Nodes that divide the pages, this rank's node and its number there; by default ranks fill one node after
-        the other. They change nothing but "pages".
+        Nodes that divide the pages, this rank's node and its number there, for ``shuffle="pages"``; by default ranks
+        fill one node after the other.
+    others
+        As for `Sampler` and the Loader.
 
     Raises
     ------
     UsageError
-        An option is out of range or contradicts another, with the value and the fix.
+        An option is out of range or contradicts another; the message shows the value and what to do.
     """
 
     def __init__(
@@ -216,18 +198,16 @@ class ShardSampler(Sampler):
     ) -> None:
         one_of("shuffle", shuffle, get_args(Shuffle))
         one_of("tail", tail, get_args(Tail))
-        batch_size = at_least("batch_size", batch_size, 1)
+        super().__init__(num_samples, batch_size=batch_size, drop_last=drop_last, seed=seed)
         rank, world_size = at_least("rank", rank, 0), at_least("world_size", world_size, 1)
-        seed = at_least("seed", seed, 0)
         num_repeats = at_least("num_repeats", num_repeats, 1)
         window_pages = at_least("window_pages", window_pages, 1)
         num_nodes = at_least("num_nodes", num_nodes, 1)
         num_draws = None if num_draws is None else at_least("num_draws", num_draws, 0)
-        drop_last = true_or_false("drop_last", drop_last)
         replacement = true_or_false("replacement", replacement)
         if rank >= world_size:
             raise UsageError(f"rank={rank} must be in 0..{world_size - 1}, as world_size is {world_size}")
-        if drop_last and tail == "even":
+        if self.drop_last and tail == "even":
             raise UsageError('tail="even" keeps every sample: drop_last=True contradicts it, use tail="drop"')
         if shuffle == "pages" and (weights is not None or num_repeats > 1):
             option = "weights=" if weights is not None else "num_repeats="
@@ -235,14 +215,10 @@ class ShardSampler(Sampler):
         if mixture is not None and (shuffle == "pages" or weights is not None):
             option = 'shuffle="pages"' if shuffle == "pages" else "weights="
             raise UsageError(f'a Mixture decides what is drawn from where: use shuffle="global" with it, not {option}')
-        super().__init__(seed)
-        self.num_samples = num_samples
         self.shuffle: Shuffle = shuffle
         self.rank = rank
         self.world_size = world_size
-        self.batch_size = batch_size
         self.tail: Tail = tail
-        self.drop_last = drop_last
         self.equal_rows = False  # set for frameworks that gather batches: see Slicing
         self.replacement = replacement
         self.num_repeats = num_repeats
@@ -260,7 +236,7 @@ class ShardSampler(Sampler):
         self._check_size()
 
     def with_subset(self, indices: Sequence[int] | Indices) -> ShardSampler:
-        """Make a sampler with the same options for another subset; it begins with the epoch this one stands at."""
+        """Make a sampler with the same options for another subset, at the same epoch."""
         other = copy.copy(self)
         for name, value in vars(ShardSampler).items():
             if isinstance(value, cached_property):  # computed for this one's subset
@@ -283,7 +259,7 @@ class ShardSampler(Sampler):
 
     @cached_property
     def size(self) -> int:
-        """Positions an epoch has over all ranks, before padding or dropping."""
+        """See `Sampler`."""
         return self._num_available if self._num_draws is None else self._num_draws
 
     @property
@@ -311,7 +287,7 @@ class ShardSampler(Sampler):
             )
 
     def slicing(self, consumed: int = 0) -> Slicing:
-        """Compute where steps begin and end, from `consumed` positions of the global order on."""
+        """See `Sampler`."""
         return Slicing(
             num_samples=self.size,
             world_size=self.world_size,
@@ -323,7 +299,7 @@ class ShardSampler(Sampler):
         )
 
     def order(self, epoch: int, consumed: int = 0) -> EpochOrder:
-        """Compute this rank's view of `epoch`, from `consumed` positions of the global order on."""
+        """See `Sampler`."""
         order = self._paged_order(epoch, consumed) if self.shuffle == "pages" else self._global_order(epoch)
         # Draws number their own views; otherwise an index that is listed twice is two views.
         views = None if self.is_weighted or self.num_repeats > 1 else self._views
@@ -356,7 +332,7 @@ class ShardSampler(Sampler):
         return order if self.num_repeats == 1 else RepeatedOrder(order, self.num_repeats, self.size)
 
     def _paged_order(self, epoch: int, consumed: int) -> Order:
-        """Order by pages; what earlier legs of this epoch left over is divided anew among today's nodes."""
+        """Order by pages; what earlier legs of this epoch left is divided anew among the present nodes."""
         layout, origin = self._layout, 0
         for number, (num_nodes, end) in enumerate(self._active_legs(consumed)):
             earlier = self._page_order(layout, epoch, number, num_nodes, origin)
@@ -398,11 +374,11 @@ class ShardSampler(Sampler):
         """Which occurrence of its sample each element is; None if none occurs twice."""
         return None if self.subset is None else occurrences(self.subset)
 
-    # ---- place in the run
+    # ---- position in the run
 
     @cached_property
     def identity(self) -> str:
-        """What the order depends on besides seed and dataset, in words: a state fits where this is equal."""
+        """See `Sampler`."""
         parts = [f"shuffle={self.shuffle}"]
         if self.shuffle == "pages":
             parts.append(f"window_pages={self.window_pages}")
@@ -420,24 +396,20 @@ class ShardSampler(Sampler):
         return " ".join([*parts, f"num_samples={self.size}"])
 
     def history(self) -> str:
-        """Write down the nodes of this epoch so far, as ``"2:480 3"``: 2 up to position 480, then 3."""
+        """Return the nodes of this epoch so far, as ``"2:480 3"``: 2 up to position 480, then 3."""
         legs = [f"{num_nodes}:{end}" for num_nodes, end in self._active_legs(self.consumed)]
         return " ".join([*legs, str(self.num_nodes)])
 
     def resume(self, epoch: int, consumed: int, history: str = "1") -> None:
-        """Make the next iteration begin `epoch` at `consumed` positions of the global order.
+        """See `Sampler`.
 
-        Parameters
-        ----------
-        epoch, consumed : int
-        history : str
-            What :meth:`history` gave. If the number of nodes has changed, what is left of the epoch is divided
-            anew: every sample still exactly once, in another order than an uninterrupted run's.
+        If the number of nodes has changed, the rest of the epoch is divided anew: every sample still exactly once, in
+        another order than an uninterrupted run's.
 
         Raises
         ------
         StateError
-            `history` is not one.
+            `history` is malformed.
         """
         super().resume(epoch, consumed)
         try:
@@ -454,15 +426,15 @@ class ShardSampler(Sampler):
         self._legs = tuple(legs) if self.shuffle == "pages" else ()
 
     def _active_legs(self, consumed: int) -> Legs:
-        """Legs of the epoch that `consumed` belongs to: none once another epoch, or this one anew, has begun."""
+        """Return the legs of the epoch at `consumed`: none if another epoch, or this one anew, has begun."""
         return self._legs if self._legs and consumed >= self._legs[-1][1] else ()
 
     def __iter__(self) -> Iterator[int]:
-        """Give this rank's indices of the current epoch, as `DistributedSampler` does."""
+        """Iterate over this rank's indices of the current epoch, as `DistributedSampler` does."""
         return iter(self.order(self.epoch).indices().tolist())
 
     def __len__(self) -> int:
-        """Count this rank's rows of an epoch."""
+        """Count this rank's rows in an epoch."""
         slicing = self.slicing()
         return sum(len(self._seat.positions(*slicing.bounds(step))) for step in range(slicing.num_steps))
 

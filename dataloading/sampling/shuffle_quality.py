@@ -1,6 +1,6 @@
-"""How good a shuffle is, as numbers: computed from the order and the labels, before anything is trained.
+"""How good a shuffle is, as numbers computed from the order and the labels.
 
-Pure functions of arrays; know no files, ranks or epochs.
+Pure functions of arrays; knows no files, ranks or epochs.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ class ShuffleQuality:
     Parameters
     ----------
     num_batches : int
-        Batches looked at.
+        Batches measured.
     batch_size : int
         Rows of the largest.
     num_classes : int or None
-        Classes among the samples looked at; None without labels, and then the next two are None as well.
+        Classes among the samples measured; None without labels, and then the next two are None as well.
     mean_distinct_classes, expected_distinct_classes : float or None
-        Distinct classes a batch, on average: in this order, and in a true shuffle of the same samples.
+        Distinct classes per batch, on average: in this order, and in a true shuffle of the same samples.
     rank_correlation : float
-        Spearman's, between the place in the order and the place in the file: 1 is file order, 0 a true shuffle.
+        Spearman's, between the position in the order and in the file: 1 is file order, 0 a true shuffle.
     neighbour_distance : float
         How far apart in the file successive rows of a batch are, on average, as a fraction of what a true shuffle
         gives, which is a third of the file: near 0 is file order, 1 a true shuffle.
@@ -48,7 +48,7 @@ class ShuffleQuality:
 
     @property
     def missing_classes(self) -> float | None:
-        """Distinct classes a batch that a true shuffle would have more."""
+        """How many more distinct classes per batch a true shuffle would have."""
         if self.mean_distinct_classes is None or self.expected_distinct_classes is None:
             return None
         return self.expected_distinct_classes - self.mean_distinct_classes
@@ -68,7 +68,7 @@ class ShuffleQuality:
 
 @dataclass(frozen=True, kw_only=True)
 class WindowQuality:
-    """What a window of pages costs and gives.
+    """What a window of pages costs, and the shuffle it gives.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class WindowQuality:
     window_bytes : int
         Their size.
     memory_bytes : int
-        What is needed in memory: two windows, one in use and one being read ahead; at most all pages.
+        Memory needed: two windows, one in use and one being read ahead; at most all pages.
     quality : ShuffleQuality
     """
 
@@ -98,14 +98,14 @@ def measure_shuffle(
     Parameters
     ----------
     batches : sequence of int64 arrays
-        Sample indices of each batch, in the order of the epoch; not none.
+        Sample indices of each batch, in the order of the epoch; at least one batch.
     labels : ndarray of int, shape (num_samples,), optional
         The class of every sample of the file.
     num_samples : int
         Samples in the file.
     population : ndarray of int64, optional
-        Samples that a true shuffle would draw from; by default those of `batches`, which is right for the whole of an
-        epoch and close for a good part of it.
+        Samples that a true shuffle would draw from; by default those of `batches`, which is right for a whole epoch and
+        close for a large part of it.
 
     Examples
     --------
@@ -159,7 +159,7 @@ def measure_windows(
         Of the whole file.
     labels : ndarray of int, shape (num_samples,), optional
     batch_size : int
-        Rows a batch and rank.
+        Rows per batch and rank.
     windows : sequence of int
         Values of ``window_pages``.
     key : int
@@ -167,7 +167,7 @@ def measure_windows(
     num_nodes : int
         Nodes that divide the pages; one node's batches are measured.
     num_batches : int
-        How many batches to look at, spread over the epoch.
+        Batches to measure, spread over the epoch.
     """
     num = layout.num_elements
     rows = max(num // num_nodes // batch_size, 1)
@@ -221,7 +221,7 @@ def expected_distinct(counts: npt.NDArray[np.integer], size: int) -> float:
 
 
 def _rank_correlation(indices: Indices) -> float:
-    """Correlate places with the ranks of what stands there."""
+    """Correlate positions with the ranks of the indices there."""
     num = len(indices)
     if num < 2:
         return 0.0

@@ -1,25 +1,25 @@
 """Where a step begins and ends in a global order, and which of its rows are one rank's: arithmetic on integers.
 
-One epoch has one global order. A step takes the next slice of it and the ranks share that slice, so the world
-size is a view of the order, not part of it::
+One epoch has one global order. Each step takes the next slice of it, which the ranks share. The order itself does not
+depend on the world size::
 
     global order   17  4 21  8 | 30  2  9 11 | 25  6  1 19 | 3
                    `- step 0 -'  `- step 1 -'  `- step 2 -'  step 3
     rank 0 of 2    17    21    | 30     9    | 25     1    | 3
     rank 1 of 2        4     8 |     2    11 |     6    19 |    (17 with tail="pad")
 
-``consumed``, the number of positions of the global order that earlier steps took, is therefore the whole
-position: any world size, batch size or number of workers can go on from it.
+So ``consumed``, the number of positions of the global order that earlier steps took, is the whole state: any world
+size, batch size or number of workers can go on from it.
 
-What becomes of the last, incomplete part is the tail:
+The tail decides about the last, incomplete part:
 
-- ``"pad"``   positions past the end wrap around to the start, so that every rank gets as many samples;
-  index for index what `torch.utils.data.DistributedSampler` gives.
-- ``"drop"``  samples that do not fill one row for every rank are left out (its ``drop_last=True``).
-- ``"even"``  every sample exactly once and as many steps on every rank: the sizes of all batches,
-  over steps and ranks, differ by at most one.
+- ``"pad"``   positions past the end wrap around to the start, so that every rank gets as many samples: index for index
+  what `torch.utils.data.DistributedSampler` gives.
+- ``"drop"``  samples that do not fill one row on every rank are left out (its ``drop_last=True``).
+- ``"even"``  every sample exactly once and as many steps on every rank: the sizes of all batches, over steps and
+  ranks, differ by at most one.
 
-Knows nothing of how an order comes about.
+Knows nothing of how an order is made.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Tail = Literal["pad", "drop", "even"]
 Ranges = list[tuple[int, int, int]]
 """Byte ranges of the dataset's files: (number of the file, first byte, number of bytes)."""
 
-# Positions looked up at a time: enough to hide the cost of a NumPy call, too few to be felt by the first batch.
+# Positions looked up at a time: enough to hide the cost of a NumPy call, too few to delay the first batch.
 _LOOK_UP = 4096
 
 
@@ -51,18 +51,18 @@ class Order(Protocol):
 
     @property
     def origin(self) -> int:
-        """Position from which on it interleaves nodes; 0 unless the epoch was resumed on another number of them."""
+        """Position from which nodes take turns; 0 unless the epoch was resumed on another number of nodes."""
         ...
 
     def at(self, positions: Indices) -> tuple[Indices, Indices | None]:
-        """Look up elements, and the number of each one's view (None: all 0).
+        """Look up elements and the number of each one's view (None: all 0).
 
-        Positions from `size` on are padding: the order decides what fills them.
+        Positions from `size` on are padding, which the order fills as it likes.
         """
         ...
 
     def pages_due(self, node: int, position: int, first: bool) -> int:
-        """Count the pages of `node` to be asked for by the time `position` is about to be read."""
+        """Count the pages of `node` to request before `position` is read; with `first` those not needed any more."""
         ...
 
     def pages(self, node: int, start: int, stop: int) -> Ranges:
@@ -77,16 +77,15 @@ class Step:
     Parameters
     ----------
     indices : ndarray of int64, shape (rows,)
-        Sample indices in the dataset, in the order of the batch's rows.
+        Sample indices in the dataset.
     num_valid : int
         Rows that are not padding; they come first.
     global_size : int
         Rows of this step over all ranks that are not padding.
     consumed : int
-        Positions of the global order that are used up once this step is done.
+        Positions of the global order that are consumed after this step.
     views : ndarray of int64, shape (rows,), optional
-        Where a sample occurs more than once in an epoch: which occurrence, so that each is augmented anew.
-        None means 0 for all.
+        Which occurrence of its sample in the epoch a row is, so that each is augmented anew. None: all 0.
     """
 
     indices: Indices
@@ -98,21 +97,21 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Slicing:
-    """Where each step begins and ends in a global order: all the arithmetic there is.
+    """Where each step begins and ends in a global order.
 
     Parameters
     ----------
     num_samples : int
         Length of the global order.
     world_size, batch_size : int
-        Ranks, and rows a rank and step.
+        Ranks, and rows per rank and step.
     tail, drop_last
         See the module; `drop_last` also leaves out a last step with fewer than `batch_size` rows.
     consumed : int
         Positions that earlier steps took, perhaps on another world size.
     equal_rows : bool
-        Every rank gets as many rows in every step, and padding, if there is any, comes last when the ranks' rows of the
-        last step are joined. Changes "even" where ranks would differ, and "pad" where more than one row is padding.
+        Every rank gets as many rows in every step, and padding comes last when the ranks' rows of the last step are
+        joined. Changes "even" where ranks would differ, and "pad" where more than one row is padding.
 
     Examples
     --------
@@ -146,12 +145,12 @@ class Slicing:
         return self.num_rows // per_step if self.drop_last else -(-self.num_rows // per_step)
 
     def bounds(self, step: int) -> tuple[int, int]:
-        """First and past-the-last position that `step` takes over all ranks."""
+        """Return the first position that `step` takes over all ranks, and the one past its last."""
         per_step = self.world_size * self.batch_size
         if self.tail != "even":
             low = self.consumed + step * per_step
             return low, min(low + per_step, self.consumed + self.num_rows)
-        # Cells, one a step and rank, in the order they are filled: the first `extra` hold one sample more.
+        # Of the cells, one per step and rank in the order they are filled, the first `extra` hold one sample more.
         base, extra = divmod(self.num_rows, self.num_steps * self.world_size)
         first, last = step * self.world_size, (step + 1) * self.world_size
         return (
@@ -164,8 +163,8 @@ class Slicing:
 class Seat:
     """Which positions of a step are one rank's.
 
-    Ranks take turns. With several nodes, nodes take turns first and the ranks of a node share its positions, so
-    that position p always belongs to node ``p % num_nodes`` and a node needs to open only its own pages::
+    Ranks take turns. With several nodes, nodes take turns first and the ranks of a node share its positions: position p
+    belongs to node ``p % num_nodes``, and a node opens only its own pages::
 
         position      0    1    2    3    4    5    6    7      2 nodes of 2 ranks
         node          0    1    0    1    0    1    0    1
@@ -175,7 +174,7 @@ class Seat:
     ----------
     rank, world_size : int
     num_nodes : int
-        Nodes that take turns; divides `world_size`. 1 where the order does not care.
+        Nodes that take turns; divides `world_size`. 1 if the order does not depend on nodes.
     node, local_rank : int
         This rank's node, and its number there.
     """
@@ -188,7 +187,7 @@ class Seat:
 
     @classmethod
     def alone(cls, rank: int, world_size: int) -> Seat:
-        """Make the seat of a rank whose order does not care about nodes."""
+        """Make the seat of a rank whose order does not depend on nodes."""
         return cls(rank=rank, world_size=world_size, local_rank=rank)
 
     @property
@@ -197,16 +196,13 @@ class Seat:
         return self.world_size // self.num_nodes
 
     def positions(self, low: int, high: int, origin: int = 0) -> Indices:
-        """List this rank's positions in a step that takes `low` to `high`; nodes take turns from `origin` on.
-
-        Their number differs by at most one between ranks.
-        """
+        """List this rank's positions in a step that takes `low` to `high`; nodes take turns from `origin` on."""
         first = low + (self.node - (low - origin)) % self.num_nodes + self.local_rank * self.num_nodes
         return np.arange(first, max(high, first), self.world_size)
 
 
 class EpochOrder:
-    """One epoch as one rank sees it: a global order, its slicing, and a seat.
+    """One rank's part of an epoch.
 
     Parameters
     ----------
@@ -215,7 +211,7 @@ class EpochOrder:
     slicing : Slicing
         How steps cut it; ``slicing.num_samples == order.size``.
     seat : Seat
-        Whose rows are wanted.
+        The rank.
     subset : ndarray of int64, shape (elements,), optional
         Sample index of each element; without it elements are sample indices.
     views : ndarray of int64, shape (elements,), optional
@@ -223,8 +219,7 @@ class EpochOrder:
 
     Notes
     -----
-    Steps are functions of their number. Some are looked up ahead and kept, so one object must not be asked by
-    two threads at the same time.
+    Steps are functions of their number. Some are looked up ahead and kept, so only one thread at a time may use it.
     """
 
     def __init__(
@@ -243,7 +238,7 @@ class EpochOrder:
         return self.slicing.num_steps
 
     def step(self, step: int) -> Step:
-        """Compute the part of `step` (0 <= step < len) that is this rank's."""
+        """Compute this rank's part of `step`, 0 <= step < len."""
         if step not in self._ahead:
             self._look_up(step)
         indices, views = self._ahead.pop(step)
@@ -259,15 +254,15 @@ class EpochOrder:
         )
 
     def indices(self) -> Indices:
-        """All indices of this rank that remain, steps joined."""
+        """Return the indices of this rank that remain, steps joined."""
         parts = [self.step(k).indices for k in range(len(self))]
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     def readahead(self, step: int) -> Ranges:
-        """List the byte ranges that this rank should ask the system for when it makes `step`.
+        """List the byte ranges that this rank should ask the system to read when it makes `step`.
 
-        Over the steps of an epoch and the ranks of a node every page is listed once, ahead of its use; the first
-        window's pages, needed at once, are spread over the first steps. Empty unless the order goes by pages.
+        Over the steps of an epoch and the ranks of a node every page is listed once, ahead of its use; the pages of the
+        first window are spread over the first steps. Empty unless the order goes by pages.
         """
         due, before = self._pages_due(step), self._pages_due(step - 1)
         if due <= before:
@@ -284,7 +279,7 @@ class EpochOrder:
         return any(num_bytes > 0 for _, _, num_bytes in self.node_pages(first, first + 1))
 
     def pages_needed(self, step: int) -> tuple[int, int]:
-        """Count this node's pages, in the order of reading, that `step` needs no more, and those to be kept for it.
+        """Count this node's pages, in reading order: those not needed from `step` on, and those to request by then.
 
         The pages in between are needed by some rank of the node, now or soon.
         """

@@ -1,4 +1,4 @@
-"""Lists of samples and of weights: checked, compared, counted. Knows no order."""
+"""Lists of samples and of weights: checks, comparisons, counts. Knows no order."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def checked_indices(indices: Iterable[int] | Indices, num_samples: int) -> Indic
 def checked_weights(
     weights: object, num_samples: int, labels: npt.NDArray[np.integer[Any]] | None
 ) -> npt.NDArray[np.float64] | Literal["balanced"] | None:
-    """Copy one weight for each sample of the dataset, read-only; "balanced" and None stay what they are.
+    """Copy one weight for each sample of the dataset, read-only; "balanced" and None are returned as they are.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def checked_weights(
         raise UsageError(f"weights[{bad[0]}]={given[bad[0]]} must be finite and not negative")
     exponent = int(np.frexp(given.max(initial=0.0))[1])
     if abs(exponent) > _MAX_EXPONENT:
-        # Sums of them, or quotients by them, would overflow. A power of two changes no draw.
+        # Sums of them, or quotients by them, would overflow. Scaling by a power of two changes no draw.
         given = np.ldexp(given, -exponent)
     given.flags.writeable = False
     return given
@@ -97,7 +97,7 @@ def balanced_weights(labels: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.flo
 
 
 def chosen_by(predicate: Callable[[Any], Any], values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Ask a predicate about all values at once, or about each if it cannot take an array.
+    """Call a predicate on all values at once, or on each if it cannot take an array.
 
     Examples
     --------
@@ -106,7 +106,7 @@ def chosen_by(predicate: Callable[[Any], Any], values: npt.NDArray[Any]) -> npt.
     """
     try:
         answer = predicate(values)
-    except Exception:  # "unhashable", "truth value is ambiguous", "no attribute": a mistake of its own comes up below
+    except Exception:  # "unhashable", "truth value is ambiguous", ...; an error of its own is raised below as well
         answer = None
     if isinstance(answer, np.ndarray) and answer.shape == values.shape and answer.dtype == np.bool_:
         return answer
@@ -114,7 +114,7 @@ def chosen_by(predicate: Callable[[Any], Any], values: npt.NDArray[Any]) -> npt.
 
 
 def occurrences(indices: Indices) -> Indices | None:
-    """Count, for each place, the earlier places with the same index; None if no index occurs twice.
+    """Count, for each position, the earlier ones with the same index; None if no index occurs twice.
 
     Examples
     --------
@@ -126,9 +126,9 @@ def occurrences(indices: Indices) -> Indices | None:
     order = np.argsort(indices, kind="stable")
     ordered = indices[order]
     again = np.append(False, ordered[1:] == ordered[:-1])
-    places = np.arange(len(ordered))
+    positions = np.arange(len(ordered))
     views = np.empty(len(ordered), np.int64)
-    views[order] = places - np.maximum.accumulate(np.where(again, 0, places))
+    views[order] = positions - np.maximum.accumulate(np.where(again, 0, positions))
     return views
 
 
