@@ -94,6 +94,7 @@ def large_file(options: Options, copies: int) -> Path:
     path = options.work_dir / f"beton-500-{options.num_images}x{copies}.beton"
     if not path.exists():
         from dataloading import EncodedImage, ImageField, IntField, Writer
+        from dataloading.tools import MODE_JPEG, probe_jpeg
 
         source = FileImages(str(our_file(options, 500)))
         say(f"writing {path}")
@@ -102,9 +103,7 @@ def large_file(options: Options, copies: int) -> Path:
             for number in range(len(source) * copies):
                 item = source[number % len(source)]
                 assert item.encoded is not None
-                from dataloading.tools import probe_jpeg
-
                 facts = probe_jpeg(item.encoded)
-                image = EncodedImage(0, facts.width, facts.height, item.encoded)
+                image = EncodedImage(MODE_JPEG, facts.width, facts.height, item.encoded)
                 writer.append({"image": image, "label": item.label})
     return path

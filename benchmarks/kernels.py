@@ -28,6 +28,7 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from dataloading import _native as native
+from dataloading.format import MODE_JPEG, MODE_RAW
 
 OUT = 224
 
@@ -175,11 +176,11 @@ def main() -> None:
     steps: dict[str, Callable[[], object]] = {}
     keep = []
     for name, sources, mode, resize in (
-        ("beton: whole path, our JPEGs", marked, native.MODE_JPEG, True),
-        ("beton: whole path, JPEGs without markers", plain, native.MODE_JPEG, True),
-        ("beton: exact decode of the box, our JPEGs", marked, native.MODE_JPEG, False),
-        ("beton: exact decode of the box, without markers", plain, native.MODE_JPEG, False),
-        ("beton: resize of raw pixels", raw, native.MODE_RAW, True),
+        ("beton: whole path, our JPEGs", marked, MODE_JPEG, True),
+        ("beton: whole path, JPEGs without markers", plain, MODE_JPEG, True),
+        ("beton: exact decode of the box, our JPEGs", marked, MODE_JPEG, False),
+        ("beton: exact decode of the box, without markers", plain, MODE_JPEG, False),
+        ("beton: resize of raw pixels", raw, MODE_RAW, True),
     ):
         table, slot = requests_for(sources, sizes, areas, mode, resize)
         keep.append(slot)

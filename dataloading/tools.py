@@ -17,12 +17,17 @@ from dataloading.dataset.files import check_all_named
 from dataloading.dataset.info import label_field
 from dataloading.dataset.remote.clients import StoreClient, is_url
 from dataloading.format import (
+    MODE_JPEG,
+    MODE_PNG,
+    MODE_RAW,
+    FileInfo,
     PartFolder,
     check_png_chunks,
     image_of,
     is_manifest,
     manifest_path,
     moved_coordinates,
+    probe_file,
     remove_orphans,
     shard_path,
     sync_folder,
@@ -34,6 +39,10 @@ from dataloading.retry import Retry
 from dataloading.sampling import random
 
 __all__ = [
+    "MODE_JPEG",
+    "MODE_PNG",
+    "MODE_RAW",
+    "FileInfo",
     "JpegInfo",
     "PartFolder",
     "Retry",
@@ -52,6 +61,7 @@ __all__ = [
     "moved_coordinates",
     "num_cores",
     "open_locked",
+    "probe_file",
     "probe_jpeg",
     "random",
     "remove_orphans",

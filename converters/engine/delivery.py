@@ -16,6 +16,7 @@ from converters.options import Options
 from converters.output.targets import Store, check_target, place_of
 from converters.report import Progress, Report
 from dataloading import Reader, Shard, UsageError
+from dataloading.tools import FileInfo
 
 __all__ = ["has_begun", "make_file", "shard_of"]
 
@@ -47,13 +48,13 @@ def make_file(job: FileJob, pool: Pool, progress: Progress, report: Report) -> S
     store = Store(place.path)
     check_target(job.path, job.options)
     if job.options.resume and store.size() is not None:
-        with store.reader() as reader:
-            found = job.differs_from(reader)
-            if not found:
-                progress.skip(len(job.order))
-                report.num_samples = report.num_resumed = reader.num_samples
-                report.num_bytes = reader.num_bytes
-                return shard_of(reader, job.path)
+        there = store.info()
+        found = job.differs_from(there)
+        if not found:
+            progress.skip(len(job.order))
+            report.num_samples = report.num_resumed = there.num_samples
+            report.num_bytes = there.num_bytes
+            return shard_of(there, job.path)
         if not job.options.overwrite:
             raise UsageError(f"{job.path} exists and is not what this command makes ({found}); --overwrite replaces it")
     write_file(dataclasses.replace(job, path=place.local), pool, progress, report)
@@ -64,9 +65,9 @@ def make_file(job: FileJob, pool: Pool, progress: Progress, report: Report) -> S
     return shard
 
 
-def shard_of(reader: Reader, path: str) -> Shard:
-    """Return what a manifest beside ``path`` says of an open file."""
-    return Shard.of(reader, path.rpartition("/")[2])
+def shard_of(file: FileInfo, path: str) -> Shard:
+    """Return what a manifest beside ``path`` says of a file."""
+    return Shard.of(file, path.rpartition("/")[2])
 
 
 def has_begun(path: str, options: Options) -> bool:

@@ -29,7 +29,7 @@ from converters.source import Source
 from dataloading import ConvertError, FormatError, Reader, UsageError, Writer
 from dataloading.cli import note
 from dataloading.messages import counted
-from dataloading.tools import remove_orphans
+from dataloading.tools import FileInfo, remove_orphans
 
 __all__ = ["FileJob", "dead_worker", "write_file"]
 
@@ -81,12 +81,12 @@ class FileJob:
             "names_of_samples": self.names,
         }
 
-    def differs_from(self, reader: Reader) -> str:
+    def differs_from(self, file: FileInfo) -> str:
         """Return in words what a finished file has that this job would not make so, or nothing."""
-        extension = reader.extension
+        extension = file.extension
         then: dict[str, Any] = dict(extension.provenance) if extension is not None else {}
-        then |= {"fields": describe_fields(reader.fields)}
-        then |= {"classes": list(reader.class_names or ())}
+        then |= {"fields": describe_fields(file.fields)}
+        then |= {"classes": list(file.class_names or ())}
         now = {**self.provenance, "fields": describe_fields(self.source.fields)}
         return differences(then, now | {"classes": list(self.source.class_names or ())})
 

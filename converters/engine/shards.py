@@ -280,17 +280,12 @@ def _all_shards(plan: ShardPlan, known: Mapping[int, Shard]) -> dict[int, Shard]
     shards = dict(known)
     for number in missing:
         try:
-            opened: contextlib.AbstractContextManager[Reader]
-            if is_url(plan.path):
-                store = Store(paths[number])
-                if store.size() is None:
-                    return None
-                opened = store.reader()
-            else:
-                opened = Reader(paths[number])
-            with opened as reader:
-                found = plan.job(number).differs_from(reader)
-                shards[number] = shard_of(reader, paths[number])
+            store = Store(paths[number]) if is_url(plan.path) else None
+            if store is not None and store.size() is None:
+                return None
+            file = Reader(paths[number]) if store is None else store.info()
+            found = plan.job(number).differs_from(file)
+            shards[number] = shard_of(file, paths[number])
         except (FormatError, FileNotFoundError) as error:
             found = str(error)
         if found:

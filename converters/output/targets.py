@@ -11,10 +11,9 @@ import contextlib
 import dataclasses
 import hashlib
 import os
-import struct
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,8 +22,8 @@ import xxhash
 from converters.options import Options
 from converters.output.uploads import abort_left, upload_to_s3
 from converters.sources.reading import without_scheme
-from dataloading import ConvertError, Reader, UsageError
-from dataloading.tools import Retry, StoreClient, is_url
+from dataloading import ConvertError, UsageError
+from dataloading.tools import FileInfo, Retry, StoreClient, is_url, probe_file
 
 __all__ = ["Place", "Store", "check_target", "place_of"]
 
@@ -34,10 +33,6 @@ _COMPARED_BYTES, _NUM_COMPARED = 1 << 20, 16
 _ATOMIC = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory"})
 _S3, _GOOGLE = frozenset({"s3", "s3a"}), frozenset({"gs", "gcs"})
 _READ_ONLY = {"http": "", "https": "", "hf": "; write a file and `hf upload` it"}
-# Where a file says how long its head is and where its description lies, see docs/format.md.
-_HEAD = struct.Struct("<HHIQQ")
-_DESCRIPTOR_BYTES, _LOCATOR_BYTES = 1041, 64
-_LOCATOR = struct.Struct("<8sIIQQ")
 
 _T = TypeVar("_T")
 
@@ -301,27 +296,15 @@ class Store:
                 digest.update(block)
         return bool(base64.b64decode(facts["md5Hash"]) == digest.digest())
 
-    @contextlib.contextmanager
-    def reader(self) -> Iterator[Reader]:
-        """Open the object as far as its description goes: fields, provenance, fingerprint; samples are not there.
+    def info(self) -> FileInfo:
+        """Read what the object says of itself: fields, provenance, fingerprint.
 
         Raises
         ------
         FormatError
             If it is not a ``.beton`` file.
         """
-        size = self.size() or 0
-        with tempfile.NamedTemporaryFile(suffix=".beton") as file:
-            file.truncate(size)
-            num_fields = _HEAD.unpack(self.read(0, _HEAD.size).ljust(_HEAD.size, b"\0"))[1]
-            head = self.read(0, min(size, _HEAD.size + max(1, num_fields) * _DESCRIPTOR_BYTES))
-            locator = head[_HEAD.size + _DESCRIPTOR_BYTES - _LOCATOR_BYTES :].ljust(_LOCATOR.size, b"\0")
-            _, _, _, start, length = _LOCATOR.unpack_from(locator)
-            os.pwrite(file.fileno(), head, 0)
-            if start + length <= size:
-                os.pwrite(file.fileno(), self.read(start, length), start)
-            with Reader(file.name) as reader:
-                yield reader
+        return probe_file(lambda start, stop: self.read(start, stop - start), self.size() or 0, self.url)
 
     def _with_retries(self, what: str, call: Callable[[], _T], wait: Callable[[float], object] = time.sleep) -> _T:
         def failed(error: Exception, is_final: bool) -> ConvertError:

@@ -25,15 +25,13 @@ from dataloading import (
     decode_image,
     verify_file,
 )
-from dataloading.tools import label_field
+from dataloading.tools import MODE_JPEG, label_field
 
 from .listing import expand
 from .local_copies import local_paths
 from .reading import absolute, name_of, open_stream
 
 __all__ = ["BetonFiles", "read_indices"]
-
-_JPEG = 0
 
 
 class BetonFiles:
@@ -275,6 +273,6 @@ class _Load:
         """Return a stored image as the policy takes images: a JPEG's bytes, pixels, or what is to stay as it is."""
         if not isinstance(field, ImageField) or not isinstance(value, EncodedImage):
             return value
-        if value.mode == _JPEG:
+        if value.mode == MODE_JPEG:
             return bytes(value.data)
         return value if self._form.keeps(value) else decode_image(value)

@@ -22,7 +22,7 @@ from converters.tools.new_files import NewFiles, check_target
 from converters.tools.shard_sets import results, write_manifest
 from dataloading import ConvertError, EncodedImage, FormatError, ImageField, JSONField, Manifest, Reader, verify_file
 from dataloading.messages import counted
-from dataloading.tools import decode_jpeg, encode_jpeg, is_manifest
+from dataloading.tools import MODE_JPEG, decode_jpeg, encode_jpeg, is_manifest
 
 if TYPE_CHECKING:
     from dataloading import VerifyReport
@@ -377,8 +377,8 @@ def _value(input_file: InputFile, name: str, sample: int, is_lost: bool) -> Stor
     if isinstance(field, ImageField):
         mode, width, height = (int(number) for number in head)
         black = np.zeros((height, width, field.channels), field.dtype)
-        if mode == 0 and field.channels == 3:
-            return field.encode(EncodedImage(0, width, height, encode_jpeg(black)))
+        if mode == MODE_JPEG and field.channels == 3:
+            return field.encode(EncodedImage(MODE_JPEG, width, height, encode_jpeg(black)))
         return field.encode(black)
     if isinstance(field, JSONField):
         return field.encode(None)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from converters.report import human_bytes
 from dataloading import ImageField, Reader, UsageError
 from dataloading.messages import counted
-from dataloading.tools import label_field
+from dataloading.tools import MODE_JPEG, MODE_PNG, MODE_RAW, label_field
 
 __all__ = [
     "as_text",
@@ -162,9 +162,9 @@ def _image_facts(readers: Sequence[Reader], name: str) -> dict[str, Any]:
         low, high = np.minimum(low, size.min(axis=1)), np.maximum(high, size.max(axis=1))
     edges, counts = histogram(longest_sides(readers, name))
     return {
-        "num_jpeg": int(modes[0]),
-        "num_raw": int(modes[1]),
-        **({"num_png": int(modes[2])} if modes[2] else {}),
+        "num_jpeg": int(modes[MODE_JPEG]),
+        "num_raw": int(modes[MODE_RAW]),
+        **({"num_png": int(modes[MODE_PNG])} if modes[MODE_PNG] else {}),
         "min_size": low.tolist(),
         "max_size": high.tolist(),
         "mean_pixels": pixels / max(1, int(modes.sum())),

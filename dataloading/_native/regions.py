@@ -17,8 +17,6 @@ __all__ = [
     "BILINEAR",
     "FLIP_LEFT_RIGHT",
     "FLIP_TOP_BOTTOM",
-    "MODE_JPEG",
-    "MODE_RAW",
     "NEAREST",
     "PAD_CONSTANT",
     "PAD_EDGE",
@@ -29,7 +27,6 @@ __all__ = [
     "status_text",
 ]
 
-MODE_JPEG, MODE_RAW = 0, 1
 NEAREST, BILINEAR, BICUBIC = 0, 1, 2
 PAD_CONSTANT, PAD_EDGE, PAD_REFLECT, PAD_SYMMETRIC = 0, 1, 2, 3
 FLIP_LEFT_RIGHT, FLIP_TOP_BOTTOM = 1, 2
@@ -41,7 +38,7 @@ REQUEST: np.dtype[np.void] = np.dtype(
         ("dst", "u8"),  # address of row 0 of plane 0
         ("plane_stride", "i8"),  # bytes from a plane to the next
         ("row_stride", "i8"),  # bytes from a row to the next
-        ("mode", "i4"),  # MODE_JPEG, MODE_RAW (row-major HWC)
+        ("mode", "i4"),  # as in the file: 0 for JPEG, 1 for raw pixels (row-major HWC)
         ("src_width", "i4"),
         ("src_height", "i4"),
         ("box_x", "i4"),  # the crop, inside the image
@@ -107,7 +104,7 @@ def decode_regions(requests: npt.NDArray[np.void]) -> int:
     >>> request = np.zeros(1, REQUEST)
     >>> request["src"], request["src_bytes"] = pixels.ctypes.data, pixels.nbytes
     >>> request["dst"], request["plane_stride"], request["row_stride"] = out.ctypes.data, 4, 2
-    >>> request["mode"], request["channels"] = MODE_RAW, 3
+    >>> request["mode"], request["channels"] = 1, 3
     >>> for name in ("src_width", "src_height", "box_w", "box_h", "scaled_w", "scaled_h", "out_w", "out_h"):
     ...     request[name] = 2
     >>> decode_regions(request)

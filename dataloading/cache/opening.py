@@ -1,42 +1,42 @@
 """Opening files whose pages come through a cache: local ones as they are, objects of a store by their head and tables.
 
-Owns which store is used, how large its units are, and what of a remote file is brought before anything can be read: the
-header, the sample table, the extension block and the allocation table, which stay pinned while the file is open.
+Owns which store is used, how large its units are, and that a remote file's tables are brought, checked and pinned
+before anything is read.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import numpy.typing as npt
 
 from dataloading.cache.memory_maps import read_no_neighbours
 from dataloading.cache.memory_store import MemoryStore
-from dataloading.cache.page_cache import CachedFile, PageCache
+from dataloading.cache.page_cache import CachedFile, PageCache, Units
 from dataloading.cache.sparse_files import FolderStore, Store, num_units
 from dataloading.dataset.remote.clients import is_url
-from dataloading.dataset.remote.sources import Blocks, ByteSource, LocalSource, RemoteSource
+from dataloading.dataset.remote.sources import ByteSource, LocalSource, RemoteSource
 from dataloading.errors import ChecksumError, FormatError
-from dataloading.format import Reader
-from dataloading.format import extension as ext
-from dataloading.format.layout import DESCRIPTOR, HEADER, align_up, parse_header
+from dataloading.format import Reader, probe_file, probe_header, regions
 from dataloading.retry import Retry
 
-__all__ = ["CachedOpener"]
+__all__ = ["open_cached"]
 
 # Large enough for a store's round trip to be short beside it, small enough that a large page is brought by several.
 _LARGEST_UNIT_BYTES = 1 << 23
 _NUM_CONNECTIONS = 16
 
 
-class CachedOpener:
-    """Opens the files of a dataset so that their pages come through one cache.
+def open_cached(
+    paths: Sequence[str], *, folder: str | os.PathLike[str] | None, unit_bytes: int | None, name: str
+) -> tuple[list[Reader], PageCache]:
+    """Open the files of a dataset so that their pages come through one cache, which is unbounded at first.
 
     Parameters
     ----------
+    paths : sequence of str
     folder : path or None
         Where pages are kept between runs; None: in memory that the node's processes share.
     unit_bytes : int or None
@@ -44,108 +44,108 @@ class CachedOpener:
         of pages of at most 8 MiB.
     name : str
         What tells caches of other jobs and nodes on this machine apart.
-    retry : Retry, optional
-        How stores are asked.
 
-    Attributes
-    ----------
-    cache : PageCache
-        Once `open` has been called; unbounded at first.
+    Raises
+    ------
+    StorageError
+        A store cannot be reached, or has no such object.
+    FormatError
+        A file is not a complete ``.beton`` file.
+    UsageError
+        The folder cannot be used.
     """
+    retry = Retry()
+    with ThreadPoolExecutor(_NUM_CONNECTIONS, thread_name_prefix="beton-open") as pool:
+        local = {path: _open_local(path) for path in paths if not is_url(path)}
+        sources = list(pool.map(lambda path: RemoteSource(path, retry) if is_url(path) else LocalSource(path), paths))
+        page_sizes = list(
+            pool.map(lambda each: (local.get(each.path) or probe_header(*_read(each))).page_size, sources)
+        )
+        store, files = _placed(sources, page_sizes, folder=folder, unit_bytes=unit_bytes, name=name)
+        cache = PageCache(store, files, cache_bytes=None)
+        try:
+            return list(
+                pool.map(lambda k: local.get(files[k].source.path) or _open_remote(cache, k, retry), range(len(files)))
+            ), cache
+        except BaseException:
+            cache.close()
+            raise
 
-    def __init__(
-        self, *, folder: str | os.PathLike[str] | None, unit_bytes: int | None, name: str, retry: Retry | None = None
-    ) -> None:
-        self._folder = folder
-        self._unit_bytes = unit_bytes
-        self._name = name
-        self._retry = retry or Retry()
-        self.cache: PageCache
 
-    def open(self, paths: Sequence[str]) -> list[Reader]:
-        """Open all files, in this order.
+def _read(source: ByteSource) -> tuple[Callable[[int, int], bytes], int, str]:
+    """Give what `probe_header` takes."""
 
-        Raises
-        ------
-        StorageError
-            A store cannot be reached, or has no such object.
-        FormatError
-            A file is not a complete ``.beton`` file.
-        UsageError
-            The folder cannot be used.
-        """
-        with ThreadPoolExecutor(_NUM_CONNECTIONS, thread_name_prefix="beton-open") as pool:
-            local = {path: _open_local(path) for path in paths if not is_url(path)}
-            sources = list(pool.map(self._source, paths))
-            page_sizes = list(pool.map(_page_size, sources, (local.get(path) for path in paths)))
-            store, files = self._store(sources, page_sizes)
-            self.cache = PageCache(store, files, cache_bytes=None)
-            try:
-                return list(pool.map(lambda file: local.get(file.source.path) or self._open_remote(file), files))
-            except BaseException:
-                self.cache.close()
-                raise
+    def read(start: int, stop: int) -> bytes:
+        out = np.empty(stop - start, np.uint8)
+        source.fill(start, out)
+        return out.tobytes()
 
-    def _source(self, path: str) -> ByteSource:
-        if is_url(path):
-            return RemoteSource(path, self._retry)
-        return LocalSource(path, os.stat(path).st_size)  # a path as a string
+    return read, source.num_bytes, source.path
 
-    def _store(self, sources: Sequence[ByteSource], page_sizes: Sequence[int]) -> tuple[Store, list[CachedFile]]:
-        units = [min(size, _LARGEST_UNIT_BYTES) for size in page_sizes]
-        if self._folder is not None:
-            folder = FolderStore(self._folder)
-            return folder, [
-                CachedFile(source, folder.add(source.path, source.identity, source.num_bytes, unit))
-                for source, unit in zip(sources, units, strict=True)
-            ]
-        unit = min(units)
-        if self._unit_bytes is not None and all(isinstance(source, LocalSource) for source in sources):
-            unit = min(unit, self._unit_bytes)
-        counts = [num_units(source.num_bytes, unit) for source in sources]
-        firsts = np.cumsum([0, *counts]).tolist()
-        name = "\n".join([self._name, *(source.identity for source in sources)])
-        memory = MemoryStore(name, firsts[-1], unit)
-        return memory, [
-            CachedFile(source, memory.files[0], first) for source, first in zip(sources, firsts[:-1], strict=True)
+
+def _placed(
+    sources: Sequence[ByteSource],
+    page_sizes: Sequence[int],
+    *,
+    folder: str | os.PathLike[str] | None,
+    unit_bytes: int | None,
+    name: str,
+) -> tuple[Store, list[CachedFile]]:
+    """Give each file its place in a store's sparse files."""
+    units = [min(size, _LARGEST_UNIT_BYTES) for size in page_sizes]
+    if folder is not None:
+        kept = FolderStore(folder)
+        return kept, [
+            CachedFile(source, kept.add(source.path, source.identity, source.num_bytes, unit))
+            for source, unit in zip(sources, units, strict=True)
         ]
+    unit = min(units)
+    if unit_bytes is not None and all(isinstance(source, LocalSource) for source in sources):
+        unit = min(unit, unit_bytes)
+    *firsts, total = np.cumsum([0, *(num_units(source.num_bytes, unit) for source in sources)]).tolist()
+    memory = MemoryStore("\n".join([name, *(source.identity for source in sources)]), total, unit)
+    return memory, [CachedFile(source, memory.files[0], first) for source, first in zip(sources, firsts, strict=True)]
 
-    # ---- remote files
 
-    def _open_remote(self, file: CachedFile) -> Reader:
-        """Bring what a reader needs, make sure that it is right, and keep it pinned."""
-        number = next(k for k, each in enumerate(self.cache.files) if each is file)
-        size = file.source.num_bytes
-        path = file.source.path
+def _open_remote(cache: PageCache, number: int, retry: Retry) -> Reader:
+    """Bring what a reader of file `number` needs, make sure that it is right, and keep it pinned."""
+    file = cache.files[number]
+    source = file.source
+    assert isinstance(source, RemoteSource)
+    pinned: set[tuple[int, int]] = set()
 
-        def need(start: int, stop: int) -> None:
-            if stop > start:
-                self.cache.acquire(self._units(number, start, stop), exempt=True)
+    def units(*ranges: tuple[int, int]) -> Units:
+        starts, stops = np.array(ranges, np.uint64).reshape(-1, 2).T
+        return cache.units_of(np.full(len(ranges), number), starts, stops - starts)
 
-        need(0, min(size, HEADER.itemsize + DESCRIPTOR.itemsize))
-        for attempt in range(1, self._retry.num_tries + 1):
-            try:
-                header = parse_header(file.data[: HEADER.itemsize].tobytes(), size, path)
-                end = min(_extension_start(file.data), header.alloc_table_ptr)
-                if attempt == 1:
-                    need(0, header.table_start)
-                    need(end, size)
-                reader = Reader(path, stored=file.data)
-                if attempt == 1:
-                    need(header.table_start, reader.table_end)
-                blocks = _blocks(reader)
-                break
-            except FormatError:
-                # Bytes on their way have no checksum yet: perhaps they were damaged there, and not in the store.
-                if attempt == self._retry.num_tries:
-                    raise
-                self.cache.bring_again(self._units(number, 0, size), pinned=True)
-        assert isinstance(file.source, RemoteSource)
-        file.source.blocks = blocks
-        return reader
+    def pin(*ranges: tuple[int, int]) -> None:
+        new = [each for each in ranges if each not in pinned]
+        pinned.update(new)
+        if new:
+            cache.acquire(units(*new), exempt=True)
 
-    def _units(self, file: int, start: int, stop: int) -> npt.NDArray[np.int64]:
-        return self.cache.units_of(np.array([file]), np.array([start], np.uint64), np.array([stop - start], np.uint64))
+    def read(start: int, stop: int) -> bytes:
+        pin((start, stop))
+        return file.data[start:stop].tobytes()
+
+    for attempt in range(1, retry.num_tries + 1):
+        try:
+            pin(*probe_file(read, source.num_bytes, source.path).tables)
+            reader = Reader(source.path, stored=file.data)
+            found = {region.name: region for region in regions(reader)}
+            for table in (found["sample table"], found["allocation table"]):
+                for start, _ in table.damaged_blocks(table.start, file.data[table.start : table.stop])[:1]:
+                    raise ChecksumError(
+                        f"{source.path}: the block of a table at byte {start} does not have its checksum"
+                    )
+            source.pages = found["pages"]
+            return reader
+        except FormatError:
+            # Bytes on their way have no checksum yet: perhaps they were damaged there, and not in the store.
+            if attempt == retry.num_tries:
+                raise
+            cache.bring_again(units((0, source.num_bytes)), pinned=True)
+    raise AssertionError("the last try returns or raises")
 
 
 def _open_local(path: str) -> Reader:
@@ -153,56 +153,6 @@ def _open_local(path: str) -> Reader:
     reader = Reader(path)
     read_no_neighbours(reader.data)
     with open(path, "rb") as file:
-        for start, stop in ((0, reader.table_end), (reader.header.alloc_table_ptr, reader.num_bytes)):
+        for start, stop in reader.tables:
             os.posix_fadvise(file.fileno(), start, stop - start, os.POSIX_FADV_WILLNEED)
     return reader
-
-
-def _page_size(source: ByteSource, reader: Reader | None) -> int:
-    if reader is not None:
-        return reader.page_size
-    head = np.empty(min(HEADER.itemsize, source.num_bytes), np.uint8)
-    if len(head):
-        source.fill(0, head)
-    return parse_header(head.tobytes(), source.num_bytes, source.path).page_size
-
-
-def _extension_start(data: npt.NDArray[np.uint8]) -> int:
-    """Find where the extension block begins, or what is beyond every file: the reader will look closely."""
-    raw = data[ext.LOCATOR_POSITION : ext.LOCATOR_POSITION + ext.LOCATOR.itemsize]
-    if len(raw) < ext.LOCATOR.itemsize or not raw.any():
-        return 1 << 62
-    return int(raw.view(ext.LOCATOR)[0]["ptr"])
-
-
-def _blocks(reader: Reader) -> Blocks | None:
-    """Compare the tables with their checksums, and give those of the pages; None for a file that FFCV wrote.
-
-    Raises
-    ------
-    ChecksumError
-        A table is damaged.
-    """
-    extension, locator = reader.extension, reader.locator
-    if extension is None or locator is None:
-        return None
-    start = align_up(locator.ptr + locator.text_bytes, 8)
-    counts = [extension.num_blocks[region] for region in ext.REGIONS]
-    raw = reader.data[start : start + 8 * sum(counts)].tobytes()
-    if ext.digest(raw) != extension.digests_xxh3:
-        raise ChecksumError(f"{reader.path}: the list of checksums at byte {start} is damaged")
-    digests = np.split(np.frombuffer(raw, "<u8"), np.cumsum(counts)[:-1])
-    bounds = [
-        (reader.header.table_start, reader.table_end),
-        (extension.data_start, locator.ptr),
-        (reader.header.alloc_table_ptr, reader.num_bytes),
-    ]
-    regions = [
-        Blocks(start=low, stop=high, block_bytes=extension.block_bytes, digests=each)
-        for (low, high), each in zip(bounds, digests, strict=True)
-    ]
-    for blocks in (regions[0], regions[2]):
-        damaged = blocks.first_damaged(blocks.start, reader.data[blocks.start : blocks.stop])
-        if damaged is not None:
-            raise ChecksumError(f"{reader.path}: the block of a table at byte {damaged} does not have its checksum")
-    return regions[1]

@@ -6,12 +6,13 @@ addresses in a store, pages come through a cache of our own. Owns that choice an
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from dataloading.cache.opening import CachedOpener
+from dataloading.cache.opening import open_cached
 from dataloading.cache.page_cache import PageCache
 from dataloading.cache.page_supply import Storage
 from dataloading.checks import at_least, true_or_false
@@ -95,14 +96,16 @@ def open_dataset(groups: Sequence[Paths], options: StorageOptions) -> tuple[File
                 raise UsageError("cache_bytes= bounds a cache of our own: pass os_cache=False or cache_dir= as well")
             return [Reader(path) for path in paths]
         job = [f"{name}={os.environ.get(name)}" for name in _JOB_VARIABLES]
-        opener = CachedOpener(
+        opening = functools.partial(
+            open_cached,
+            paths,
             folder=options.cache_dir,
             unit_bytes=None if options.by_page else _SMALL_UNIT_BYTES,
             name=" ".join([*job, f"node={options.node}", f"cache_bytes={options.cache_bytes}"]),
         )
 
         def begin() -> _Opened:
-            return on_own_thread(lambda: (opener.open(paths), opener.cache), "beton-open")
+            return on_own_thread(opening, "beton-open")
 
         kept.append(Kept(begin, _close))
         return kept[0].value[0]

@@ -7,12 +7,14 @@ from .base import Field
 from .coordinates import image_of, moved_coordinates
 from .extension import Extension
 from .fields import BytesField, CustomField, FloatField, IntField, JSONField, TextField
+from .file_info import FileInfo, probe_file, probe_header
 from .images import MODE_JPEG, MODE_PNG, MODE_RAW, EncodedImage, ImageField, MaskField, RasterField
 from .manifest import Manifest, Shard, is_manifest, manifest_path, set_of_shard, shard_path
 from .output import PartFolder, remove_orphans, sync_folder, whole_file
 from .png import check_png_chunks
 from .ragged import VarArrayField
 from .reader import Reader
+from .regions import Region, regions
 from .tables import TableSet, pointers_of
 from .verify import Problem, VerifyReport, verify_file
 from .writer import Writer
@@ -26,6 +28,7 @@ __all__ = [
     "EncodedImage",
     "Extension",
     "Field",
+    "FileInfo",
     "FloatField",
     "ImageField",
     "IntField",
@@ -37,6 +40,7 @@ __all__ = [
     "Problem",
     "RasterField",
     "Reader",
+    "Region",
     "Shard",
     "TableSet",
     "TextField",
@@ -50,6 +54,9 @@ __all__ = [
     "manifest_path",
     "moved_coordinates",
     "pointers_of",
+    "probe_file",
+    "probe_header",
+    "regions",
     "remove_orphans",
     "set_of_shard",
     "shard_path",

@@ -20,7 +20,7 @@ from dataloading.errors import FormatError, UsageError
 from .output import whole_file
 
 if TYPE_CHECKING:
-    from .reader import Reader
+    from .file_info import FileInfo
 
 __all__ = ["Manifest", "Shard", "is_manifest", "manifest_path", "set_of_shard", "shard_path"]
 
@@ -50,11 +50,9 @@ class Shard:
     fingerprint: str
 
     @classmethod
-    def of(cls, reader: Reader, name: str) -> Shard:
-        """Return what a manifest says of an open file that is, or is going to be, called ``name`` beside it."""
-        return cls(
-            name=name, num_samples=reader.num_samples, num_bytes=reader.num_bytes, fingerprint=reader.fingerprint
-        )
+    def of(cls, file: FileInfo, name: str) -> Shard:
+        """Return what a manifest says of a file, such as an open `Reader`, that is to be called ``name`` beside it."""
+        return cls(name=name, num_samples=file.num_samples, num_bytes=file.num_bytes, fingerprint=file.fingerprint)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name or self.name.startswith("/") or ".." in self.name.split("/"):

@@ -7,35 +7,31 @@ all threads and processes of a machine through the page cache, survives a fork, 
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Callable, Mapping
-from types import MappingProxyType, TracebackType
+from collections.abc import Mapping
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dataloading.errors import ChecksumError, FormatError, UsageError
+from dataloading.errors import FormatError, UsageError
 from dataloading.messages import counted
 
-from . import extension as ext
-from .arrays import NDArrayField
-from .base import Field, is_ours
-from .coordinates import check_coordinates
-from .fields import BytesField, CustomField
+from .base import Field
+from .extension import Locator
+from .fields import BytesField
+from .file_info import FileInfo
 from .images import MODE_RAW, ImageField
-from .kinds import field_from_descriptor
-from .layout import ALLOCATION, HEADER, Header, parse_descriptors, parse_header, record_dtype
+from .layout import ALLOCATION
 from .mapping import map_file
-from .ragged import VarArrayField
 
 __all__ = ["Reader"]
 
 Integers = npt.NDArray[np.uint64]
 
 
-class Reader:
+class Reader(FileInfo):
     """A ``.beton`` file, ours or FFCV's, open for reading.
 
     Parameters
@@ -81,105 +77,31 @@ class Reader:
         *,
         stored: npt.NDArray[np.uint8] | None = None,
     ) -> None:
-        self.path = os.fspath(path)
-        self._custom_records = dict(custom_records or {})
-        self.num_bytes: int
-        self.header: Header
+        name, self._custom_records = os.fspath(path), dict(custom_records or {})
         self.data: npt.NDArray[np.uint8]
         self._inode: tuple[int, int] | None = None
         if stored is not None:
-            self.num_bytes, self.data = len(stored), stored
-            self._open(lambda start, end: stored[start:end].tobytes())
+            super().__init__(lambda start, end: stored[start:end].tobytes(), len(stored), name, self._custom_records)
+            self.data = stored
         else:
-            with open(self.path, "rb") as file:
+            with open(name, "rb") as file:
                 descriptor = file.fileno()
                 status = os.fstat(descriptor)
-                self.num_bytes, self._inode = status.st_size, (status.st_dev, status.st_ino)
+                self._inode = status.st_dev, status.st_ino
                 # Not through the map: touching it makes the system read ahead, megabytes for some kilobytes.
-                self._open(lambda start, end: os.pread(descriptor, end - start, start))
+                super().__init__(
+                    lambda start, end: os.pread(descriptor, end - start, start),
+                    status.st_size, name, self._custom_records,
+                )  # fmt: skip
                 self.data = map_file(descriptor, self.num_bytes)
         self.base_address: int = self.data.ctypes.data
-        self._find_tables()
-        self._sorted: tuple[Integers, Integers] | None = None
-
-    def _open(self, read: Callable[[int, int], bytes]) -> None:
-        """Parse what stands before the tables and the extension block, which `read` gives by first byte and end."""
-        self.header = parse_header(read(0, HEADER.itemsize), self.num_bytes, self.path)
-        self.page_size: int = self.header.page_size
-        self.num_samples: int = self.header.num_samples
-        head = read(0, self.header.table_start)
-        descriptors = parse_descriptors(head[HEADER.itemsize :], self.header.num_fields, self.path)
-        first = descriptors[0]
-        # We never write fields of a class we do not know, so there the place may hold the class's arguments.
-        foreign = first.type_id == CustomField.type_id and not is_ours(first.arguments)
-        self.locator = None if foreign else ext.Locator.parse(first.arguments, self.num_bytes, self.path)
-        self.extension = None if self.locator is None else self._read_extension(self.locator, head, read)
-        try:
-            fields = {
-                each.name: field_from_descriptor(each.type_id, each.name, each.arguments, self._custom_records)
-                for each in descriptors
-            }
-            for name, facts in ({} if self.extension is None else self.extension.facts).items():
-                if isinstance(field := fields.get(name), (NDArrayField, VarArrayField)):
-                    field.coordinates = check_coordinates(facts.get("coordinates"), field.shape, field.dtype)
-        except (FormatError, UsageError) as error:
-            raise FormatError(f"{self.path}: {error}") from error
-        self.fields: Mapping[str, Field] = MappingProxyType(fields)
-
-    def _read_extension(self, locator: ext.Locator, head: bytes, read: Callable[[int, int], bytes]) -> ext.Extension:
-        end = locator.ptr + locator.text_bytes
-        if not self.header.table_start <= locator.ptr <= end <= self.header.alloc_table_ptr:
-            raise FormatError(f"{self.path}: the extension block at byte {locator.ptr:,} lies outside the pages")
-        text = read(locator.ptr, end)
-        if ext.digest(text) != locator.text_xxh3:
-            raise ChecksumError(
-                f"{self.path}: the extension block at byte {locator.ptr:,} is damaged; restore the file or convert "
-                "again"
-            )
-        extension = ext.Extension.from_text(text, self.path)
-        if ext.header_digest(head) != locator.header_xxh3:
-            raise ChecksumError(
-                f"{self.path}: the header or a field descriptor (bytes 0 to {len(head) - 1:,}) has changed since the "
-                "file was written; restore the file or convert again"
-            )
-        return extension
-
-    def _find_tables(self) -> None:
-        record = record_dtype([field.record for field in self.fields.values()])
-        start = self.header.table_start
-        self.table_end: int = start + self.num_samples * record.itemsize
-        if self.table_end > self.header.alloc_table_ptr:
-            raise FormatError(
-                f"{self.path}: the tables of {self.num_samples:,} samples of {record.itemsize:,} bytes would reach "
-                f"byte {self.table_end:,}, beyond the allocation table's start at {self.header.alloc_table_ptr:,}"
-            )
-        self.table: npt.NDArray[np.void] = self.data[start : self.table_end].view(record)
+        self.table: npt.NDArray[np.void] = self.data[self.header.table_start : self.table_end].view(self.record)
         self.allocations: npt.NDArray[np.void] = self.data[self.header.alloc_table_ptr :].view(ALLOCATION)
-        # No sample's bytes may lie outside [table_end, data_end).
-        self.data_end: int = self.header.alloc_table_ptr if self.locator is None else self.locator.ptr
         self._columns = {name: f"f{position}" for position, name in enumerate(self.fields)}
         self._ordinals = {
             name: ordinal for ordinal, name in enumerate(name for name, field in self.fields.items() if field.has_data)
         }
-        for name, field in self.fields.items():
-            if field.fixed_bytes is not None and field.fixed_bytes > self.num_bytes:
-                raise FormatError(
-                    f"{self.path}: a value of field '{name}' has {field.fixed_bytes:,} bytes, the whole file only "
-                    f"{self.num_bytes:,}"
-                )
-
-    @property
-    def class_names(self) -> tuple[str, ...] | None:
-        """Names of the classes by label; None in FFCV's files, and where none were given."""
-        return None if self.extension is None else self.extension.class_names
-
-    @property
-    def fingerprint(self) -> str:
-        """16 hexadecimal digits that change with the file's content (FFCV's files: its size, fields and samples)."""
-        fields = [(field, type(kind).__name__) for field, kind in self.fields.items()]
-        content = None if self.extension is None else self.extension.digests_xxh3
-        identity = repr((self.num_samples, self.num_bytes, fields, content))
-        return hashlib.sha256(identity.encode()).hexdigest()[:16]
+        self._sorted: tuple[Integers, Integers] | None = None
 
     def column(self, field: str) -> npt.NDArray[np.generic]:
         """Return the field's part of every record of the sample table, straight from the map.
@@ -433,7 +355,7 @@ def _reopen(
     path: str,
     custom_records: Mapping[str, npt.DTypeLike],
     num_bytes: int,
-    locator: ext.Locator | None,
+    locator: Locator | None,
 ) -> Reader:
     reader = kind(path, custom_records)
     if (reader.num_bytes, reader.locator) != (num_bytes, locator):

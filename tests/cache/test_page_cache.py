@@ -42,7 +42,7 @@ class Counting(LocalSource):
     """A local file that counts what is read of it, and waits or fails when told."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(str(path), path.stat().st_size)
+        super().__init__(str(path))
         self.read: list[int] = []
         self.before: Callable[[int], None] = lambda offset: None
 

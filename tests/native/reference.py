@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from dataloading import _native as native
+from dataloading.format import MODE_JPEG, MODE_RAW
 
 SUBSAMPLING = {"4:4:4": 0, "4:2:2": 1, "4:2:0": 2}
 
@@ -70,7 +71,7 @@ class Table:
 
     def add(self, source: bytes | np.ndarray, size: tuple[int, int], region: Region) -> np.ndarray:
         """Queue one sample: JPEG bytes or raw HWC pixels. The output has a guard of 8 bytes round every row."""
-        mode = native.MODE_JPEG if isinstance(source, bytes) else native.MODE_RAW
+        mode = MODE_JPEG if isinstance(source, bytes) else MODE_RAW
         data = (
             np.frombuffer(source, np.uint8) if isinstance(source, bytes) else np.ascontiguousarray(source).reshape(-1)
         )

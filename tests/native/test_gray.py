@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from dataloading import _native as native
+from dataloading.format import MODE_JPEG, MODE_RAW
 
 from .reference import photo, pillow_jpeg
 
@@ -47,7 +48,7 @@ def render(source: np.ndarray | bytes, channels: int, columns: dict[str, object]
     result = np.full((channels, *out), 0xA5, np.uint8)
     request = np.zeros(1, native.REQUEST)
     request["src"], request["src_bytes"] = data.ctypes.data, data.size
-    request["mode"] = native.MODE_RAW if isinstance(source, np.ndarray) else native.MODE_JPEG
+    request["mode"] = MODE_RAW if isinstance(source, np.ndarray) else MODE_JPEG
     request["src_width"], request["src_height"], request["channels"] = WIDTH, HEIGHT, channels
     request["dst"], request["plane_stride"], request["row_stride"] = result.ctypes.data, out[0] * out[1], out[1]
     request["out_h"], request["out_w"] = out

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from dataloading._native import MODE_RAW, REQUEST, decode_regions
+from dataloading._native import REQUEST, decode_regions
+from dataloading.format import MODE_RAW
 from dataloading.transforms.pipeline import Pipeline
 from dataloading.transforms.rng import child, randint, uniform
 

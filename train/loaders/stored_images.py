@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from dataloading import UsageError
+from dataloading.tools import MODE_JPEG
 
 
 class StoredImage(NamedTuple):
@@ -149,7 +150,7 @@ class FileImages:
         start = int(starts[index])
         stored = self._reader.data[start : start + int(sizes[index])]
         image, label = images[index], int(labels[index])
-        if image["mode"] == 0:
+        if image["mode"] == MODE_JPEG:
             return StoredImage(stored.tobytes(), None, label)
         return StoredImage(None, stored.reshape(int(image["height"]), int(image["width"]), 3), label)
 

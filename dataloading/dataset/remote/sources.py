@@ -9,56 +9,23 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 
 from dataloading.dataset.remote.clients import RetryableError, StoreClient, error_text, version_of
 from dataloading.errors import StorageError
+from dataloading.format import Region
 from dataloading.retry import Retry
 
-__all__ = ["Blocks", "ByteSource", "LocalSource", "RemoteSource", "ask"]
+__all__ = ["ByteSource", "LocalSource", "RemoteSource", "ask"]
 
 Bytes = npt.NDArray[np.uint8]
 T = TypeVar("T")
 
 _SECTOR_BYTES = 4096
 _BEYOND_THE_END = 416  # HTTP: no such range
-
-
-@dataclass(frozen=True, kw_only=True)
-class Blocks:
-    """Checksums of a run of blocks, as the extension block of our files has them.
-
-    Parameters
-    ----------
-    start, stop : int
-        Position of the first byte, and past the last one.
-    block_bytes : int
-        Bytes that each checksum covers; the last one fewer.
-    digests : uint64 array
-    """
-
-    start: int
-    stop: int
-    block_bytes: int
-    digests: npt.NDArray[np.uint64]
-
-    def first_damaged(self, offset: int, data: Bytes) -> int | None:
-        """Find the first byte of a block that differs, among those that lie wholly in `data` from `offset` on."""
-        size = self.block_bytes
-        first = -(-max(offset - self.start, 0) // size)
-        for block in range(first, len(self.digests)):
-            low = self.start + block * size
-            high = min(low + size, self.stop)
-            if high > offset + len(data):
-                break
-            if xxhash.xxh3_64_intdigest(data[low - offset : high - offset].data) != int(self.digests[block]):
-                return low
-        return None
 
 
 class ByteSource(Protocol):
@@ -89,15 +56,13 @@ class LocalSource:
     Parameters
     ----------
     path : str
-    num_bytes : int
-        Its length.
     """
 
-    def __init__(self, path: str, num_bytes: int) -> None:
+    def __init__(self, path: str) -> None:
         self.path = path
-        self.num_bytes = num_bytes
-        stat = os.stat(path)  # a path as a string, like everywhere in this module
-        self.identity = f"{os.path.realpath(path)} {stat.st_ino} {num_bytes} {stat.st_mtime_ns}"
+        stat = os.stat(path)
+        self.num_bytes = stat.st_size
+        self.identity = f"{os.path.realpath(path)} {stat.st_ino} {self.num_bytes} {stat.st_mtime_ns}"
 
     def fill(self, offset: int, out: Bytes) -> None:
         """Write the bytes from `offset` on to `out`: directly from the device where the file system does that."""
@@ -171,9 +136,9 @@ class RemoteSource:
     ----------
     identity : str
         Address, length and what the store says of the content's version: changes with the object.
-    blocks : Blocks or None
-        What every range is compared with, once somebody has read it from the file. Without it the object's identity
-        is asked again after each range.
+    pages : Region or None
+        The file's pages, whose checksums are compared once somebody has read them from the file. Without checksums the
+        object's identity is asked again after each range.
 
     Raises
     ------
@@ -186,7 +151,7 @@ class RemoteSource:
     def __init__(self, url: str, retry: Retry | None = None) -> None:
         self.path = url
         self.retry = retry or Retry()
-        self.blocks: Blocks | None = None
+        self.pages: Region | None = None
         self._client: StoreClient | None = None
         self._process = 0
         self.num_bytes, self.identity = ask(url, "asking for its size", self.retry, self._look)
@@ -214,13 +179,11 @@ class RemoteSource:
             self._check_identity()
             raise RetryableError(f"{len(answer)} bytes came where {len(out)} were asked for")
         out[:] = np.frombuffer(answer, np.uint8)
-        if self.blocks is not None:
-            damaged = self.blocks.first_damaged(offset, out)
-            if damaged is not None:
-                self._check_identity()
-                raise RetryableError(f"the block at byte {damaged} does not have its checksum")
-        else:
+        if self.pages is None or self.pages.digests is None:
             self._check_identity()
+        elif damaged := self.pages.damaged_blocks(offset, out):
+            self._check_identity()
+            raise RetryableError(f"the block at byte {damaged[0][0]} does not have its checksum")
 
     def _check_identity(self) -> None:
         num_bytes, identity = self._look()
