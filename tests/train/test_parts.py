@@ -205,3 +205,27 @@ def test_a_log_whose_last_line_was_cut_off_is_still_read(tmp_path: Path) -> None
     with (tmp_path / "deep" / "log.jsonl").open("a") as file:
         file.write('{"event": "st')
     assert read_log(tmp_path / "deep" / "log.jsonl") == [{"event": "step", "step": 0}]
+
+
+def test_mixing_is_what_our_transforms_do() -> None:
+    from dataloading import tools
+    from dataloading import transforms as T
+
+    images, labels = torch.rand(4, 3, 8, 8), torch.tensor([0, 1, 2, 3])
+    key = 0
+    for part in (5, 7, 1, 2):
+        key = tools.random.child(key, part)
+    for values, transform in (
+        ({"mixup": 0.4, "cutmix": 0.0}, T.MixUp(alpha=0.4, num_classes=6)),
+        ({"mixup": 0.0, "cutmix": 0.9}, T.CutMix(alpha=0.9, num_classes=6)),
+    ):
+        mixed, targets = mix_batch(images, labels, 6, **values, key=(5, 7, 1, 2))
+        expected, soft = transform(images, labels, key)
+        assert torch.equal(mixed, expected) and torch.equal(targets, soft)
+
+
+def test_with_mixup_and_cutmix_on_each_is_drawn_now_and_then() -> None:
+    images, labels = torch.rand(4, 3, 8, 8), torch.tensor([0, 1, 2, 3])
+    mixed = [mix_batch(images, labels, 4, mixup=1.0, cutmix=1.0, key=(0, step, 0, 0))[0] for step in range(20)]
+    pasted = [bool(torch.isin(batch, images).all()) for batch in mixed]  # pasting makes no new values
+    assert 0 < sum(pasted) < 20
