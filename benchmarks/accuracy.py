@@ -24,6 +24,7 @@ from kernels import boxes, photographs
 from dataloading import _native as native
 from tests.native.kinds import KINDS
 from tests.native.reference import Region, decode, pillow_pixels
+from train.tables import markdown_table
 
 
 def differences(image: np.ndarray, subsampling: str, seed: int) -> list[tuple[float, float]]:
@@ -48,15 +49,15 @@ def main() -> None:
     options = parser.parse_args()
     kinds = {"photographs": photographs(options.photos, options.num_images, 500)}
     kinds |= {kind: [make((500, 375), seed) for seed in range(4)] for kind, make in KINDS.items()}
-    print("| kind | 4:2:0: mean, worst | bias, worst | 4:4:4: mean, worst | bias, worst |")
-    print("| --- | ---: | ---: | ---: | ---: |")
+    rows = []
     for kind, images in kinds.items():
-        cells = []
+        cells = [kind]
         for subsampling in ("4:2:0", "4:4:4"):
             found = np.array([f for seed, image in enumerate(images) for f in differences(image, subsampling, seed)])
             cells.append(f"{found[:, 0].mean():.2f}, {found[:, 0].max():.2f}")
             cells.append(f"{found[:, 1].mean():+.2f}, {found[np.abs(found[:, 1]).argmax(), 1]:+.2f}")
-        print(f"| {kind} | {' | '.join(cells)} |", flush=True)
+        rows.append(cells)
+    print(markdown_table(["kind", "4:2:0: mean, worst", "bias, worst", "4:4:4: mean, worst", "bias, worst"], rows))
 
 
 if __name__ == "__main__":

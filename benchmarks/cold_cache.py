@@ -10,20 +10,17 @@ and round.
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from pathlib import Path
 from typing import Any
 
-from common import finish, parse, say
+from common import add_copies, bench_spec, failure, parse, publish, say, started
 from inputs import large_file
 
-from train.bench.harness import LoaderProcess, LoaderProcessError
-from train.bench.report import write_report
+from train.bench.harness import LoaderProcessError
 from train.bench.spec import PIPELINES, BenchSpec
 from train.summaries import interleave, summarise
-from train.tables import markdown_table
 
 LOADERS = ("beton", "torch-fast", "ffcv")
 
@@ -49,23 +46,17 @@ def read_through(path: Path) -> float:
 
 def first_epoch(spec: BenchSpec) -> dict[str, Any]:
     """Build the loader in a new process and measure its first epoch."""
-    child = LoaderProcess(spec)
+    process, start = started(spec)
     try:
-        start = child.start()
-        return {**child.rest_of_epoch(), "first_batch_seconds": start["build_seconds"] + start["first_batch_seconds"]}
+        rest = process.rest_of_epoch()
     finally:
-        child.close()
+        process.close()
+    return {**rest, "first_batch_seconds": start["build_seconds"] + start["first_batch_seconds"]}
 
 
 def main(argv: list[str] | None = None) -> None:
     """Measure cold and warm first epochs and write the report."""
-
-    def add_options(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
-            "--copies", type=int, default=8, help="how often each image is stored, to make the file large"
-        )
-
-    options = parse(__doc__, argv, add_options=add_options, rounds=3)
+    options = parse(__doc__, argv, add_options=add_copies, rounds=3)
     path = large_file(options, options.copies if not options.quick else 2)
     drop_from_cache(path)
     disk = read_through(path)
@@ -77,20 +68,13 @@ def main(argv: list[str] | None = None) -> None:
         name, state = case.split()
         if name in failures:
             continue
-        spec = BenchSpec(
-            loader=name,
-            path=str(path),
-            work_dir=str(options.work_dir),
-            batch_size=options.batch_size,
-            num_workers=options.num_workers,
-        )
         drop_from_cache(path)
         if state == "warm":
             read_through(path)
         try:
-            facts = first_epoch(spec)
+            facts = first_epoch(bench_spec(options, name, path))
         except LoaderProcessError as error:
-            failures[name] = f"{'not installed' if error.missing else 'failed'}: {error}"
+            failures[name] = failure(error)
             say(f"{name}: {failures[name]}")
             continue
         rates.setdefault((name, state), []).append(facts["images"] / facts["seconds"])
@@ -99,7 +83,7 @@ def main(argv: list[str] | None = None) -> None:
     rows = []
     for name in LOADERS:
         if name in failures and (name, "cold") not in rates:
-            rows.append([name, "-", "", "", "", "", failures[name]])
+            rows.append([name, "-", failures[name]])
             continue
         cold, warm = summarise(rates[name, "cold"]), summarise(rates[name, "warm"])
         first_cold, first_warm = (summarise(firsts[name, state]).median for state in ("cold", "warm"))
@@ -116,26 +100,23 @@ def main(argv: list[str] | None = None) -> None:
         )
     head = ["loader", "cold images/s", "warm images/s", "cold/warm", "first batch cold, s", "warm, s", "note"]
     size = path.stat().st_size
-    finish(
-        write_report(
-            options.out,
-            "cold",
-            title="First epoch with nothing in the page cache",
-            command=options.command,
-            sections=[
-                f"{PIPELINES['train']}; one file of {size / 2**20:,.0f} MiB, shuffled, batch {options.batch_size}, "
-                f"{options.num_workers} workers. Reading the file from start to end takes "
-                f"{size / disk:.1f} s ({disk / 1e6:,.0f} MB/s). First batch: from construction on.",
-                markdown_table(head, rows),
-            ],
-            data={
-                "rates": {" ".join(key): value for key, value in rates.items()},
-                "first_batch_seconds": {" ".join(key): value for key, value in firsts.items()},
-                "failures": failures,
-                "file_bytes": size,
-                "sequential_bytes_per_second": disk,
-            },
-        )
+    publish(
+        options.out,
+        options.command,
+        "cold",
+        "First epoch with nothing in the page cache",
+        f"{PIPELINES['train']}; one file of {size / 2**20:,.0f} MiB, shuffled, batch {options.batch_size}, "
+        f"{options.num_workers} workers. Reading the file from start to end takes "
+        f"{size / disk:.1f} s ({disk / 1e6:,.0f} MB/s). First batch: from construction on.",
+        head=head,
+        rows=rows,
+        data={
+            "rates": {" ".join(key): value for key, value in rates.items()},
+            "first_batch_seconds": {" ".join(key): value for key, value in firsts.items()},
+            "failures": failures,
+            "file_bytes": size,
+            "sequential_bytes_per_second": disk,
+        },
     )
 
 

@@ -1,18 +1,22 @@
-"""What the benchmark scripts share: their options, where inputs and results lie, the machine's peers."""
+"""What the benchmark scripts share: their options, where inputs and results lie, how a report is written."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # a checkout that was not installed
 
-from train.bench.harness import find_peers_python  # noqa: E402
+from train.bench.harness import LoaderProcess, LoaderProcessError, find_peers_python  # noqa: E402
+from train.bench.report import write_report  # noqa: E402
+from train.bench.spec import BenchSpec  # noqa: E402
+from train.tables import markdown_table  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results"
 
@@ -88,13 +92,73 @@ def _command(words: list[str], photos: str) -> str:
     return shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *shown])
 
 
+def add_copies(parser: argparse.ArgumentParser) -> None:
+    """Add the option of `inputs.large_file`."""
+    parser.add_argument("--copies", type=int, default=8, help="how often each image is stored, to make the file large")
+
+
+def bench_spec(options: Options, loader: str, path: Path, **more: Any) -> BenchSpec:
+    """Return the task of one loader."""
+    usual = {"batch_size": options.batch_size, "num_workers": options.num_workers, "work_dir": str(options.work_dir)}
+    return BenchSpec(loader=loader, path=str(path), **{**usual, **more})
+
+
+def started(spec: BenchSpec, **environment: str) -> tuple[LoaderProcess, dict[str, Any]]:
+    """Start a loader in a new process, and return it with the seconds of its start; the caller closes it."""
+    process = LoaderProcess(spec, environment=environment)
+    try:
+        return process, process.start()
+    except BaseException:
+        process.close()
+        raise
+
+
+def failure(error: LoaderProcessError) -> str:
+    """Return what a table says of a loader that could not be measured."""
+    return f"{'not installed' if error.missing else 'failed'}: {error}"
+
+
+def last_line(text: str) -> str:
+    """Return the last line of a process's messages."""
+    return (text.strip().splitlines() or ["it left no message"])[-1]
+
+
 def say(text: str) -> None:
     """Show progress."""
     print(text, file=sys.stderr, flush=True)
 
 
-def finish(paths: list[Path]) -> None:
-    """Show a result's Markdown and say where it is."""
+def publish(
+    out: Path,
+    command: str,
+    topic: str,
+    title: str,
+    text: str,
+    *,
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    data: Any,
+    below: Sequence[str] = (),
+    **more: Any,
+) -> None:
+    """Write a report of one table with a text above it, show its Markdown and say where it is.
+
+    Parameters
+    ----------
+    out : Path
+        Folder of results.
+    command, topic, title, data, **more
+        See `write_report`.
+    text : str
+        What was measured, and how.
+    head, rows
+        The table; rows that are too short are filled up before their last cell, the note.
+    below : sequence of str
+        Further sections.
+    """
+    full = [[*row[:-1], *[""] * (len(head) - len(row)), row[-1]] for row in rows]
+    sections = [text, markdown_table(head, full), *below]
+    paths = write_report(out, topic, title=title, command=command, sections=sections, data=data, **more)
     print(next(path for path in paths if path.suffix == ".md").read_text())
     for path in paths:
         say(f"wrote {path}")

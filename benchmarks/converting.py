@@ -17,13 +17,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, finish, parse, say
+from common import ROOT, last_line, parse, publish, say
 from inputs import photo_tree
 
-from train.bench.harness import find_peers_python
-from train.bench.report import write_report
 from train.summaries import compare, interleave, summarise
-from train.tables import markdown_table
 
 PEERS = {"webdataset": "WebDataset's ShardWriter", "litdata": "LitData's optimize", "mds": "Streaming's MDSWriter"}
 OURS = {"pixels": "beton, pixels kept", "bytes": "beton, bytes kept", "never": "beton, encoded anew"}
@@ -33,15 +30,8 @@ def command_of(case: str, tree: Path, out: Path, num_workers: int, peers_python:
     """Return the command of a case."""
     workers = ["--num-workers", str(num_workers)]
     if case in PEERS:
-        folder = str(out.with_suffix(""))
-        return [
-            peers_python or "no-peers",
-            str(ROOT / "benchmarks" / "peer_write.py"),
-            case,
-            str(tree),
-            folder,
-            *workers,
-        ]
+        script, folder = str(ROOT / "benchmarks" / "peer_write.py"), str(out.with_suffix(""))
+        return [peers_python or "no-peers", script, case, str(tree), folder, *workers]
     if case == "ffcv":
         return [sys.executable, str(ROOT / "benchmarks" / "ffcv_write.py"), str(tree), str(out), *workers]
     words = ["convert", "imagefolder", str(tree), str(out), "--overwrite", "--quiet", "--json", "--keep", case]
@@ -55,7 +45,7 @@ def main(argv: list[str] | None = None) -> None:
     out = options.work_dir / "converted.beton"
     runs: dict[str, list[dict[str, Any]]] = {}
     failures: dict[str, str] = {}
-    peers_python = find_peers_python(options.peers_python)
+    peers_python = options.peers_python
     if peers_python is None:
         say("no .venv-peers (benchmarks/peers.sh makes it): the other systems' writers are left out")
     others = PEERS if peers_python else {}
@@ -65,15 +55,10 @@ def main(argv: list[str] | None = None) -> None:
         case, workers = name.split()
         if name in failures:
             continue
-        done = subprocess.run(
-            command_of(case, tree, out, int(workers), peers_python),
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = command_of(case, tree, out, int(workers), peers_python)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if done.returncode:
-            failures[name] = (done.stderr.strip().splitlines() or ["it left no message"])[-1]
+            failures[name] = last_line(done.stderr)
             say(f"{name}: failed: {failures[name]}")
             continue
         facts = json.loads(done.stdout[done.stdout.rindex("\n{") if "\n{" in done.stdout else 0 :])
@@ -86,7 +71,7 @@ def main(argv: list[str] | None = None) -> None:
         case, workers = name.split()
         label = {**OURS, **PEERS}.get(case, "FFCV's writer")
         if name not in runs:
-            rows.append([label, workers, "-", "", "", "", f"failed: {failures.get(name, '')}"])
+            rows.append([label, workers, "-", f"failed: {failures.get(name, '')}"])
             continue
         rates = [entry["images_per_second"] for entry in runs[name]]
         base = [entry["images_per_second"] for entry in runs.get(f"ffcv {workers}", [])]
@@ -103,18 +88,15 @@ def main(argv: list[str] | None = None) -> None:
             ]
         )
     head = ["writer", "workers", "images/s", "min-max", "x FFCV", "file MiB", "note"]
-    finish(
-        write_report(
-            options.out,
-            "converting",
-            title="Converting an image folder",
-            command=options.command,
-            sections=[
-                f"{options.num_images} JPEGs of 500 px, quality 90; {options.rounds} interleaved rounds, warm cache.",
-                markdown_table(head, rows),
-            ],
-            data={"runs": runs, "failures": failures},
-        )
+    publish(
+        options.out,
+        options.command,
+        "converting",
+        "Converting an image folder",
+        f"{options.num_images} JPEGs of 500 px, quality 90; {options.rounds} interleaved rounds, warm cache.",
+        head=head,
+        rows=rows,
+        data={"runs": runs, "failures": failures},
     )
 
 

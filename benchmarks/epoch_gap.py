@@ -8,14 +8,12 @@ on without noticing epochs has gaps of about one batch time, as between any two 
 
 from __future__ import annotations
 
-from common import finish, parse, say
+from common import bench_spec, parse, publish, say
 from inputs import our_file
 
 from train.bench.harness import measure
-from train.bench.report import write_report
-from train.bench.spec import PIPELINES, BenchSpec
+from train.bench.spec import PIPELINES
 from train.summaries import summarise
-from train.tables import markdown_table
 
 LOADERS = ("beton", "torch-fast", "torch", "ffcv")
 
@@ -24,18 +22,8 @@ def main(argv: list[str] | None = None) -> None:
     """Measure and write the report."""
     options = parse(__doc__, argv, seconds=10.0, rounds=3)
     path = our_file(options, 500)
-    specs = [
-        BenchSpec(
-            loader=name,
-            path=str(path),
-            work_dir=str(options.work_dir),
-            batch_size=options.batch_size,
-            num_workers=options.num_workers,
-        )
-        for name in LOADERS
-    ]
     results = measure(
-        specs,
+        [bench_spec(options, name, path) for name in LOADERS],
         num_rounds=options.rounds,
         seconds=options.seconds if not options.quick else 3.0,
         peers_python=options.peers_python,
@@ -61,20 +49,17 @@ def main(argv: list[str] | None = None) -> None:
             ]
         )
     head = ["loader", "batch, ms", "gap median, ms", "gap max, ms", "gap in batches", "epochs", "note"]
-    finish(
-        write_report(
-            options.out,
-            "epoch-gap",
-            title="The gap between epochs",
-            command=options.command,
-            sections=[
-                f"{PIPELINES['train']}; epochs of {options.num_images // options.batch_size} batches of "
-                f"{options.batch_size}, {options.num_workers} workers, {options.rounds} interleaved rounds.",
-                markdown_table(head, rows),
-            ],
-            data=[{"label": r.spec.label, "status": r.status, "rounds": r.rounds} for r in results],
-            results=results,
-        )
+    publish(
+        options.out,
+        options.command,
+        "epoch-gap",
+        "The gap between epochs",
+        f"{PIPELINES['train']}; epochs of {options.num_images // options.batch_size} batches of "
+        f"{options.batch_size}, {options.num_workers} workers, {options.rounds} interleaved rounds.",
+        head=head,
+        rows=rows,
+        data=[{"label": r.spec.label, "status": r.status, "rounds": r.rounds} for r in results],
+        results=results,
     )
 
 

@@ -12,25 +12,14 @@ from __future__ import annotations
 import tempfile
 from typing import Any
 
-from common import finish, parse, say
+from common import bench_spec, failure, parse, publish, say, started
 from inputs import our_file
 
-from train.bench.harness import LoaderProcess, LoaderProcessError
-from train.bench.report import write_report
-from train.bench.spec import PIPELINES, BenchSpec
+from train.bench.harness import LoaderProcessError
+from train.bench.spec import PIPELINES
 from train.summaries import interleave, summarise
-from train.tables import markdown_table
 
 CASES = ("beton", "beton, normalised", "beton, again", "torch-fast", "torch", "ffcv")
-
-
-def start_once(spec: BenchSpec, cache: str) -> dict[str, Any]:
-    """Start the loader once, and return the seconds of each step."""
-    child = LoaderProcess(spec, environment={"NUMBA_CACHE_DIR": cache})
-    try:
-        return child.start()
-    finally:
-        child.close()
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -43,19 +32,14 @@ def main(argv: list[str] | None = None) -> None:
         for number, case in interleave(CASES, options.rounds):
             if case in notes:
                 continue
-            spec = BenchSpec(
-                loader=case.partition(",")[0],
-                path=str(path),
-                work_dir=str(options.work_dir),
-                pipeline="train-normalized" if case.endswith("normalised") else "train",
-                batch_size=options.batch_size,
-                num_workers=options.num_workers,
-            )
+            pipeline = "train-normalized" if case.endswith("normalised") else "train"
+            spec = bench_spec(options, case.partition(",")[0], path, pipeline=pipeline)
             try:
                 with tempfile.TemporaryDirectory() as empty:
-                    facts = start_once(spec, kept if case.endswith("again") else empty)
+                    process, facts = started(spec, NUMBA_CACHE_DIR=kept if case.endswith("again") else empty)
+                    process.close()
             except LoaderProcessError as error:
-                notes[case] = f"{'not installed' if error.missing else 'failed'}: {error}"
+                notes[case] = failure(error)
                 continue
             steps.setdefault(case, []).append(facts)
             waited = facts["build_seconds"] + facts["first_batch_seconds"]
@@ -65,7 +49,7 @@ def main(argv: list[str] | None = None) -> None:
     rows = []
     for case in CASES:
         if case not in steps:
-            rows.append([case, "-", "", "", "", "", notes.get(case, "")])
+            rows.append([case, "-", notes.get(case, "")])
             continue
         built, first, whole, imported = (
             [entry[key] for entry in steps[case]]
@@ -84,20 +68,17 @@ def main(argv: list[str] | None = None) -> None:
             ]
         )
     head = ["loader", "build, s", "first batch, s", "both, s", "imports, s", "process, s", "note"]
-    finish(
-        write_report(
-            options.out,
-            "first-batch",
-            title="Time to the first batch in a fresh process",
-            command=options.command,
-            sections=[
-                f"{PIPELINES['train']}; batch {options.batch_size}, {options.num_workers} workers, warm page cache, "
-                f"{options.rounds} interleaved rounds. Nothing compiled is kept from one run to the next, but for "
-                '"beton, again".',
-                markdown_table(head, rows),
-            ],
-            data={"steps": steps, "notes": notes},
-        )
+    publish(
+        options.out,
+        options.command,
+        "first-batch",
+        "Time to the first batch in a fresh process",
+        f"{PIPELINES['train']}; batch {options.batch_size}, {options.num_workers} workers, warm page cache, "
+        f"{options.rounds} interleaved rounds. Nothing compiled is kept from one run to the next, but for "
+        '"beton, again".',
+        head=head,
+        rows=rows,
+        data={"steps": steps, "notes": notes},
     )
 
 

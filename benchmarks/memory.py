@@ -9,17 +9,14 @@ cache it has mapped, which all ranks share. About 40 s a loader and number of ra
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
-from common import Options, finish, parse, say
+from common import Options, add_copies, bench_spec, failure, parse, publish, say
 from inputs import large_file
 
 from train.bench.harness import LoaderProcess, LoaderProcessError
-from train.bench.report import write_report
 from train.bench.spec import BenchSpec
 from train.summaries import summarise
-from train.tables import markdown_table
 
 LOADERS = ("beton", "torch-fast", "ffcv")
 RANKS = (1, 2, 4)
@@ -27,38 +24,25 @@ RANKS = (1, 2, 4)
 
 def measure_ranks(options: Options, spec: BenchSpec, num_ranks: int) -> list[dict[str, Any]]:
     """Run so many processes at once, and return what each holds in the middle of its work."""
-    children = [LoaderProcess(spec) for _ in range(num_ranks)]
+    ranks = [LoaderProcess(spec) for _ in range(num_ranks)]
     try:
-        for child in children:
-            child.start()
+        for rank in ranks:
+            rank.start()
         # Two rounds: by the second one every buffer has been used.
-        return [child.round(options.seconds) for _ in range(2) for child in children][num_ranks:]
+        return [rank.round(options.seconds) for _ in range(2) for rank in ranks][num_ranks:]
     finally:
-        for child in children:
-            child.close()
+        for rank in ranks:
+            rank.close()
 
 
 def main(argv: list[str] | None = None) -> None:
     """Measure and write the report."""
-
-    def add_options(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
-            "--copies", type=int, default=8, help="how often each image is stored, to make the file large"
-        )
-
-    options = parse(__doc__, argv, add_options=add_options, seconds=3.0)
+    options = parse(__doc__, argv, add_options=add_copies, seconds=3.0)
     path = large_file(options, options.copies if not options.quick else 2)
     file_bytes = path.stat().st_size
 
     def spec(name: str) -> BenchSpec:
-        return BenchSpec(
-            loader=name,
-            path=str(path),
-            work_dir=str(options.work_dir),
-            batch_size=options.batch_size,
-            num_workers=options.num_workers,
-            stop_between=False,
-        )
+        return bench_spec(options, name, path, stop_between=False)
 
     batch_bytes = options.batch_size * 3 * 224 * 224
     # The synthetic loader holds two batches beside torch.
@@ -69,7 +53,7 @@ def main(argv: list[str] | None = None) -> None:
             try:
                 entries = measure_ranks(options, spec(name), num_ranks)
             except LoaderProcessError as error:
-                rows.append([name, str(num_ranks), "-", "", "", f"{'not installed' if error.missing else error}"])
+                rows.append([name, str(num_ranks), "-", failure(error)])
                 continue
             own = summarise([entry["own_bytes"] - idle for entry in entries]).median
             mapped = sum(entry["mapped_bytes"] for entry in entries)
@@ -78,20 +62,17 @@ def main(argv: list[str] | None = None) -> None:
             rows.append([name, str(num_ranks), *row])
             say(f"{name}, {num_ranks} ranks: {own / 2**20:,.0f} MiB of its own each")
     head = ["loader", "ranks", "own MiB a rank", "of the file", "page cache mapped, all ranks, MiB", "note"]
-    finish(
-        write_report(
-            options.out,
-            "memory",
-            title="Memory of the ranks of one machine",
-            command=options.command,
-            sections=[
-                f"One file of {file_bytes / 2**20:,.0f} MiB, batch {options.batch_size} "
-                f"({batch_bytes / 2**20:.0f} MiB), {options.num_workers} workers a rank. A process with nothing but "
-                f"torch in it has {idle / 2**20:,.0f} MiB, which is taken off.",
-                markdown_table(head, rows),
-            ],
-            data={"idle_bytes": idle, "file_bytes": file_bytes, "runs": data},
-        )
+    publish(
+        options.out,
+        options.command,
+        "memory",
+        "Memory of the ranks of one machine",
+        f"One file of {file_bytes / 2**20:,.0f} MiB, batch {options.batch_size} "
+        f"({batch_bytes / 2**20:.0f} MiB), {options.num_workers} workers per rank. A process with nothing but "
+        f"torch in it has {idle / 2**20:,.0f} MiB, which is subtracted.",
+        head=head,
+        rows=rows,
+        data={"idle_bytes": idle, "file_bytes": file_bytes, "runs": data},
     )
 
 

@@ -29,11 +29,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import RESULTS, ROOT, finish, say
+from common import RESULTS, ROOT, publish, say
 from PIL import Image
-
-from train.bench.report import write_report
-from train.tables import markdown_table
 
 BETON = [sys.executable, "-m", "dataloading.cli"]
 NUM_IMAGES, NUM_CLASSES, NUM_SHARDS, NUM_COMPARED, SHARE = 300, 1000, 8, 300_000, 10
@@ -277,21 +274,18 @@ def main(argv: list[str] | None = None) -> None:
         kept.write_text(json.dumps(found, indent=1))
     size = next((path.stat().st_size for path in (bench.one, Path(bench.merged)) if path.exists()), 0)
     head = ["step", "seconds", "parent, own MiB", "parent, resident MiB", "a worker, own MiB", "resident MiB"]
-    finish(
-        write_report(
-            options.out,
-            "memory-converting",
-            title=f"Memory of converting {options.samples:,} samples",
-            command=f"python benchmarks/memory_converting.py --samples {options.samples}",
-            sections=[
-                f"A manifest of {options.samples:,} rows, images of 8 to 32 px, {options.num_workers} workers, random "
-                f"order; the file has {size / 2**30:.1f} GiB. The journal when the conversion was killed: "
-                f"{found.get('convert', {}).get('journal_bytes', 0) / 2**20:,.0f} MiB.",
-                markdown_table(head, list(rows_of(found))),
-                *([options.note] if options.note else []),
-            ],
-            data={"note": options.note, "num_samples": options.samples, "file_bytes": size, "steps": found},
-        )
+    publish(
+        options.out,
+        f"python benchmarks/memory_converting.py --samples {options.samples}",
+        "memory-converting",
+        f"Memory of converting {options.samples:,} samples",
+        f"A table of {options.samples:,} rows, images of 8 to 32 px, {options.num_workers} workers, random order; "
+        f"the file has {size / 2**30:.1f} GiB. The journal when the conversion was killed: "
+        f"{found.get('convert', {}).get('journal_bytes', 0) / 2**20:,.0f} MiB.",
+        head=head,
+        rows=list(rows_of(found)),
+        below=[options.note] if options.note else [],
+        data={"note": options.note, "num_samples": options.samples, "file_bytes": size, "steps": found},
     )
     if shutil.disk_usage(folder).free < size:
         say(f"{folder} can be removed")

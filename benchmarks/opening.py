@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, finish, parse, say
+from common import ROOT, last_line, parse, publish, say
 
-from train.bench.report import write_report
 from train.charts import lines
-from train.tables import markdown_table
 
 STEPS = """
 import json, re, sys, time
@@ -73,7 +72,7 @@ def one(path: Path, loader: str, num_workers: int) -> dict[str, Any]:
         timeout=1800,
     )
     if done.returncode:
-        return {"error": (done.stderr.strip().splitlines() or ["it left no message"])[-1]}
+        return {"error": last_line(done.stderr)}
     facts: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return facts
 
@@ -98,15 +97,15 @@ def main(argv: list[str] | None = None) -> None:
         try:
             for loader in ("beton", "ffcv"):
                 if loader == "ffcv" and count > options.ffcv_limit:
-                    rows.append([loader, f"{count:,}", "-", "", "", "", "", "", "not run (--ffcv-limit)"])
+                    rows.append([loader, f"{count:,}", "-", "not run (--ffcv-limit)"])
                     continue
                 facts = [one(path, loader, options.num_workers) for _ in range(options.rounds)]
                 data.append({"loader": loader, "num_samples": count, "runs": facts})
                 bad = next((entry["error"] for entry in facts if "error" in entry), None)
                 if bad:
-                    rows.append([loader, f"{count:,}", "-", "", "", "", "", "", f"failed: {bad}"])
+                    rows.append([loader, f"{count:,}", "-", f"failed: {bad}"])
                     continue
-                middle = {key: sorted(entry[key] for entry in facts)[len(facts) // 2] for key in facts[0]}
+                middle = {key: statistics.median_high(entry[key] for entry in facts) for key in facts[0]}
                 mib = {key: f"{middle[key] / 2**20:,.0f}" for key in middle if key.endswith("_bytes")}
                 rows.append(
                     [
@@ -129,23 +128,19 @@ def main(argv: list[str] | None = None) -> None:
             "own MiB then", "peak resident MiB", "note"]  # fmt: skip
     title = "Opening a file against its number of samples"
     figure = lines(series, title=title, x="samples", y="seconds to open", log_x=True, log_y=True) if series else None
-    finish(
-        write_report(
-            options.out,
-            "opening",
-            title=title,
-            command=options.command,
-            sections=[
-                f"Medians of {options.rounds} fresh processes, tables in the page cache. Peak resident includes torch "
-                "and, while pages of the file are mapped, those.",
-                markdown_table(head, rows),
-            ],
-            data=data,
-            figure=figure,
-        )
+    publish(
+        options.out,
+        options.command,
+        "opening",
+        title,
+        f"Medians of {options.rounds} fresh processes, tables in the page cache. Peak resident includes torch "
+        "and, while pages of the file are mapped, those.",
+        head=head,
+        rows=rows,
+        data=data,
+        figure=figure,
     )
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))
     main()

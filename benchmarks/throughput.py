@@ -23,15 +23,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from common import Options, finish, parse, say
+from common import Options, bench_spec, parse, publish, say
 from inputs import ffcv_file, our_file
 
 from train.bench.harness import Result, measure, search_workers
-from train.bench.report import RATE_HEAD, bars, rate_rows, results_as_data, write_report
+from train.bench.report import RATE_HEAD, bars, rate_rows, results_as_data
 from train.bench.spec import PIPELINES, BenchSpec
 from train.charts import lines
 from train.summaries import compare
-from train.tables import markdown_table
 
 PEERS = ("dali", "webdataset", "litdata", "mosaicml-streaming", "grain", "spdl", "timm")
 CEILINGS = ("kernels", "synthetic")
@@ -118,19 +117,19 @@ def specs_of(topic: Topic, options: Options) -> list[BenchSpec]:
 
 
 def _spec(options: Options, name: str, path: Path, label: str, pipeline: str, num_workers: int = 0) -> BenchSpec:
-    return BenchSpec(
-        loader=name,
-        path=str(path),
+    return bench_spec(
+        options,
+        name,
+        path,
         work_dir=str(options.work_dir / "copies"),
         label=label,
         pipeline=pipeline,
-        batch_size=options.batch_size,
         num_workers=num_workers or options.num_workers,
         epoch_images=20 * options.batch_size if options.quick else 10_000,
     )
 
 
-def run_topic(name: str, options: Options) -> list[Path]:
+def run_topic(name: str, options: Options) -> None:
     """Measure one topic and write its report."""
     topic = TOPICS[name]
     specs = specs_of(topic, options)
@@ -151,13 +150,15 @@ def run_topic(name: str, options: Options) -> list[Path]:
             )
     results = _measure(specs, options)
     baseline = specs[0].label
-    sections = [" ".join(notes), markdown_table(RATE_HEAD, rate_rows(results, baseline)), summary(results, baseline)]
-    return write_report(
+    publish(
         options.out,
+        f"{options.command} --topics {name}",
         name,
-        title=topic.title,
-        command=f"{options.command} --topics {name}",
-        sections=sections,
+        topic.title,
+        " ".join(notes),
+        head=RATE_HEAD,
+        rows=rate_rows(results, baseline),
+        below=[summary(results, baseline)],
         data={"notes": notes, "baseline": baseline, "results": results_as_data(results)},
         results=results,
         figure=bars(results, title=topic.title, baseline=baseline),
@@ -182,9 +183,9 @@ def summary(results: Sequence[Result], baseline: str) -> str:
         facts.append(
             f"- ours against {baseline}: **{ratio.of_medians:.2f}x** (rounds {ratio.low:.2f}-{ratio.high:.2f})"
         )
-    rivals = [r for r in done.values() if r.spec.loader not in ("beton", *CEILINGS)]
-    if rivals:
-        best = max(rivals, key=lambda result: result.summary.median if result.summary else 0.0)
+    peers = [r for r in done.values() if r.spec.loader not in ("beton", *CEILINGS)]
+    if peers:
+        best = max(peers, key=lambda result: result.summary.median if result.summary else 0.0)
         facts.append(f"- ours against the best other loader ({best.spec.label}): "
                      f"**{compare(ours.rates, best.rates).of_medians:.2f}x**")  # fmt: skip
     kernels = next((result for result in done.values() if result.spec.loader == "kernels"), None)
@@ -195,7 +196,7 @@ def summary(results: Sequence[Result], baseline: str) -> str:
     return "\n".join(facts)
 
 
-def run_workers(options: Options) -> list[Path]:
+def run_workers(options: Options) -> None:
     """Measure rates against the number of workers."""
     ours, foreign = our_file(options, 500), ffcv_file(options, 500)
     specs = []
@@ -209,15 +210,14 @@ def run_workers(options: Options) -> list[Path]:
         if result.summary is not None:
             series.setdefault(result.spec.loader, []).append((result.spec.num_workers, result.summary.median))
     title = "Images per second against the number of workers (JPEG, longest side 500)"
-    return write_report(
+    publish(
         options.out,
+        f"{options.command} --topics workers",
         "workers",
-        title=title,
-        command=f"{options.command} --topics workers",
-        sections=[
-            f"{PIPELINES['train']}; labels: loader, workers.",
-            markdown_table(RATE_HEAD, rate_rows(results, "ffcv, 1")),
-        ],
+        title,
+        f"{PIPELINES['train']}; labels: loader, workers.",
+        head=RATE_HEAD,
+        rows=rate_rows(results, "ffcv, 1"),
         data=results_as_data(results),
         results=results,
         figure=lines(series, title=title, x="workers", y="images/s"),
@@ -226,7 +226,7 @@ def run_workers(options: Options) -> list[Path]:
 
 def main(argv: list[str] | None = None) -> None:
     """Run the topics that were asked for."""
-    runs: dict[str, Callable[[Options], list[Path]]] = {
+    runs: dict[str, Callable[[Options], None]] = {
         name: (lambda options, name=name: run_topic(name, options)) for name in TOPICS
     }
     runs["workers"] = run_workers
@@ -239,7 +239,7 @@ def main(argv: list[str] | None = None) -> None:
         if name not in runs:
             raise SystemExit(f"no topic is called {name}; there are {', '.join(runs)}")
         say(f"== {name}")
-        finish(runs[name](options))
+        runs[name](options)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What a training step does with its batches: train the network, or stand in for a device by sleeping.
 
 Owns forward, backward, loss weighting, scaling, clipping and the optimiser; the loop around it (``trainer``) does not
-know which of the two kinds runs.
+know which of the two runs.
 
 **Loss weighting.** The gradient of an optimiser step is that of the mean loss over all images that count, of all
 ranks and all micro-batches, however unequal their shares: a micro-batch's loss is the sum over its rows times
@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 from typing import Protocol
 
 import torch
@@ -32,7 +33,7 @@ _PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Compute(Protocol):
-    """One optimiser step, in pieces."""
+    """What runs one optimiser step: its micro-batches, then the update."""
 
     def micro_batch(self, batch: TrainBatch, *, step: int, micro: int, last: bool) -> torch.Tensor:
         """Take in one micro-batch and return this rank's summed loss, a float64 scalar on the device."""
@@ -42,7 +43,7 @@ class Compute(Protocol):
 
 
 class SimulatedCompute:
-    """A device that takes a fixed number of images a second: sleeps, uses no CPU, computes nothing.
+    """A stand-in for a device that takes a fixed number of images per second: it sleeps and computes nothing.
 
     Ranks meet after each step, as they do when gradients are averaged.
 
@@ -51,7 +52,7 @@ class SimulatedCompute:
     rate : float
         Images/s of one process's device.
     clock : StepClock
-        Told how long the device was busy.
+        Notes how long the device was busy.
     """
 
     def __init__(self, rate: float, clock: StepClock) -> None:
@@ -74,6 +75,7 @@ class SimulatedCompute:
             dist.all_reduce(torch.zeros(1))
 
 
+@dataclass
 class NetworkCompute:
     """Forward, backward and optimiser on the device.
 
@@ -81,90 +83,75 @@ class NetworkCompute:
     ----------
     options : TrainOptions
         Recipe.
-    world : World
-        Place of this process.
-    device : torch.device
-        Where the network lives.
-    replica : Replica
-        The wrapped network.
-    optimizer : torch.optim.Optimizer
-        Over its parameters.
-    ema : MovingAverage or None
-        Updated after each step.
+    world, device
+        This process and where its network lives.
+    replica, optimizer, ema
+        The wrapped network, the optimiser over its parameters, and the average that each step updates.
     num_classes : int
         Outputs of the network.
     normaliser : Normaliser
         Makes the network's input of the loader's images.
     """
 
-    def __init__(
-        self,
-        options: TrainOptions,
-        *,
-        world: World,
-        device: torch.device,
-        replica: Replica,
-        optimizer: torch.optim.Optimizer,
-        ema: MovingAverage | None,
-        num_classes: int,
-        normaliser: Normaliser,
-    ) -> None:
-        self._options = options
-        self._world = world
-        self._device = device
-        self._replica = replica
-        self._optimizer = optimizer
-        self._ema = ema
-        self._num_classes = num_classes
-        self._normaliser = normaliser
-        self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        self._nominal = options.data.batch_size * world.world_size * options.optim.accum
-        self.scaler = torch.amp.GradScaler(device.type, enabled=options.model.amp == "fp16")
-        self.tally = Tally(device)
+    options: TrainOptions
+    _: KW_ONLY
+    world: World
+    device: torch.device
+    replica: Replica
+    optimizer: torch.optim.Optimizer
+    ema: MovingAverage | None
+    num_classes: int
+    normaliser: Normaliser
+
+    def __post_init__(self) -> None:
+        self._parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        self._nominal = self.options.data.batch_size * self.world.world_size * self.options.optim.accum
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.options.model.amp == "fp16")
+        self.tally = Tally(self.device)
 
     @contextmanager
     def precision(self) -> Iterator[None]:
         """Hold around a forward pass."""
-        dtype = _PRECISION.get(self._options.model.amp)
-        with torch.autocast(self._device.type, dtype=dtype, enabled=dtype is not None):
+        dtype = _PRECISION.get(self.options.model.amp)
+        with torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None):
             yield
 
     def micro_batch(self, batch: TrainBatch, *, step: int, micro: int, last: bool) -> torch.Tensor:
         """Add one micro-batch's gradients to those of this step."""
-        optim = self._options.optim
+        optim = self.options.optim
         images, labels = computed_rows(batch)
-        images, targets = self._normaliser(images), labels
+        images, targets = self.normaliser(images), labels
         if optim.mixup or optim.cutmix:
-            key = (self._options.run.seed, step, micro, self._world.rank)
+            key = (self.options.run.seed, step, micro, self.world.rank)
             images, targets = mix_batch(
-                images, labels, self._num_classes, mixup=optim.mixup, cutmix=optim.cutmix, key=key
+                images, labels, self.num_classes, mixup=optim.mixup, cutmix=optim.cutmix, key=key
             )
-        with self._replica.micro_batch(last=last):
+        with self.replica.micro_batch(last=last):
             with self.precision():
-                logits = self._replica.training_module(images)
+                logits = self.replica.training_module(images)
             losses = row_losses(logits, targets, optim.label_smoothing)
             if batch.num_valid == 0:
                 losses = losses * 0.0
             loss = losses.sum()
-            self.scaler.scale(loss * (self._world.world_size / self._nominal)).backward()
+            self.scaler.scale(loss * (self.world.world_size / self._nominal)).backward()
         self.tally.add(logits.detach(), labels, batch.num_valid, losses)
         return loss.detach().double()
 
     def update(self, *, step: int, lr: float, num_images: int) -> None:
         """Scale, clip, step; then the moving average."""
-        self.scaler.unscale_(self._optimizer) if self.scaler.is_enabled() else None
+        self.scaler.unscale_(self.optimizer) if self.scaler.is_enabled() else None
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
         if 0 < num_images != self._nominal:
             torch._foreach_mul_(gradients, self._nominal / num_images)
-        if self._options.optim.clip_norm:
-            torch.nn.utils.clip_grad_norm_(self._parameters, self._options.optim.clip_norm)
-        for group in self._optimizer.param_groups:
+        if self.options.optim.clip_norm:
+            torch.nn.utils.clip_grad_norm_(self._parameters, self.options.optim.clip_norm)
+        for group in self.optimizer.param_groups:
             group["lr"] = lr
-        self.scaler.step(self._optimizer)
+        self.scaler.step(self.optimizer)
         self.scaler.update()
-        self._optimizer.zero_grad(set_to_none=True)
-        if self._ema is not None:
-            self._ema.update(step)
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.ema is not None:
+            self.ema.update(step)
 
     def evaluate(self, batches: Iterator[TrainBatch], normaliser: Normaliser) -> dict[str, float]:
         """Return loss, top-1 and top-5 over all ranks, each image counted once.
@@ -176,8 +163,8 @@ class NetworkCompute:
         normaliser : Normaliser
             For this loader's images.
         """
-        tally = Tally(self._device)
-        with self._replica.evaluating(self._ema) as module, torch.no_grad():
+        tally = Tally(self.device)
+        with self.replica.evaluating(self.ema) as module, torch.no_grad():
             for batch in batches:
                 images, labels = computed_rows(batch)
                 with self.precision():

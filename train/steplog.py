@@ -1,13 +1,13 @@
 """Numbers of each step, gathered without making the device wait.
 
-Owns the buffer of steps whose losses are still on the device, the one reduction that brings them home every
-``--log-steps`` steps, and their records and lines.
+Owns the steps whose losses are still on the device, the one reduction that copies them to the host every
+``--log-steps`` steps, and their records and lines in the log.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
@@ -39,7 +39,7 @@ class StepRecord:
     times : StepTimes
         Where the time went.
     indices : list of numpy.ndarray
-        This rank's samples, of each micro-batch; empty where the loader does not tell.
+        This rank's samples, of each micro-batch; empty where the loader does not say.
     """
 
     step: int
@@ -51,6 +51,7 @@ class StepRecord:
     indices: list[np.ndarray] = field(default_factory=list)
 
 
+@dataclass
 class StepLog:
     """Collects steps and writes them in groups.
 
@@ -58,10 +59,8 @@ class StepLog:
     ----------
     log : RunLog
         Where to.
-    world : World
-        How many ranks to add up.
-    device : torch.device
-        Where the losses are.
+    world, device
+        How many ranks to add up, and where the losses are.
     flops_per_image : float
         Of forward and backward; 0 leaves the utilisation out.
     peak_flops : float
@@ -70,29 +69,22 @@ class StepLog:
         False for a simulated device.
     """
 
-    def __init__(
-        self,
-        log: RunLog,
-        *,
-        world: World,
-        device: torch.device,
-        flops_per_image: float,
-        peak_flops: float,
-        has_loss: bool,
-    ) -> None:
-        self._log = log
-        self._world = world
-        self._device = device
-        self._flops_per_image = flops_per_image
-        self._peak_flops = peak_flops
-        self._has_loss = has_loss
+    log: RunLog
+    _: KW_ONLY
+    world: World
+    device: torch.device
+    flops_per_image: float
+    peak_flops: float
+    has_loss: bool
+
+    def __post_init__(self) -> None:
         self._pending: list[StepRecord] = []
-        self._monitor = DeviceMonitor(device if world.is_main else torch.device("cpu"))
+        self._monitor = DeviceMonitor(self.device if self.world.is_main else torch.device("cpu"))
         self.monitor_problem = self._monitor.problem
         self.start_epoch(total_steps=0)
 
     def start_epoch(self, *, total_steps: int) -> None:
-        """Begin the sums of an epoch; `total_steps` of the run is for the lines' "12/100"."""
+        """Begin the sums of an epoch; the lines show `total_steps` of the run, as in "12/100"."""
         self._total_steps = total_steps
         self.epoch_images = 0
         self._epoch_waited = 0.0
@@ -104,11 +96,11 @@ class StepLog:
         return 100.0 * self._epoch_waited / max(self._epoch_total, 1e-9)
 
     def add(self, step: StepRecord) -> None:
-        """Take in one step; costs the device nothing."""
+        """Add one step, without waiting for the device."""
         self._pending.append(step)
 
     def flush(self) -> None:
-        """Bring the numbers of the last steps home, add up the ranks, write; every rank calls it.
+        """Copy the numbers of the last steps to the host, add up the ranks and write them; every rank calls it.
 
         Raises
         ------
@@ -117,22 +109,22 @@ class StepLog:
         """
         if not self._pending:
             return
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
         rows = []
         for item in self._pending:
             item.times.resolve()
             times = torch.tensor([item.times.waited, item.times.total, item.times.slept], dtype=torch.float64)
-            rows.append(torch.cat([item.loss_sum.reshape(1), times.to(self._device)]))
+            rows.append(torch.cat([item.loss_sum.reshape(1), times.to(self.device)]))
         sums = sum_over_ranks(torch.stack(rows)).tolist()
         busy = self._monitor.take_percent()
         broken = next((number for number, row in enumerate(sums) if not math.isfinite(row[0])), None)
         if broken is not None:
-            # All ranks read the same sum, so all come here.
+            # All ranks read the same sum, so all of them raise.
             self._fail(self._pending[broken], float(rows[broken][0]), sums[broken][0])
         records = [self._record(item, row, busy) for item, row in zip(self._pending, sums, strict=True)]
         for record in records:
-            self._log.record("step", **record)
+            self.log.record("step", **record)
             self.epoch_images += record["images"]
             self._epoch_waited += record["wait_s"]
             self._epoch_total += record["step_s"]
@@ -146,7 +138,7 @@ class StepLog:
             for rank, indices in enumerate(gather_objects(own))
             if indices
         ]
-        self._log.record("failed", step=step.step, epoch=step.epoch, loss=str(loss), samples=ranks)
+        self.log.record("failed", step=step.step, epoch=step.epoch, loss=str(loss), samples=ranks)
         samples = f" It came from these samples: {'; '.join(ranks)}." if ranks else ""
         raise BetonError(
             f"the loss of step {step.step + 1} (epoch {step.epoch}) is {loss}: training stops, and no checkpoint from "
@@ -155,13 +147,13 @@ class StepLog:
         )
 
     def _record(self, item: StepRecord, sums: list[float], busy: float | None) -> dict[str, Any]:
-        waited, total, slept = (value / self._world.world_size for value in sums[1:])
+        waited, total, slept = (value / self.world.world_size for value in sums[1:])
         rate = item.num_images / max(total, 1e-9)
         record: dict[str, Any] = {
             "step": item.step,
             "epoch": item.epoch,
             "lr": item.lr,
-            "loss": sums[0] / max(1, item.num_images) if self._has_loss else None,
+            "loss": sums[0] / max(1, item.num_images) if self.has_loss else None,
             "images": item.num_images,
             "start_s": item.times.start,
             "step_s": total,
@@ -171,9 +163,9 @@ class StepLog:
             "wait_pct": 100.0 * waited / max(total, 1e-9),
             "device_pct": busy,
         }
-        if self._flops_per_image and self._peak_flops:
-            peak = self._peak_flops * self._world.world_size
-            record["mfu_pct"] = 100.0 * rate * self._flops_per_image / peak
+        if self.flops_per_image and self.peak_flops:
+            peak = self.peak_flops * self.world.world_size
+            record["mfu_pct"] = 100.0 * rate * self.flops_per_image / peak
         return record
 
     def _say(self, records: list[dict[str, Any]]) -> None:
@@ -183,7 +175,7 @@ class StepLog:
         last = records[-1]
         loss = "" if last["loss"] is None else f"  loss {last['loss']:.4f}  lr {last['lr']:.4g}"
         mfu = f"  mfu {last['mfu_pct']:.1f} %" if "mfu_pct" in last else ""
-        self._log.say(
+        self.log.say(
             f"epoch {last['epoch']} step {last['step'] + 1}/{self._total_steps}{loss}"
             f"  {rate:.0f} images/s  data wait {waited:.1f} %{mfu}"
         )

@@ -153,6 +153,26 @@ def test_the_picture_carries_the_words_of_the_simulation(tmp_path: Path, monkeyp
     assert "SIMULATED DEVICE" in drawn[1] and any("Simulated device busy" in text for text in drawn[1])
 
 
+@pytest.mark.parametrize("rate", [185.0, 193.0, 197.5, 200.0, 400.0])
+def test_the_numbers_above_bars_do_not_touch_the_dotted_line(
+    rate: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fastest loader delivers 395 images/s to two devices that take more, as much, or less."""
+    from matplotlib.figure import Figure
+
+    drawn: list[Figure] = []
+    real = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *args, **kw: (drawn.append(self), real(self, *args, **kw))[1])
+    write_reports(comparison(f"sim:{rate:g}", rate), str(tmp_path))
+    axes = drawn[0].axes[0]
+    line = axes.transData.transform((0.0, 2 * rate))[1]
+    numbers = [text for text in axes.texts if text.get_text().replace(".", "").isdigit()]
+    assert [text.get_text() for text in numbers] == ["95.0", "145", "395"]
+    for text in numbers:
+        box = text.get_window_extent()
+        assert not box.y0 - 1 < line < box.y1 + 1, text.get_text()
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [

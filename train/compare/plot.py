@@ -39,6 +39,7 @@ def draw(comparison: Comparison, path: Path, *, title: str, verdict: str) -> Non
     results = comparison.loaders
     names = [result.loader for result in results]
     busy_name = "Simulated device busy" if comparison.simulated else "Device busy"
+    limit = comparison.simulated_images_per_s * comparison.nproc_per_node
     panels: list[tuple[str, str, list[Summary | None], float | None]] = [
         ("Throughput", "images/s (higher is better)", [result.images_per_s for result in results], None),
         ("Waiting for data", "% of step time (lower is better)", [result.wait_pct for result in results], 100.0),
@@ -51,14 +52,11 @@ def draw(comparison: Comparison, path: Path, *, title: str, verdict: str) -> Non
         ),
     ]
     for column, (name, unit, values, ceiling) in enumerate(panels):
-        _bars(figure.add_subplot(grid[0, column]), names, name, unit, values, ceiling)
+        _bars(figure.add_subplot(grid[0, column]), names, name, unit, values, ceiling, line=0.0 if column else limit)
     first = figure.axes[0]
     if comparison.simulated:
-        limit = comparison.simulated_images_per_s * comparison.nproc_per_node
-        first.axhline(limit, color="black", linestyle=":", linewidth=1.2)
         first.text(0.02, 0.99, "dotted: what the simulated devices can take", va="top", fontsize=8,
                    transform=first.transAxes)  # fmt: skip
-        first.set_ylim(0, max(first.get_ylim()[1], limit * 1.25))
     for index, result in enumerate(results[1:], 1):
         first.text(
             index,
@@ -82,9 +80,19 @@ def draw(comparison: Comparison, path: Path, *, title: str, verdict: str) -> Non
 
 
 def _bars(
-    axes: Any, names: list[str], title: str, unit: str, values: list[Summary | None], ceiling: float | None
+    axes: Any,
+    names: list[str],
+    title: str,
+    unit: str,
+    values: list[Summary | None],
+    ceiling: float | None,
+    line: float,
 ) -> None:
-    top = max([value.high for value in values if value is not None], default=1.0) or 1.0
+    """Draw one bar per loader with its value above it, and a dotted line at `line` unless that is 0."""
+    highest = max([value.high for value in values if value is not None], default=1.0) or 1.0
+    top = max(highest * 1.15, line * 1.25) if ceiling is None else ceiling * 1.1
+    if line:
+        axes.axhline(line, color="black", linestyle=":", linewidth=1.2)
     for place, (name, value) in enumerate(zip(names, values, strict=True)):
         if value is None:
             axes.text(place, 0.02 * top, "n/a", ha="center", va="bottom", fontsize=10)
@@ -94,12 +102,15 @@ def _bars(
         if len(value.values) > 1:
             axes.errorbar(place, value.mean, yerr=reach, color="black", capsize=4, linewidth=1.2)
         digits = 0 if value.mean >= 100 else 1
-        axes.text(place, value.high + 0.02 * top, f"{value.mean:.{digits}f}", ha="center", va="bottom", fontsize=10)
+        base = value.high + 0.015 * top
+        if base - 0.01 * top < line < base + 0.08 * top:  # the number would touch the line: write it above
+            base = line + 0.015 * top
+        axes.text(place, base, f"{value.mean:.{digits}f}", ha="center", va="bottom", fontsize=10)
     axes.set_title(title, fontsize=11, fontweight="bold")
     axes.set_ylabel(unit, fontsize=9)
     axes.set_xticks(range(len(names)), names, fontsize=9)
     axes.set_xlim(-0.6, len(names) - 0.4)
-    axes.set_ylim(0, ceiling * 1.1 if ceiling is not None else top * 1.15)
+    axes.set_ylim(0, top)
     _clean(axes)
 
 
@@ -124,7 +135,7 @@ def _timeline(axes: Any, comparison: Comparison) -> None:
                    fontweight="bold")  # fmt: skip
     axes.set_xlabel("step")
     axes.set_ylabel("wait, ms (log scale)")
-    axes.legend(loc="upper right", ncols=len(comparison.loaders), frameon=False)
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=len(comparison.loaders), frameon=False)
     _clean(axes)
 
 
