@@ -1,4 +1,4 @@
-"""What a loader yields: the fields' values, as a tuple and as a mapping by name, with which samples they are of.
+"""What a loader yields: the values of the fields, as a tuple and as a mapping by name, with the samples' indices.
 
 Knows no files and no tensors.
 """
@@ -17,8 +17,8 @@ __all__ = ["Batch"]
 class Batch(tuple[Any, ...]):
     """The values of one batch: a tuple in the order of the fields, and a mapping by their names.
 
-    ``for images, labels in loader`` works, and so do ``batch["image"]``, ``dict(batch)`` and ``model(**batch)``. It is
-    yours until you drop it: its memory is used again only when no tensor refers to it any more.
+    ``for images, labels in loader`` works, and so do ``batch["image"]``, ``dict(batch)`` and ``model(**batch)``. Its
+    memory is reused only when no tensor refers to it any more, so you may keep it as long as you like.
 
     Parameters
     ----------
@@ -27,9 +27,9 @@ class Batch(tuple[Any, ...]):
 
     Notes
     -----
-    It is both a ``tuple`` and a ``collections.abc.Mapping``. The tuple decides where the two differ: iterating gives
-    values (as unpacking does), ``len`` counts them, ``==`` compares them, ``batch[0]`` is the first. The mapping
-    decides for strings, ``batch["image"]`` and ``"image" in batch``, and has ``keys``, ``values``, ``items``, ``get``.
+    It is both a ``tuple`` and a ``collections.abc.Mapping``. Where the two differ it is a tuple: iterating gives values
+    (as unpacking does), ``len`` counts them, ``==`` compares them, ``batch[0]`` is the first. For strings it is a
+    mapping, ``batch["image"]`` and ``"image" in batch``; and it has ``keys``, ``values``, ``items``, ``get``.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class Batch(tuple[Any, ...]):
     global_size : int
         Such rows in this step over all ranks: divide summed losses by it.
     epoch, step : int
-        Where in the run this batch belongs; `step` counts from the start of this iteration.
+        The batch's epoch, and its number in this iteration, from 0.
 
     Examples
     --------
@@ -72,9 +72,8 @@ class Batch(tuple[Any, ...]):
         epoch: int = 0,
         step: int = 0,
     ) -> Batch:
-        """Make a batch; with the values alone it is a tuple without names or indices."""
-        # The first argument alone must do: libraries that move nested data rebuild tuples as type(x)(values), and
-        # mappings as type(x)(dictionary).
+        """Make a batch; from the values alone, a tuple without names or indices."""
+        # Libraries that move nested data rebuild tuples as type(x)(values), and mappings as type(x)(dictionary).
         if isinstance(values, Mapping) and not isinstance(values, Batch):
             names = names or (tuple(values) if all(isinstance(key, str) for key in values) else ())
             values = values.values()
@@ -97,7 +96,7 @@ class Batch(tuple[Any, ...]):
                 raise KeyError(f"{key!r} is not a field of this batch; it has {', '.join(map(repr, self.names))}")
             return super().__getitem__(self.names.index(key))
         if not isinstance(key, (int, slice)) and any(key is value for value in self):
-            # Whoever takes it for a mapping whose iteration gives keys (torch's default_convert) has a value in hand.
+            # Code that expects a mapping to iterate over its keys (torch's default_convert) passes a value here.
             if isinstance(key, list):
                 raise TypeError(
                     "a Batch gives its values when iterated over: take batch.items() or dict(batch); a torch "
@@ -110,23 +109,23 @@ class Batch(tuple[Any, ...]):
         return key in self.names if isinstance(key, str) else super().__contains__(key)
 
     def _by_name(self) -> dict[Any, Any]:
-        """Give the values by name; by number where a library has made the batch without names."""
+        """Return the values by name; by number if a library has made the batch without names."""
         return dict(zip(self.names or range(len(self)), self, strict=False))
 
     def keys(self) -> KeysView[str]:
-        """Give the names of the fields."""
+        """Return the names of the fields."""
         return self._by_name().keys()
 
     def values(self) -> ValuesView[Any]:
-        """Give the values of the fields."""
+        """Return the values of the fields."""
         return self._by_name().values()
 
     def items(self) -> ItemsView[str, Any]:
-        """Give pairs of name and value."""
+        """Return pairs of name and value."""
         return self._by_name().items()
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Give the value of a field, or something else where there is no such field."""
+        """Return the value of a field, or `default` if there is no such field."""
         return self[key] if key in self.names else default
 
     def pin_memory(self, device: Any = None) -> Batch:
@@ -137,14 +136,7 @@ class Batch(tuple[Any, ...]):
     def to(self, device: Any, *, non_blocking: bool = False) -> Batch:
         """Move the tensors, as `torch.Tensor.to` does; names, indices and sizes stay.
 
-        Frameworks that move batches by themselves (Lightning, Accelerate) call it instead of taking the batch apart.
-
-        Parameters
-        ----------
-        device : str or torch.device
-            Where to; tensors that are there already are not copied.
-        non_blocking : bool
-            Do not wait for copies from pinned memory.
+        Frameworks that move batches by themselves (Lightning, Accelerate) call it.
         """
         moved = (
             value.to(device, non_blocking=non_blocking) if callable(getattr(value, "to", None)) else value
@@ -172,4 +164,4 @@ class Batch(tuple[Any, ...]):
         return f"Batch({', '.join(parts)}; epoch {self.epoch}, step {self.step})"
 
 
-Mapping.register(Batch)  # not inherited from: its ways to iterate and to compare are not wanted
+Mapping.register(Batch)  # not inherited: Mapping iterates and compares in another way

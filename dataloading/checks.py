@@ -1,4 +1,4 @@
-"""Checks of arguments that many modules make, with one wording. Knows no argument by name."""
+"""Checks of arguments that many modules make, with one wording."""
 
 from __future__ import annotations
 
@@ -14,16 +14,11 @@ from dataloading.errors import UsageError
 __all__ = ["LARGEST", "as_integer", "at_least", "one_of", "true_or_false"]
 
 LARGEST = (1 << 63) - 1
-"""Of all integers that are taken: native code holds them in 64 bits, with a sign."""
+"""The largest integer accepted: native code holds them in 64 bits, with a sign."""
 
 
 def one_of(name: str, value: object, allowed: Iterable[object], hint: str = "") -> None:
-    """Refuse a value that is not one of those allowed.
-
-    Raises
-    ------
-    UsageError
-        Naming argument, value and what is allowed; `hint` is appended.
+    """Raise UsageError, with `hint` appended, for a value that is not one of those allowed.
 
     Examples
     --------
@@ -35,7 +30,7 @@ def one_of(name: str, value: object, allowed: Iterable[object], hint: str = "") 
 
 
 def as_integer(value: Any) -> int | None:
-    """Return an integer of any library as Python's own; None for everything else, True and False included.
+    """Return an integer of any library as an int; None for everything else, also for True and False.
 
     Examples
     --------
@@ -51,12 +46,7 @@ def as_integer(value: Any) -> int | None:
 
 
 def at_least(name: str, value: Any, low: int, hint: str = "", *, high: int = LARGEST) -> int:
-    """Return an integer, NumPy's too, as Python's own, if it is from `low` to `high`; True and False are none.
-
-    Raises
-    ------
-    UsageError
-        Naming argument, value and bounds; `hint` is appended.
+    """Return an integer of any library as an int, if it is from `low` to `high`; else raise UsageError with `hint`.
 
     Examples
     --------
@@ -75,12 +65,7 @@ def at_least(name: str, value: Any, low: int, hint: str = "", *, high: int = LAR
 
 
 def true_or_false(name: str, value: Any) -> bool:
-    """Return a boolean, NumPy's too, as Python's own. Nothing else will do: ``"False"`` is true in Python.
-
-    Raises
-    ------
-    UsageError
-        Naming argument and value.
+    """Return a boolean, NumPy's too, as a bool; raise UsageError for everything else: ``"False"`` is true in Python.
 
     Examples
     --------

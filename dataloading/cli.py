@@ -1,9 +1,9 @@
 """The ``beton`` command: finds its verbs, runs one, turns errors into messages and exit codes.
 
-Owns what every verb shares: the lazy group, the exit codes (0 fine, 1 the data or the machine, 2 the way the
-command was typed, 130 Ctrl-C, 143 SIGTERM), and the options that mean the same everywhere. It knows a verb only by
-its name, the place of its code and one line of help, so ``beton --help`` imports neither torch nor numba, and a verb
-imports nothing of another. Verbs are entry points of the group ``beton.commands``; another package may add its own.
+Owns what all verbs share: the lazy group, the exit codes (0 success, 1 a fault of the data or the machine, 2 wrong
+usage, 130 Ctrl-C, 143 SIGTERM), and common options. It knows a verb only by its name, the module of its code and one
+line of help, so ``beton --help`` imports neither torch nor numba, and a verb imports no other verb. Verbs are entry
+points of the group ``beton.commands``; another package may add its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn
 
 import click
 
@@ -47,21 +47,19 @@ __all__ = [
     "run_command",
 ]
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
-
 _ENTRY_POINT_GROUP = "beton.commands"
 _INTERRUPTED, _TERMINATED = 130, 143
 
-# One line a verb for `beton --help`: reading it from the verb itself would import the verb.
+# One line per verb for `beton --help`: reading it from the verb itself would import the verb.
 _SUMMARIES = {
     "convert": "Convert an image dataset into a .beton file, or a set of shards.",
     "synth": "Make a photo-like dataset of JPEG files to try things on.",
     "info": "Show what a .beton file holds: fields, sizes, classes, pictures.",
     "verify": "Check a .beton file: structure, checksums, every image.",
     "diff": "Compare two .beton files or shard sets sample by sample.",
-    "repair": "Make a sound .beton file of a damaged one.",
-    "upgrade": "Give a file of FFCV restart markers, checksums, class names.",
-    "merge": "Make one .beton file of several.",
+    "repair": "Make a sound .beton file from a damaged one.",
+    "upgrade": "Add restart markers, checksums and class names to a file of FFCV.",
+    "merge": "Make one .beton file from several.",
     "split": "Cut a .beton file by ratio, by class or in folds.",
     "append": "Add .beton files to a shard set.",
     "export": "Turn a .beton file into an image folder or WebDataset tars.",
@@ -72,15 +70,7 @@ _SUMMARIES = {
 
 
 class Verb(NamedTuple):
-    """Where a command lives and the line that stands for it in a list.
-
-    Parameters
-    ----------
-    target : str
-        ``"module:attribute"`` of a `click.Command`.
-    summary : str
-        One line for the list of commands.
-    """
+    """A command: ``"module:attribute"`` of its `click.Command`, and its line in the list of commands."""
 
     target: str
     summary: str
@@ -100,11 +90,11 @@ class LazyGroup(click.Group):
         self._verbs = verbs
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the table's order, which is the order of use."""
+        """Return the names in the table's order, which is the order of use."""
         return list(self._verbs())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command ``cmd_name``, or None where there is none."""
+        """Import the command ``cmd_name``; None if there is none."""
         verb = self._verbs().get(cmd_name)
         if verb is None:
             return None
@@ -125,7 +115,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command to run; an unknown name gets the nearest right ones."""
+        """Find the command to run; the error for an unknown name suggests the nearest ones."""
         name = args[0]
         known = self._verbs()
         if name not in known and not name.startswith("-"):
@@ -195,23 +185,23 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     Parameters
     ----------
     args : sequence of str, optional
-        The words after ``beton``; by default those of the process.
+        The arguments after ``beton``; by default those of the process.
     """
     own_packages_first()
     run_command(beton, args, prog_name="beton")
 
 
 def run_command(command: click.Command, args: Sequence[str] | None = None, *, prog_name: str) -> NoReturn:
-    """Run a command and leave the process with its exit code, errors told in one line.
+    """Run a command and leave the process with its exit code; an error becomes one line.
 
     Parameters
     ----------
     command : click.Command
         ``beton``, or a verb that can be started by itself (``python -m train``).
     args : sequence of str, optional
-        Its words; by default those of the process.
+        Its arguments; by default those of the process.
     prog_name : str
-        How usage messages call it.
+        Its name in usage messages.
     """
     words = list(sys.argv[1:] if args is None else args)
     debug = "--debug" in words[:1] or os.environ.get("BETON_DEBUG", "").lower() not in {"", "0", "false", "no"}
@@ -272,12 +262,12 @@ def _debugging(ctx: click.Context) -> bool:
 
 
 class _Terminated(BaseException):
-    """SIGTERM arrived; raised so that clean-up runs, and not an Exception so that nothing swallows it."""
+    """Raised on SIGTERM so that clean-up runs; not an Exception, so that nothing catches it."""
 
 
 @contextmanager
 def _termination_unwinds() -> Iterator[None]:
-    """While a verb runs, let SIGTERM unwind the stack as Ctrl-C does, so that temporary files go."""
+    """While a verb runs, let SIGTERM unwind the stack as Ctrl-C does, so that temporary files are removed."""
 
     def unwind(_number: int, _frame: FrameType | None) -> NoReturn:
         raise _Terminated
@@ -294,28 +284,17 @@ def _termination_unwinds() -> Iterator[None]:
 
 
 def note(text: str) -> None:
-    """Write one line for the person at the terminal, on stderr so that stdout stays the result.
-
-    Parameters
-    ----------
-    text : str
-        The line; bytes that are not UTF-8 (surrogates of file names) are shown escaped.
-    """
+    """Write one line to stderr, so that stdout has the result only; bytes that are not UTF-8 are escaped."""
     click.echo(text.encode(errors="backslashreplace").decode(), err=True)
 
 
 def default_num_workers() -> int:
-    """Return how many workers a verb starts by default: one for each core this process may use."""
+    """Return how many workers a verb starts by default: one per core this process may use."""
     return num_cores()
 
 
 class Choice(click.Choice):  # type: ignore[type-arg] # generic from click 8.4 on only
-    """One of a few words; a wrong one is answered with the nearest right spelling.
-
-    Parameters
-    ----------
-    choices : sequence of str
-        The words.
+    """One of a few words; the error for a wrong one suggests the nearest.
 
     Examples
     --------
@@ -324,7 +303,7 @@ class Choice(click.Choice):  # type: ignore[type-arg] # generic from click 8.4 o
     """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return ``value``, or fail with the words there are and the nearest one."""
+        """Return ``value``, or fail with all words and the nearest one."""
         try:
             word: str = super().convert(value, param, ctx)
         except click.BadParameter as error:
@@ -336,8 +315,8 @@ class Choice(click.Choice):  # type: ignore[type-arg] # generic from click 8.4 o
 class Size(click.ParamType):  # type: ignore[type-arg]
     """A number of bytes: ``8388608``, ``8MiB``, ``500MB``.
 
-    ``KiB MiB GiB TiB`` and the bare letters ``K M G T`` are powers of 1,024, ``KB MB GB TB`` powers of 1,000, as GNU's
-    tools read them; upper and lower case are the same.
+    ``KiB MiB GiB TiB`` and the single letters ``K M G T`` are powers of 1,024, ``KB MB GB TB`` powers of 1,000, as for
+    GNU's tools; upper and lower case are the same.
 
     Examples
     --------
@@ -369,51 +348,24 @@ class Size(click.ParamType):  # type: ignore[type-arg]
         return int(digits) * unit
 
 
-def option_num_workers(command: _Command) -> _Command:
-    """``--num-workers N``: how many work at once; 0 works in the calling process."""
-    return click.option(
-        "--num-workers",
-        type=click.IntRange(min=0),
-        default=None,
-        show_default="all cores",
-        help="Workers; the result does not depend on it. 0: none beside this process.",
-    )(command)
-
-
-def option_seed(command: _Command) -> _Command:
-    """``--seed N``: the only source of chance."""
-    return click.option(
-        "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Seed of every random choice."
-    )(command)
-
-
-def option_limit(command: _Command) -> _Command:
-    """``--limit N``: stop after N samples."""
-    return click.option("--limit", type=click.IntRange(min=0), default=None, help="Take only the first N samples.")(
-        command
-    )
-
-
-def option_overwrite(command: _Command) -> _Command:
-    """``--overwrite``: replace the output when it is complete."""
-    return click.option(
-        "--overwrite", is_flag=True, help="Replace the output if it exists, once the new one is complete."
-    )(command)
-
-
-def option_dry_run(command: _Command) -> _Command:
-    """``--dry-run``: say what would happen."""
-    return click.option("--dry-run", is_flag=True, help="Write nothing; say what would be done.")(command)
-
-
-def option_json(command: _Command) -> _Command:
-    """``--json``: the result as one JSON object on stdout."""
-    return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")(command)
-
-
-def option_quiet(command: _Command) -> _Command:
-    """``--quiet``: no progress."""
-    return click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")(command)
+# Options that mean the same everywhere.
+option_num_workers = click.option(
+    "--num-workers",
+    type=click.IntRange(min=0),
+    default=None,
+    show_default="all cores",
+    help="Workers; the result does not depend on it. 0: none beside this process.",
+)
+option_seed = click.option(
+    "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Seed of every random choice."
+)
+option_limit = click.option("--limit", type=click.IntRange(min=0), default=None, help="Take only the first N samples.")
+option_overwrite = click.option(
+    "--overwrite", is_flag=True, help="Replace the output if it exists, once the new one is complete."
+)
+option_dry_run = click.option("--dry-run", is_flag=True, help="Write nothing; say what would be done.")
+option_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
+option_quiet = click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What this machine lets the process use."""
+"""How many cores and how much memory this process has."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["memory_bytes", "num_cores"]
 
 
 def num_cores() -> int:
-    """Return how many cores this process may run on, which may be fewer than the machine has.
+    """Return how many cores this process may use, which may be fewer than the machine has.
 
     Examples
     --------

@@ -1,12 +1,9 @@
-"""What happens when an object goes, without any Python code in the thread that drops it.
+"""Finalisers that run no Python code in the thread that drops an object.
 
-The reference count and the garbage collector run finalisers in whatever thread happens to be there. Where that is the
-caller's, Ctrl-C may raise in any line of one, and Python prints such an exception and forgets it: the key was pressed
-for nothing. So no class of ours has a ``__del__``, and no weak reference a callback written in Python. A callback is C
-code (`deque.append`, `SimpleQueue.put`, a function of a C library), which only leaves a note. Whoever comes next, or a
-thread that waits for notes (`dataloading.keeper`), does what is to be done.
-
-Knows nothing of what is finalised.
+Reference counting and the garbage collector run finalisers in any thread. In the main thread Ctrl-C may raise in any
+line of a finaliser written in Python; Python would print this exception and ignore it, so Ctrl-C would have no effect.
+So weak references of ours have callbacks written in C only (`deque.append`, `SimpleQueue.put`, a function of a C
+library), which leave a note. Later code, or a thread that waits for notes (`dataloading.keeper`), does the work.
 """
 
 from __future__ import annotations
@@ -21,10 +18,9 @@ T = TypeVar("T")
 
 
 class Note(weakref.ref[Any]):
-    """A weak reference that is passed to `callback` when its object goes, with something attached.
+    """A weak reference that is passed to `callback` when its object is gone, with something attached.
 
-    It must be alive then: keep it outside of the object, or the garbage collector passes over it where the object is
-    part of a cycle.
+    Keep it outside of the object: if both are garbage of one cycle, the callback is not called.
 
     Parameters
     ----------
@@ -32,7 +28,7 @@ class Note(weakref.ref[Any]):
     callback : callable
         C code.
     attached : any
-        What whoever reads the note needs.
+        For the reader of the note.
 
     Examples
     --------
@@ -47,23 +43,26 @@ class Note(weakref.ref[Any]):
 
     __slots__ = ("attached",)
 
+    attached: Any
+
     def __new__(cls, target: object, callback: Callable[[Any], object], attached: Any) -> Note:
         """Make the reference."""
-        return super().__new__(cls, target, callback)
+        note = super().__new__(cls, target, callback)
+        note.attached = attached
+        return note
 
-    def __init__(self, target: object, callback: Callable[[Any], object], attached: Any) -> None:
-        super().__init__(target, callback)  # type: ignore[call-arg]  # typeshed has only __new__
-        self.attached = attached
+    def __init__(self, *_: object) -> None:
+        """Accept the arguments of `__new__`."""
 
 
 class Living(Generic[T]):
-    """Objects that somebody else still refers to, in the order in which they came. Unlike a WeakSet, no callback."""
+    """Objects that something else still refers to, in the order they were added. Unlike a WeakSet, without a callback."""
 
     def __init__(self) -> None:
         self._references: list[weakref.ref[T]] = []
 
     def add(self, item: T) -> None:
-        """Note an object."""
+        """Add an object."""
         self._references = [*(each for each in self._references if each() is not None), weakref.ref(item)]
 
     def __iter__(self) -> Iterator[T]:

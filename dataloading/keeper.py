@@ -1,9 +1,9 @@
-"""Threads that begin and end what others use, so that neither can be cut short by Ctrl-C.
+"""Threads that begin and end what others use, so that Ctrl-C cannot interrupt either.
 
-Python runs signal handlers in its main thread only, between any two instructions. Whatever must be done as a whole
-(starting threads, taking locks, stopping and waiting) therefore runs on a thread of ours, one for each `Kept` value.
-The caller only leaves a note and waits, both in C code; an exception may leave that wait at any time, and the thread
-does its work all the same.
+Python runs signal handlers in its main thread only, between any two instructions. So whatever must be done completely
+(starting threads, taking locks, stopping and waiting) runs on a thread of ours, one for each `Kept` value. The caller
+only leaves a request and waits, both in C code. An exception may end that wait at any time; the thread completes its
+work all the same.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ __all__ = ["Kept", "on_own_thread", "wait_for_threads"]
 
 T = TypeVar("T")
 
-# A dropped value's threads end in milliseconds, unless code of the user's holds them up.
+# A dropped value's threads end in milliseconds, unless they are running code of the user's.
 _DROPPED_SECONDS = 2.0
 _EXIT_SECONDS = 5.0
 
 
 class Kept(Generic[T]):
-    """A value that a thread of ours makes, and ends when nobody refers to this object any more, or on `end`.
+    """A value that a thread of ours makes, and ends on `end` or when nothing refers to this object any more.
 
     Parameters
     ----------
     begin : callable
         Makes the value; what it raises is raised again here.
     end : callable
-        ``end(value)`` is called once, also where the caller left before `begin` was done. Neither may refer to this
+        ``end(value)`` is called once, also if the caller left before `begin` was done. Neither may refer to this
         object.
 
     Notes
     -----
-    Whoever drops this object waits a moment for `end`. The wait is C code: it holds no lock, a signal ends it, and
-    threads of ours do not wait at all.
+    The thread that drops this object waits up to two seconds for `end`, in C code: it holds no lock, a signal ends the
+    wait, and threads of ours do not wait at all.
 
     Examples
     --------
@@ -56,17 +56,17 @@ class Kept(Generic[T]):
     """
 
     def __init__(self, begin: Callable[[], T], end: Callable[[T], object]) -> None:
-        self._bond = bond = _Bond(begin, end)
+        self._shared = shared = _Shared(begin, end)
         _end_at_exit()
         try:
-            # Not a threading.Thread, whose start can be cut short like anything else.
-            _thread.start_new_thread(_keep, (bond, weakref.ref(self)))
-            bond.begun.wait()
+            # Not a threading.Thread, whose start Ctrl-C can interrupt.
+            _thread.start_new_thread(_keep, (shared, weakref.ref(self)))
+            shared.begun.wait()
         except BaseException:
             # The traceback may keep this object alive for long.
-            bond.requests.put(None)
+            shared.requests.put(None)
             raise
-        error, bond.error = bond.error, None
+        error, shared.error = shared.error, None
         if error is not None:
             try:
                 raise error
@@ -76,87 +76,87 @@ class Kept(Generic[T]):
     @property
     def value(self) -> T:
         """What `begin` made."""
-        return cast(T, self._bond.value)
+        return cast(T, self._shared.value)
 
     def end(self) -> None:
-        """End the value and wait for that; not in a process that was forked from the value's."""
-        self._bond.requests.put(None)
-        self._bond.ended.wait()
+        """End the value and wait for that. Not for a process that was forked from the value's."""
+        self._shared.requests.put(None)
+        self._shared.ended.wait()
 
 
-class _Bond:
+class _Shared:
     """What a kept value's owner and its thread share."""
 
     def __init__(self, begin: Callable[[], Any], end: Callable[[Any], object]) -> None:
         self.begin: Callable[[], Any] | None = begin
         self.end: Callable[[Any], object] | None = end
-        self.requests: SimpleQueue[object] = SimpleQueue()  # anything in it asks for the end
+        self.requests: SimpleQueue[object] = SimpleQueue()  # anything in it requests the end
         self.begun, self.ended = Gate(), Gate()
         self.value: Any = None
         self.error: BaseException | None = None
         self.watch: tuple[weakref.ref[Any], ...] = ()
 
     def follow(self, reference: weakref.ref[Any]) -> None:
-        """Ask for the end when the owner is gone; whoever drops it waits."""
+        """Request the end when the owner is gone; the thread that drops it waits."""
         owner = reference()
         if owner is None:
             self.requests.put(None)
             return
         waits = weakref.ref(owner, self.ended.as_callback(_DROPPED_SECONDS))
-        self.watch = waits, weakref.ref(owner, self.requests.put)  # the youngest is called first
+        self.watch = waits, weakref.ref(owner, self.requests.put)  # the newest is called first
 
 
-def _keep(bond: _Bond, owner: weakref.ref[Any]) -> None:
+def _keep(shared: _Shared, owner: weakref.ref[Any]) -> None:
     this_thread_is_own()
-    _bonds.add(bond)
+    _all_shared.add(shared)
     try:
-        bond.follow(owner)
-        _begin_and_end(bond)
+        shared.follow(owner)
+        _begin_and_end(shared)
     finally:
-        # Before anybody goes on who waits: what the value used is then the waiting thread's to drop.
-        bond.begin = bond.end = bond.value = None
-        _bonds.discard(bond)
-        bond.ended.open()
+        # Before the waiting thread goes on, so that it is the one to drop what the value used.
+        shared.begin = shared.end = shared.value = None
+        _all_shared.discard(shared)
+        shared.ended.open()
 
 
-def _begin_and_end(bond: _Bond) -> None:
-    assert bond.begin is not None
-    assert bond.end is not None
+def _begin_and_end(shared: _Shared) -> None:
+    assert shared.begin is not None
+    assert shared.end is not None
     try:
-        bond.value = bond.begin()
+        shared.value = shared.begin()
     except BaseException as error:  # it is raised again in the caller's thread
-        bond.error = error
+        shared.error = error
         return
     finally:
-        bond.begun.open()
-    bond.requests.get()
-    bond.end(bond.value)
+        shared.begun.open()
+    shared.requests.get()
+    shared.end(shared.value)
 
 
-_bonds: set[_Bond] = set()
+_all_shared: set[_Shared] = set()
 
 
 @functools.cache
 def _end_at_exit() -> None:
-    """Have all ended before the interpreter is torn down under their threads; forked children have none of them."""
+    """Have all ended before the interpreter is finalised; forked children have none of them."""
     atexit.register(_end_all)
-    os.register_at_fork(after_in_child=_bonds.clear)
+    os.register_at_fork(after_in_child=_all_shared.clear)
 
 
 def _end_all() -> None:
-    left = list(_bonds)
-    for bond in left:
-        bond.requests.put(None)
+    left = list(_all_shared)
+    for shared in left:
+        shared.requests.put(None)
     deadline = time.monotonic() + _EXIT_SECONDS
-    for bond in left:
-        bond.ended.wait_at_most(deadline - time.monotonic())
+    for shared in left:
+        shared.ended.wait_at_most(deadline - time.monotonic())
     close_gates()
 
 
 def on_own_thread(work: Callable[[], T], name: str) -> T:
-    """Do work on a thread of its own and wait for it. To be called by threads of ours.
+    """Do work on a thread of its own and wait for it. Only threads of ours may call it.
 
-    A keeper's own thread is not known to the `threading` module; work that starts further threads needs one that is.
+    The `threading` module does not know a keeper's thread; work that starts further threads needs one that it knows.
     """
     results: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
 
@@ -177,7 +177,7 @@ def on_own_thread(work: Callable[[], T], name: str) -> T:
 
 
 def wait_for_threads(threads: list[threading.Thread]) -> None:
-    """Wait for threads that are about to end. `Thread.join` would enter the calling thread in `threading`'s books."""
+    """Wait for threads that are about to end. `Thread.join` would register the calling thread with `threading`."""
     for thread in threads:
         while thread.is_alive():
             time.sleep(0.0001)

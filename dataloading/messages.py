@@ -1,4 +1,4 @@
-"""Words that messages share: counts with their noun, what a value is, and the nearest right spelling.
+"""Parts of messages: counts with their noun, descriptions of values, and the nearest right spelling.
 
 Imports nothing of the project and nothing heavy, so that the command line can use it.
 """
@@ -12,14 +12,7 @@ __all__ = ["counted", "describe", "did_you_mean"]
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a count and its noun, in the plural unless there is one.
-
-    Parameters
-    ----------
-    count : int
-        How many; written with thousands separators.
-    noun : str
-        In the singular; its last word gets the plural's ending.
+    """Return a count with thousands separators and its noun, given in the singular.
 
     Examples
     --------
@@ -38,12 +31,7 @@ def _plural(noun: str) -> str:
 
 
 def describe(value: object) -> str:
-    """Return what a value is: arrays by dtype and shape, everything else by type and value, shortened.
-
-    Parameters
-    ----------
-    value : any
-        A value that did not fit.
+    """Describe a value for a message: arrays by dtype and shape, everything else by type and value, shortened.
 
     Examples
     --------
@@ -67,14 +55,7 @@ def describe(value: object) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a question with the nearest right spellings of a word, or nothing where none is near.
-
-    Parameters
-    ----------
-    word : str
-        What was written; upper and lower case are the same.
-    known : iterable of str
-        What could have been.
+    """Return a question with the known words nearest to a misspelt one, or an empty text if none is near.
 
     Examples
     --------

@@ -27,27 +27,27 @@ _GUARD = 2  # samples of known content before and behind the ones worked on
 def check_transform(
     transform: PixelOp, *, shape: tuple[int, int, int] = (3, 37, 41), on_floats: bool = False, num_samples: int = 7
 ) -> None:
-    """Check that a transform is a pure function of one image and its key, and writes nowhere else.
+    """Check that a transform is a pure function of one image and its key, and writes nowhere but to its output.
 
     Parameters
     ----------
     transform : PixelOp
         Usually ``T.Custom(fn)``.
     shape : (int, int, int)
-        Channels, height and width of the images to try it on. Odd sizes find more.
+        Channels, height and width of the test images. Odd sizes find more.
     on_floats : bool
-        Give it float32 images in [0, 1], as behind ``Normalize``, instead of uint8.
+        Pass float32 images in [0, 1], as behind ``Normalize``, instead of uint8.
     num_samples : int
         How many images.
 
     Raises
     ------
     UsageError
-        If it does not compile, or cannot stand in a pipeline.
+        If it does not compile, or cannot be in a pipeline.
     AssertionError
-        If it breaks a promise; the message says which: equal keys give equal pixels; samples do not depend on
-        which others are in their group, nor on their order; every output pixel is written; nothing outside the
-        sample is; two threads at once do not disturb each other.
+        If it breaks one of these rules (the message says which): equal keys give equal pixels; a sample depends neither
+        on the others of its group nor on their order; every output pixel is written; nothing outside the sample is;
+        threads running at once do not disturb each other.
 
     Examples
     --------
@@ -92,7 +92,7 @@ def check_transform(
 def _run(
     pipeline: Pipeline, images: npt.NDArray[np.uint8], keys: npt.NDArray[np.uint64], name: str, *, stale: int = 85
 ) -> npt.NDArray[Any]:
-    """Run on copies that lie between guards, and look whether the guards still stand."""
+    """Run on copies between guard samples, and check that these have not changed."""
     n = len(images)
     decoded = np.full((n + 2 * _GUARD, *pipeline.decode_shape), 85, dtype=np.uint8)
     decoded[_GUARD:-_GUARD] = images

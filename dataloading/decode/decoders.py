@@ -1,18 +1,16 @@
-"""Stored bytes to values in a caller-owned place: one decoder for each kind of field.
+"""Stored bytes to values in memory of the caller: one decoder per kind of field.
 
-Hop 2 (`ImageDecoder.requests`, for a whole batch: where the stored bytes lie, no copy) and hop 3
-(`ImageDecoder.decode`, for a group of its rows: crop, region decode and resize in one native call that
-does not hold the GIL). Which region is wanted is written into the requests by the pipeline,
-above. A sample that fails is reported by its row; nothing is raised for bad data, so that one damaged
-sample cannot take its neighbours along.
+Images take hop 2 (`ImageDecoder.requests`: where the stored bytes of a batch lie, without copying) and hop 3
+(`ImageDecoder.decode`: crop, region decode and resize of a group in one native call that releases the GIL). In between
+the pipeline writes into the requests which region is wanted. Bad data raises nothing: a sample that fails is reported
+by its row, and the others are decoded.
 
 Knows no batches, threads or devices. Safe to call from many threads at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numba
 import numpy as np
@@ -21,20 +19,9 @@ import numpy.typing as npt
 from dataloading import _native
 from dataloading.arrays import Indices
 from dataloading.dataset.files import FileSet
-from dataloading.errors import UsageError
-from dataloading.format import (
-    BytesField,
-    FloatField,
-    ImageField,
-    IntField,
-    JSONField,
-    NDArrayField,
-    Reader,
-    TextField,
-    TorchTensorField,
-)
+from dataloading.format import ImageField, Reader
 
-__all__ = ["ArrayDecoder", "ColumnDecoder", "Decoder", "Failure", "ImageDecoder", "ObjectDecoder", "make_decoder"]
+__all__ = ["ArrayDecoder", "ColumnDecoder", "Decoder", "Failure", "ImageDecoder", "ObjectDecoder", "interleave"]
 
 Failure = tuple[int, str]
 """Row that failed, and why."""
@@ -46,7 +33,7 @@ class Decoder(Protocol):
     name: str
 
     def allocate(self, rows: int) -> Any:
-        """Make a place for `rows` values: an array, or a list where values have no common shape."""
+        """Make memory for `rows` values: an array, or a list if values have no common shape."""
         ...
 
     def decode(self, indices: Indices, out: Any, first_row: int) -> list[Failure]:
@@ -55,7 +42,7 @@ class Decoder(Protocol):
 
 
 class ColumnDecoder:
-    """Integers and floats: they lie in the sample table itself."""
+    """Integers and floats, which are in the sample table itself."""
 
     def __init__(self, files: FileSet, name: str, dtype: type) -> None:
         self.name = name
@@ -105,7 +92,7 @@ class ObjectDecoder:
         self._files = files
 
     def allocate(self, rows: int) -> list[Any]:
-        """Make a list of `rows` empty places."""
+        """Make a list of `rows` times None."""
         return [None] * rows
 
     def decode(self, indices: Indices, out: list[Any], first_row: int) -> list[Failure]:
@@ -125,17 +112,19 @@ class ImageDecoder:
     Parameters
     ----------
     files : FileSet
-        The open files.
     name : str
-        The image field.
+        An image field.
     """
 
     def __init__(self, files: FileSet, name: str) -> None:
+        field = cast(ImageField, files.fields[name])
         self.name = name
         self._files = files
+        self._channels = field.channels
+        self._dtype = field.dtype
 
     def requests(self, indices: Indices) -> npt.NDArray[np.void]:
-        """Find where the stored bytes of `indices` lie (hop 2); geometry and destination are left zero.
+        """Find where the stored bytes of `indices` lie (hop 2); geometry and destination stay zero.
 
         Returns
         -------
@@ -154,7 +143,7 @@ class ImageDecoder:
         requests["mode"] = stored["mode"]
         requests["src_width"] = stored["width"]
         requests["src_height"] = stored["height"]
-        requests["channels"] = 3
+        requests["channels"] = self._channels
         return requests
 
     def decode(self, requests: npt.NDArray[np.void], out_NCHW: npt.NDArray[np.uint8]) -> list[Failure]:
@@ -170,10 +159,10 @@ class ImageDecoder:
         return [(row, _native.status_text(int(status[row]))) for row in np.flatnonzero(status).tolist()]
 
     def warm_up(self) -> None:
-        """Compile now what the decoder needs compiled: nothing, for the native core."""
+        """Compile what the decoder needs: nothing, for the native core."""
 
     def common_size(self) -> tuple[int, int] | None:
-        """Find the (height, width) that all images share, or None; stops at the first that differs."""
+        """Return the (height, width) that all images share, or None."""
         common: tuple[int, int] | None = None
         for reader in self._files.readers:
             if reader.num_samples == 0:
@@ -186,7 +175,6 @@ class ImageDecoder:
 
 
 def _common_size(reader: Reader, name: str) -> tuple[int, int] | None:
-    """Find the (height, width) that all images of one file share, or None."""
     if reader.extension is not None:
         size = reader.extension.uniform_size(name)
         return None if size is None else (size[1], size[0])
@@ -198,37 +186,6 @@ def _common_size(reader: Reader, name: str) -> tuple[int, int] | None:
         if (part["height"] != first[0]).any() or (part["width"] != first[1]).any():
             return None
     return first
-
-
-_MAKERS: dict[type, Callable[[FileSet, str, Any], Decoder]] = {
-    IntField: lambda files, name, field: ColumnDecoder(files, name, np.int64),
-    FloatField: lambda files, name, field: ColumnDecoder(files, name, np.float64),
-    NDArrayField: lambda files, name, field: ArrayDecoder(files, name, field.shape, field.dtype),
-    TorchTensorField: lambda files, name, field: ArrayDecoder(files, name, field.shape, field.dtype),
-    BytesField: lambda files, name, field: ObjectDecoder(files, name),
-    JSONField: lambda files, name, field: ObjectDecoder(files, name),
-    TextField: lambda files, name, field: ObjectDecoder(files, name),
-}
-
-
-def make_decoder(files: FileSet, name: str) -> Decoder | ImageDecoder:
-    """Make the decoder for one field of a dataset.
-
-    Raises
-    ------
-    UsageError
-        The field is of a kind this library does not decode.
-    """
-    field = files.fields[name]
-    if isinstance(field, ImageField):
-        return ImageDecoder(files, name)
-    maker = _MAKERS.get(type(field))
-    if maker is None:
-        raise UsageError(
-            f"field '{name}' of {files.path} has type {type(field).__name__}, which has no decoder; "
-            f"leave it out with fields=[...]"
-        )
-    return maker(files, name, field)
 
 
 @numba.njit(nogil=True)

@@ -1,8 +1,7 @@
 """Decoders of our own kinds of images: other channels, 16 bits, label maps, and lists of images of any size.
 
-Each is an `ImageDecoder`: requests say where stored bytes lie, geometry is written into them by the pipeline, and a
-group is decoded into the caller's memory. 8-bit pixels go through the native core, one plane at a time where there are
-not three; 16-bit pixels and labels are gathered without being mixed. PNGs are unpacked first.
+Most are an `ImageDecoder`. 8-bit pixels go through the native core, plane by plane unless there are 1 or 3; 16-bit
+pixels and labels are moved without being mixed. PNGs are unpacked first.
 """
 
 from __future__ import annotations
@@ -16,13 +15,24 @@ import numpy.typing as npt
 from dataloading._native import REQUEST
 from dataloading.arrays import Indices
 from dataloading.dataset.files import FileSet
-from dataloading.decode.decoders import Decoder, Failure, ImageDecoder, ObjectDecoder, make_decoder
+from dataloading.decode.decoders import ArrayDecoder, ColumnDecoder, Decoder, Failure, ImageDecoder, ObjectDecoder
 from dataloading.decode.gather import gather
 from dataloading.decode.single import decode_png
-from dataloading.errors import DecodeError
-from dataloading.format import MODE_PNG, MODE_RAW, ImageField, MaskField, RasterField, VarArrayField
+from dataloading.errors import DecodeError, UsageError
+from dataloading.format import (
+    MODE_PNG,
+    MODE_RAW,
+    BytesField,
+    FloatField,
+    ImageField,
+    IntField,
+    MaskField,
+    NDArrayField,
+    RasterField,
+    VarArrayField,
+)
 
-__all__ = ["ListDecoder", "MaskDecoder", "PlaneDecoder", "VarArrayDecoder", "WordDecoder", "make_field_decoder"]
+__all__ = ["ListDecoder", "MaskDecoder", "PlaneDecoder", "VarArrayDecoder", "WordDecoder", "make_decoder"]
 
 # A mode of requests only: the mask does not have its image's size.
 _MISFIT = -1
@@ -30,10 +40,10 @@ _WHOLE = (("box_w", "src_width"), ("scaled_w", "src_width"), ("out_w", "src_widt
           ("box_h", "src_height"), ("scaled_h", "src_height"), ("out_h", "src_height"))  # fmt: skip
 
 
-def make_field_decoder(
+def make_decoder(
     files: FileSet, name: str, *, as_list: bool = False, partner: str | None = None
 ) -> Decoder | ImageDecoder:
-    """Make the decoder for one field of a dataset, of any kind.
+    """Make the decoder for one field of a dataset.
 
     Parameters
     ----------
@@ -50,43 +60,31 @@ def make_field_decoder(
         The field is of a kind this library does not decode.
     """
     field = files.fields[name]
+    if isinstance(field, ImageField):
+        decoder: ImageDecoder
+        if isinstance(field, MaskField):
+            decoder = MaskDecoder(files, name, partner)
+        elif field.dtype.itemsize > 1:
+            decoder = WordDecoder(files, name)
+        else:
+            decoder = PlaneDecoder(files, name) if isinstance(field, RasterField) else ImageDecoder(files, name)
+        return ListDecoder(decoder, field) if as_list else decoder
+    if isinstance(field, (IntField, FloatField)):
+        return ColumnDecoder(files, name, np.int64 if isinstance(field, IntField) else np.float64)
+    if isinstance(field, NDArrayField):
+        return ArrayDecoder(files, name, field.shape, field.dtype)
     if isinstance(field, VarArrayField):
         return VarArrayDecoder(files, name)
-    if not isinstance(field, ImageField):
-        return make_decoder(files, name)
-    decoder: ImageDecoder
-    if isinstance(field, MaskField):
-        decoder = MaskDecoder(files, name, field.dtype, partner)
-    elif field.dtype.itemsize > 1:
-        decoder = WordDecoder(files, name, field.channels, field.dtype)
-    elif isinstance(field, RasterField):
-        decoder = PlaneDecoder(files, name, field.channels)
-    else:
-        decoder = ImageDecoder(files, name)
-    return ListDecoder(decoder, field) if as_list else decoder
+    if isinstance(field, BytesField):
+        return ObjectDecoder(files, name)
+    raise UsageError(
+        f"field '{name}' of {files.path} has type {type(field).__name__}, which has no decoder; "
+        f"leave it out with fields=[...]"
+    )
 
 
 class PlaneDecoder(ImageDecoder):
-    """8-bit images of any number of channels.
-
-    Parameters
-    ----------
-    files : FileSet
-    name : str
-        A raster field of uint8.
-    channels : int
-        Of the field.
-    """
-
-    def __init__(self, files: FileSet, name: str, channels: int) -> None:
-        super().__init__(files, name)
-        self._channels = channels
-
-    def requests(self, indices: Indices) -> npt.NDArray[np.void]:
-        """See `ImageDecoder.requests`."""
-        requests = super().requests(indices)
-        requests["channels"] = self._channels
-        return requests
+    """8-bit images of any number of channels."""
 
     def decode(self, requests: npt.NDArray[np.void], out_NCHW: npt.NDArray[np.uint8]) -> list[Failure]:
         """See `ImageDecoder.decode`."""
@@ -95,7 +93,7 @@ class PlaneDecoder(ImageDecoder):
             failures += super().decode(requests, out_NCHW)
         else:
             failures += self._decode_planes(requests, out_NCHW)
-        del unpacked  # the requests pointed into it until here
+        del unpacked  # until here the requests pointed into it
         known = dict(reversed(failures))
         return sorted(known.items())
 
@@ -120,36 +118,16 @@ class PlaneDecoder(ImageDecoder):
 
 
 class WordDecoder(ImageDecoder):
-    """16-bit images, which are moved and never mixed: their geometry holds no resize but a nearest one.
+    """16-bit images, which are moved and never mixed: a resize must be a nearest one."""
 
-    Parameters
-    ----------
-    files : FileSet
-    name : str
-        A raster field of uint16.
-    channels : int
-        Of the field.
-    dtype : numpy dtype
-        Of the field.
-    """
-
-    def __init__(self, files: FileSet, name: str, channels: int, dtype: np.dtype[np.generic]) -> None:
-        super().__init__(files, name)
-        self._channels = channels
-        self._dtype = self._out_dtype = dtype
-
-    def requests(self, indices: Indices) -> npt.NDArray[np.void]:
-        """See `ImageDecoder.requests`."""
-        requests = super().requests(indices)
-        requests["channels"] = self._channels
-        return requests
+    _out_dtype: np.dtype[np.generic] | None = None  # by default the field's
 
     def warm_up(self) -> None:
         """See `ImageDecoder.warm_up`."""
         request = np.ones(1, REQUEST)
         request["box_x"] = request["box_y"] = request["window_x"] = request["window_y"] = 0
         pixels = np.zeros((1, 1, self._channels), self._dtype)
-        gather(pixels, request[0], np.empty((self._channels, 1, 1), self._out_dtype))
+        gather(pixels, request[0], np.empty((self._channels, 1, 1), self._out_dtype or self._dtype))
 
     def decode(self, requests: npt.NDArray[np.void], out_NCHW: npt.NDArray[Any]) -> list[Failure]:
         """See `ImageDecoder.decode`; the output may be of any dtype that holds the field's."""
@@ -173,15 +151,14 @@ class MaskDecoder(WordDecoder):
     files : FileSet
     name : str
         A mask field.
-    dtype : numpy dtype
-        Of the field.
     partner : str or None
         The image field that the masks belong to: a mask of another size than its image fails.
     """
 
-    def __init__(self, files: FileSet, name: str, dtype: np.dtype[np.generic], partner: str | None) -> None:
-        super().__init__(files, name, 1, dtype)
-        self._out_dtype = np.dtype(np.int64)
+    _out_dtype = np.dtype(np.int64)
+
+    def __init__(self, files: FileSet, name: str, partner: str | None) -> None:
+        super().__init__(files, name)
         self._partner = partner
 
     def requests(self, indices: Indices) -> npt.NDArray[np.void]:
@@ -191,7 +168,7 @@ class MaskDecoder(WordDecoder):
             image = self._files.records(self._partner, indices)
             misfit = (image["width"] != requests["src_width"]) | (image["height"] != requests["src_height"])
             requests["mode"][misfit] = _MISFIT
-            # The image's size travels where the reason is made of it.
+            # `decode` makes the reason of the image's size.
             requests["plane_stride"][misfit] = image["width"][misfit]
             requests["row_stride"][misfit] = image["height"][misfit]
         return requests
@@ -211,14 +188,7 @@ class MaskDecoder(WordDecoder):
 
 
 class ListDecoder:
-    """Images as they are: a list of arrays (channels, height, width), of masks (height, width).
-
-    Parameters
-    ----------
-    decoder : ImageDecoder
-        Of the field.
-    field : ImageField
-    """
+    """Images as they are: a list of arrays (channels, height, width), of masks (height, width)."""
 
     def __init__(self, decoder: ImageDecoder, field: ImageField) -> None:
         self.name = decoder.name
@@ -228,7 +198,7 @@ class ListDecoder:
         self._dtype = np.dtype(np.int64) if self._is_mask else field.dtype
 
     def allocate(self, rows: int) -> list[Any]:
-        """Make a list of `rows` empty places."""
+        """Make a list of `rows` times None."""
         return [None] * rows
 
     def decode(self, indices: Indices, out: list[Any], first_row: int) -> list[Failure]:
@@ -264,13 +234,13 @@ class VarArrayDecoder(ObjectDecoder):
 
 
 def _memory(request: np.void) -> npt.NDArray[np.uint8]:
-    """Look at the stored bytes of a request."""
+    """Return a view of the stored bytes of a request."""
     kind = ctypes.c_uint8 * int(request["src_bytes"])
     return np.frombuffer(memoryview(kind.from_address(int(request["src"]))).cast("B"), np.uint8)
 
 
 def _raw_pixels(request: np.void, channels: int, dtype: np.dtype[np.generic]) -> npt.NDArray[Any]:
-    """Look at the pixels of a raw request, shape (height, width, channels)."""
+    """Return a view of the pixels of a raw request, shape (height, width, channels)."""
     height, width = int(request["src_height"]), int(request["src_width"])
     expected = height * width * channels * dtype.itemsize
     if request["mode"] != MODE_RAW or int(request["src_bytes"]) != expected:
@@ -281,7 +251,7 @@ def _raw_pixels(request: np.void, channels: int, dtype: np.dtype[np.generic]) ->
 def _unpacked(
     requests: npt.NDArray[np.void], channels: int, dtype: np.dtype[np.generic]
 ) -> tuple[npt.NDArray[np.void], list[npt.NDArray[Any]], list[Failure]]:
-    """Decode the PNGs among requests; return requests without any, the memory they point to, and what failed."""
+    """Decode the PNGs among requests; return raw requests instead, the memory they point to, and what failed."""
     packed = np.flatnonzero(requests["mode"] == MODE_PNG).tolist()
     if not packed:
         return requests, [], []

@@ -1,4 +1,4 @@
-"""One stored image to pixels: for tools that look at single samples, and for PNG, which no decoder of regions reads.
+"""One stored image to pixels: for tools that show single samples, and for PNG, which is not decoded by regions.
 
 Knows the three ways an image may be stored; no files, regions or batches.
 """
@@ -18,7 +18,7 @@ from dataloading.format import MODE_JPEG, MODE_RAW, EncodedImage, check_png_chun
 
 __all__ = ["decode_image", "decode_png"]
 
-# What Pillow makes of the PNGs that we store, by channels and bytes of a value. Before 10.3 it opened 16 bits as "I".
+# Pillow's modes of the PNGs that we store, by channels and bytes per value. Before 10.3 it opened 16 bits as "I".
 _MODES = {(1, 1): ("L",), (2, 1): ("LA",), (3, 1): ("RGB",), (4, 1): ("RGBA",), (1, 2): ("I;16", "I")}
 
 
@@ -83,7 +83,7 @@ def decode_png(
     data : bytes-like
         The file.
     height, width, channels : int
-        What it must hold.
+        Its size.
     dtype : numpy dtype
         uint8 or uint16.
 
@@ -99,7 +99,7 @@ def decode_png(
     from PIL import PngImagePlugin
 
     try:
-        # The class and not Image.open: nothing is guessed, and no limit meant for unknown files applies.
+        # Not Image.open, which guesses the format and limits the size.
         with PngImagePlugin.PngImageFile(io.BytesIO(data)) as image:
             if image.size != (width, height) or image.mode not in _MODES[channels, dtype.itemsize]:
                 raise DecodeError(
@@ -110,6 +110,6 @@ def decode_png(
         check_png_chunks(np.frombuffer(data, np.uint8))  # Pillow leaves the pixels' chunks unchecked
     except DecodeError:
         raise
-    except Exception as error:  # Pillow raises whatever it likes on damaged data
+    except Exception as error:  # Pillow raises many kinds of errors on damaged data
         raise DecodeError(f"the PNG cannot be decoded: {error or type(error).__name__}") from error
     return pixels.astype(dtype, copy=False).reshape(height, width, channels)

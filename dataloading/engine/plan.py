@@ -21,7 +21,7 @@ from dataloading.cpu import memory_bytes
 from dataloading.dataset.files import FileSet
 from dataloading.dataset.info import label_field
 from dataloading.decode.decoders import Decoder, ImageDecoder
-from dataloading.decode.native_images import make_field_decoder
+from dataloading.decode.native_images import make_decoder
 from dataloading.engine.batch_transforms import BatchTransform
 from dataloading.engine.transfer import Transfer, as_tensor
 from dataloading.engine.workers import Ring
@@ -174,7 +174,7 @@ class Plan:
             partner = _partner(files, self.names, name)
             given = _transforms_of(field, name, transforms, partner)
             as_list = any(isinstance(op, AsList) for op in given)
-            decoder = make_field_decoder(files, name, as_list=as_list, partner=partner)
+            decoder = make_decoder(files, name, as_list=as_list, partner=partner)
             if isinstance(field, (NDArrayField, VarArrayField)):
                 _check_tensors(field, name)
             if isinstance(decoder, ImageDecoder):
