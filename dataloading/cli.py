@@ -87,15 +87,15 @@ class LazyGroup(click.Group):
 
     def __init__(self, *args: Any, verbs: Callable[[], Mapping[str, Verb]], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._verbs = verbs
+        self.verbs = verbs
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the table's order, which is the order of use."""
-        return list(self._verbs())
+        return list(self.verbs())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command ``cmd_name``; None if there is none."""
-        verb = self._verbs().get(cmd_name)
+        verb = self.verbs().get(cmd_name)
         if verb is None:
             return None
         module_name, _, attribute = verb.target.partition(":")
@@ -117,7 +117,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command to run; the error for an unknown name suggests the nearest ones."""
         name = args[0]
-        known = self._verbs()
+        known = self.verbs()
         if name not in known and not name.startswith("-"):
             guess = did_you_mean(name, known) or f"There are: {', '.join(known)}."
             raise click.UsageError(f"No such command {name!r}. {guess}", ctx)
@@ -125,7 +125,7 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List names and summaries without importing a single command."""
-        rows = [(name, verb.summary) for name, verb in self._verbs().items()]
+        rows = [(name, verb.summary) for name, verb in self.verbs().items()]
         if rows:
             with formatter.section("Commands"):
                 formatter.write_dl(rows)

@@ -56,7 +56,7 @@ class Note(weakref.ref[Any]):
 
 
 class Living(Generic[T]):
-    """Objects that something else still refers to, in the order they were added. Unlike a WeakSet, without a callback."""
+    """Objects that something else still refers to, oldest first. Unlike a WeakSet, without a callback."""
 
     def __init__(self) -> None:
         self._references: list[weakref.ref[T]] = []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import itertools
 import os
 import signal
 import subprocess
@@ -73,6 +75,22 @@ def in_a_thread(work) -> bool:
 
 class Thing:
     pass
+
+
+@pytest.fixture
+def locks(monkeypatch):
+    """The locks that the library makes, in a list that grows."""
+    made = []
+    make = threading.Lock
+
+    def recording():
+        lock = make()
+        if sys._getframe(1).f_globals["__name__"].startswith("dataloading."):
+            made.append(lock)
+        return lock
+
+    monkeypatch.setattr(threading, "Lock", recording)
+    return made
 
 
 @pytest.mark.parametrize("how", ["dropped", "ended"])
@@ -153,26 +171,26 @@ def test_notes_are_left_for_objects_that_are_gone_and_the_living_are_listed():
     assert list(living) == [two]
 
 
-@pytest.mark.parametrize("held", ["engine", "cache", "clock"])
-def test_an_iterator_that_is_dropped_where_a_lock_is_held_stops_all_the_same(tmp_path, held):
+def test_an_iterator_that_is_dropped_where_a_lock_is_held_stops_all_the_same(tmp_path, locks):
     before = threading.active_count()
-    loader = Loader(write_labels(tmp_path / "labels.beton", 100), batch_size=2, num_workers=2, os_cache=False)
-    iterators = [iter(loader)]
-    next(iterators[0])
-    assert loader._storage is not None
-    lock = {
-        "engine": iterators[0]._engine._crew._lock,
-        "cache": loader._storage.cache._roster._thread_lock,
-        "clock": loader._jobs.clock._lock,
-    }[held]
+    path = write_labels(tmp_path / "labels.beton", 100)
+    for number in itertools.count():
+        locks.clear()
+        loader = Loader(path, batch_size=2, num_workers=2, os_cache=False)
+        iterators = [iter(loader)]
+        next(iterators[0])
+        if number == len(locks):
+            break
+        lock = locks[number]
 
-    def collect() -> None:
-        with lock:
-            iterators.clear()  # as if the collector ran here
+        def collect(lock=lock, iterators=iterators) -> None:
+            with lock:
+                iterators.clear()  # as if the collector ran here
 
-    assert in_a_thread(collect)
-    assert [len(batch["label"]) for batch in loader] == [2] * 50
-    del loader
+        assert in_a_thread(collect)
+        assert [len(batch["label"]) for batch in loader] == [2] * 50
+    assert number >= 3  # the engine's, the cache's and the statistics' at least
+    del loader, iterators
     deadline = time.monotonic() + 20
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -184,10 +202,12 @@ def test_hundreds_of_iterators_in_cycles_are_collected_by_any_thread_and_leave_n
     assert run(MANY, tmp_path)[0] == "0 threads more\n"
 
 
-def test_a_loader_of_a_process_that_forks_while_its_workers_hold_locks_works_in_the_child(tmp_path):
+def test_a_loader_of_a_process_that_forks_while_its_workers_hold_locks_works_in_the_child(tmp_path, locks):
     loader = Loader(write_labels(tmp_path / "labels.beton", 100), batch_size=2, num_workers=2)
     next(iter(loader))
-    with loader._jobs.clock._lock:
+    with contextlib.ExitStack() as held:
+        for lock in locks:
+            held.enter_context(lock)
         child = os.fork()
         if child == 0:
             signal.alarm(20)

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from dataloading import Loader, UsageError
+from dataloading.sampling.ranks import find_ranks
 from tests.support.processes import init, join, start
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -48,7 +49,7 @@ def _mesh_worker(rank: int, world: int, folder: Path, path: str) -> None:
         "shard slowest": labels(mesh=hybrid, dp_dim=("dp_shard", "dp_replicate")),
         "pipeline first": labels(mesh=pipeline_first),
     }
-    ranks = Loader(path, mesh=tensor, shuffle="pages", batch_size=6, local_world_size=2, num_workers=1)._ranks
+    ranks = find_ranks(mesh=tensor, local_world_size=2, by_node=True)
     found["nodes"] = [ranks.num_nodes, ranks.node, ranks.local_rank]
     try:
         Loader(path, batch_size=6, mesh=tensor, dp_dim="cp")

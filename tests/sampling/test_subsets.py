@@ -63,8 +63,9 @@ def test_a_subset_shares_file_and_transforms_and_has_errors_and_engines_of_its_o
     write_images(tmp_path / "p.beton", 30)
     loader = Loader(tmp_path / "p.beton", batch_size=8, shuffle="global", transforms=TRAIN, num_workers=2)
     some = loader.with_indices(range(10, 20))
-    assert some._files is loader._files
-    assert some._plan.images["image"].pipeline is loader._plan.images["image"].pipeline
+    assert some.dataset is loader.dataset
+    assert some.stats().compile_seconds == loader.stats().compile_seconds > 0
+    assert some.errors is not loader.errors
     by_index = {int(k): image for batch in loader for k, image in zip(batch.indices, batch["image"], strict=True)}
     for mine, theirs in zip(some, itertools.cycle(loader), strict=False):
         assert len(theirs)
@@ -81,7 +82,7 @@ def test_subsets_of_a_million_samples_are_made_at_once(tmp_path):
     loader = Loader(path, batch_size=256, shuffle="pages", fields=["label"], num_workers=1)
     subset = loader.with_indices(np.arange(0, 1_280_000, 2))
     assert len(subset) == 2500
-    assert subset._sampler.subset.dtype == np.int64
+    assert subset.sampler.subset.dtype == np.int64
 
 
 def test_a_state_of_a_subset_fits_an_equal_subset_only(classes_file):
