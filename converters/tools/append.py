@@ -1,4 +1,4 @@
-"""More files for a shard set: `append`, which checks that they belong to it, then replaces its manifest in one step."""
+"""More files for a shard set: `append` checks that they fit, then replaces the set's manifest in one step."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from pathlib import Path
 from converters.beton_files import list_files, shards_of
 from converters.tools.agreement import agreed_classes, check_fields
 from converters.tools.input_files import check_sources
-from converters.tools.new_files import NewFiles
-from converters.tools.shard_sets import entry
+from converters.tools.new_files import NewFiles, shard_entry
 from dataloading import ConvertError, Manifest, Reader, Shard, UsageError
 from dataloading.tools import is_manifest, open_locked
 
@@ -55,8 +54,8 @@ def append(
     """Add files to a shard set; their samples follow those that are in it.
 
     A file below the manifest's folder is listed where it lies; one from elsewhere is copied beside the manifest first.
-    The manifest is replaced in one step, after everything was checked: whoever opens the set sees the old or the new.
-    If the process is killed between the copies' names and the manifest's, the next append to the set goes on there.
+    The manifest is replaced in one step, after all checks: a reader sees either the old set or the new one. If the
+    process is killed after the copies got their names, the next append to the set continues there.
 
     Parameters
     ----------
@@ -92,12 +91,12 @@ def append(
         files = list_files(paths)
         names = [_name_in(folder, file) for file in files]
         places = {file: str(folder / Path(file).name) for file, name in zip(files, names, strict=True) if name is None}
-        with _outputs(target, files, places) as outputs:
+        with _new_files(target, files, places) as new_files:
             old = Manifest.load(target)
-            if outputs.is_done:
+            if new_files.is_done:
                 new = old
             else:
-                new = _extend(target, old, files, names, places, outputs, verify=verify, num_workers=num_workers)
+                new = _extend(target, old, files, names, places, new_files, verify=verify, num_workers=num_workers)
     return AppendReport(
         path=str(target),
         added=new.shards[-len(files) :],
@@ -108,8 +107,8 @@ def append(
     )
 
 
-def _outputs(target: Path, files: Sequence[str], places: Mapping[str, str]) -> NewFiles:
-    """Return the copies and the manifest under way, or done, if an earlier run of the same died as it named them."""
+def _new_files(target: Path, files: Sequence[str], places: Mapping[str, str]) -> NewFiles:
+    """Return the copies and the manifest to write, or done if an earlier equal run died while it named them."""
     owners: dict[str, str] = {}
     for file, place in places.items():
         if owners.setdefault(place, file) != file:
@@ -144,7 +143,7 @@ def _extend(
     files: Sequence[str],
     names: Sequence[str | None],
     places: Mapping[str, str],
-    outputs: NewFiles,
+    new_files: NewFiles,
     *,
     verify: bool,
     num_workers: int,
@@ -162,13 +161,13 @@ def _extend(
     added = []
     for file, name in zip(files, names, strict=True):
         if name is None:
-            _copy(file, outputs.part(places[file]), places[file])
-            added.append(entry(outputs.part(places[file]), Path(file).name))
+            _copy(file, new_files.part(places[file]), places[file])
+            added.append(shard_entry(new_files.part(places[file]), Path(file).name))
         else:
-            added.append(entry(file, name))
+            added.append(shard_entry(file, name))
     new = Manifest(shards=(*old.shards, *added))
-    new.save(outputs.part(str(target)))
-    outputs.publish()
+    new.save(new_files.part(str(target)))
+    new_files.publish()
     return new
 
 

@@ -1,6 +1,7 @@
 """The command line of `beton repair`, `merge`, `split`, `append`, `diff`, `export` and `upgrade`.
 
-Parses words, calls the verb's function and prints its report; nothing heavy is imported before a verb runs.
+Parses words, calls the verb's function and prints its report; nothing heavy is imported before a verb runs. Options
+that go to the function as they are typed are passed on in ``options``, under the names of its arguments.
 """
 
 from __future__ import annotations
@@ -38,22 +39,34 @@ _BETON = LocalFile()
 def option_no_verify(command: _Command) -> _Command:
     """``--no-verify``: trust the input."""
     return click.option(
-        "--no-verify", is_flag=True, help="Do not compare the input with its checksums before it is copied."
-    )(command)
+        "--no-verify", "verify", is_flag=True, callback=lambda _ctx, _param, is_given: not is_given,
+        help="Do not compare the input with its checksums before it is copied.",
+    )(command)  # fmt: skip
 
 
-def _workers(num_workers: int | None) -> int:
-    return default_num_workers() if num_workers is None else num_workers
+def _run(function: Callable[..., Any], *args: Any, place: str, num_workers: int | None, **options: Any) -> Any:
+    """Call a verb's function; a full disk is reported as trouble with ``place``."""
+    workers = default_num_workers() if num_workers is None else num_workers
+    with full_disk_names(place):
+        return function(*args, num_workers=workers, **options)
 
 
-def _print(report: Any, text: str, as_json: bool, **extra: Any) -> None:
-    click.echo(json.dumps(dataclasses.asdict(report) | extra, indent=2) if as_json else text)
+def _print(report: Any, lines: Sequence[str], as_json: bool, **extra: Any) -> None:
+    click.echo(json.dumps(dataclasses.asdict(report) | extra, indent=2) if as_json else "\n".join(lines))
 
 
-def _bytes(count: int) -> str:
+def _first(items: Sequence[Any], line_of: Callable[[Any], str]) -> list[str]:
+    """Return a line for each of as many items as a person reads."""
+    more = len(items) - _SHOWN_AT_MOST
+    lines = [f"  {line_of(item)}" for item in items[:_SHOWN_AT_MOST]]
+    return [*lines, f"  ... and {more:,} more; --json lists all of them"] if more > 0 else lines
+
+
+def _size(sized: Any) -> str:
+    """Return the samples and bytes of a report, part or shard."""
     from converters.report import human_bytes
 
-    return human_bytes(count)
+    return f"{counted(sized.num_samples, 'sample')}, {human_bytes(sized.num_bytes)}"
 
 
 @click.command()
@@ -64,44 +77,37 @@ def _bytes(count: int) -> str:
 @option_overwrite
 @option_json
 @option_quiet
-def repair(
-    file: str, out: str, *, zero: bool, num_workers: int | None, overwrite: bool, as_json: bool, quiet: bool
-) -> None:
+def repair(file: str, out: str, *, as_json: bool, **options: Any) -> None:
     """Write what is sound of FILE into the new file OUT.
 
     Samples that a damaged byte touches, or whose image does not decode, are left out and listed. A checksum covers
     64 KiB: every sample with bytes in a damaged block counts as damaged. The result is verified before it appears.
     Of a shard set (SET.beton.json) a new set OUT.beton.json is made.
     """
+    from converters.report import human_bytes
     from converters.tools.repair import repair as run
 
-    with full_disk_names(out):
-        report = run(file, out, zero=zero, overwrite=overwrite, num_workers=_workers(num_workers), quiet=quiet)
+    report = _run(run, file, out, place=out, **options)
     lines = [
         f"{report.path}: {report.num_samples:,} of {counted(report.num_source_samples, 'sample')}, "
-        f"{_bytes(report.num_bytes)}, verified"
+        f"{human_bytes(report.num_bytes)}, verified"
     ]
     if not report.num_problems:
         lines.append(f"{report.source} was sound already")
     for what, items in (("left out", report.dropped), ("blanked", report.blanked)):
         if items:
             lines.append(f"{what}: {len(items):,}")
-            lines += [
-                f"  sample {each.sample}{' (' + ', '.join(each.fields) + ')' if each.fields else ''}: {each.reason}"
-                for each in items[:_SHOWN_AT_MOST]
-            ]
-            if len(items) > _SHOWN_AT_MOST:
-                lines.append(f"  ... and {len(items) - _SHOWN_AT_MOST:,} more; --json lists all of them")
+            lines += _first(items, _lost_line)
     if report.lost_shards:
         lines.append(f"shards left out whole: {len(report.lost_shards):,}")
-        lines += [
-            f"  {counted(each.num_samples, 'sample')}: {each.reason}" for each in report.lost_shards[:_SHOWN_AT_MOST]
-        ]
-        if len(report.lost_shards) > _SHOWN_AT_MOST:
-            lines.append(f"  ... and {len(report.lost_shards) - _SHOWN_AT_MOST:,} more; --json lists all of them")
+        lines += _first(report.lost_shards, lambda each: f"{counted(each.num_samples, 'sample')}: {each.reason}")
     if not report.checksums_usable:
         note(f"{report.source} has no usable checksums: damage that still decodes could not be seen")
-    _print(report, "\n".join(lines), as_json)
+    _print(report, lines, as_json)
+
+
+def _lost_line(lost: Any) -> str:
+    return f"sample {lost.sample}{' (' + ', '.join(lost.fields) + ')' if lost.fields else ''}: {lost.reason}"
 
 
 @click.command()
@@ -116,18 +122,7 @@ def repair(
 @option_overwrite
 @option_json
 @option_quiet
-def merge(
-    out: str,
-    files: Sequence[str],
-    *,
-    classes: Any,
-    assume_classes: bool,
-    no_verify: bool,
-    num_workers: int | None,
-    overwrite: bool,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+def merge(out: str, files: Sequence[str], *, as_json: bool, **options: Any) -> None:
     """Write the samples of FILES, in this order, into the new file OUT.
 
     All files (or shard manifests) must have the same fields. Stored bytes are copied as they are.
@@ -135,19 +130,15 @@ def merge(
     from converters.beton_files import list_files
     from converters.tools.merge import merge as run
 
-    with full_disk_names(out):
-        report = run(
-            out, list_files(files), classes=classes, assume_classes=assume_classes, overwrite=overwrite,
-            verify=not no_verify, num_workers=_workers(num_workers), quiet=quiet,
-        )  # fmt: skip
+    report = _run(run, out, list_files(files), place=out, **options)
     counts = ", ".join(f"{count:,} from {path}" for path, count in report.sources[:_SHOWN_AT_MOST])
     num_more = len(report.sources) - _SHOWN_AT_MOST
     more = f" and {counted(num_more, 'more file')}" if num_more > 0 else ""
-    text = f"{report.path}: {counted(report.num_samples, 'sample')}, {_bytes(report.num_bytes)}: {counts}{more}"
+    lines = [f"{report.path}: {_size(report)}: {counts}{more}"]
     if report.num_relabelled:
         labels = counted(report.num_relabelled, "label")
-        text += f"\n{counted(report.num_classes or 0, 'class')}; {labels} changed to keep their class's name"
-    _print(report, text, as_json)
+        lines.append(f"{counted(report.num_classes or 0, 'class')}; {labels} changed to keep their class's name")
+    _print(report, lines, as_json)
 
 
 class Ratio(click.ParamType):  # type: ignore[type-arg]
@@ -184,22 +175,7 @@ class Ratio(click.ParamType):  # type: ignore[type-arg]
 @option_overwrite
 @option_json
 @option_quiet
-def split(
-    file: str,
-    *,
-    ratio: tuple[float, ...] | None,
-    by_class: bool,
-    folds: int | None,
-    out: str | None,
-    stratify: bool,
-    group_field: str | None,
-    seed: int,
-    no_verify: bool,
-    num_workers: int | None,
-    overwrite: bool,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+def split(file: str, *, out: str | None, as_json: bool, **options: Any) -> None:
     """Write each sample of FILE, or of a shard set (SET.beton.json), into exactly one of several new files.
 
     Which one depends on the labels and the seed alone. Within a part samples keep their order.
@@ -207,14 +183,9 @@ def split(
     from converters.beton_files import stem_of
     from converters.tools.split import split as run
 
-    with full_disk_names(out or file):
-        report = run(
-            file, out=stem_of(file) + "-{name}.beton" if out is None else out, ratio=ratio, folds=folds,
-            by_class=by_class, stratify=stratify, group_field=group_field, seed=seed, overwrite=overwrite,
-            verify=not no_verify, num_workers=_workers(num_workers), quiet=quiet,
-        )  # fmt: skip
-    lines = [f"{part.path}: {counted(part.num_samples, 'sample')}, {_bytes(part.num_bytes)}" for part in report.parts]
-    _print(report, "\n".join(lines), as_json)
+    pattern = stem_of(file) + "-{name}.beton" if out is None else out
+    report = _run(run, file, out=pattern, place=out or file, **options)
+    _print(report, [f"{part.path}: {_size(part)}" for part in report.parts], as_json)
 
 
 @click.command()
@@ -223,25 +194,19 @@ def split(
 @option_no_verify
 @option_num_workers
 @option_json
-def append(manifest: str, files: Sequence[str], *, no_verify: bool, num_workers: int | None, as_json: bool) -> None:
+def append(manifest: str, files: Sequence[str], *, as_json: bool, **options: Any) -> None:
     """Add FILES to the shard set MANIFEST (SET.beton.json).
 
     Fields and classes must be the set's. Files that lie elsewhere are copied beside the manifest; it is replaced last.
     """
     from converters.tools.append import append as run
 
-    with full_disk_names(manifest):
-        report = run(manifest, files, verify=not no_verify, num_workers=_workers(num_workers))
+    report = _run(run, manifest, files, place=manifest, **options)
     lines = [
-        f"{shard.name}: {counted(shard.num_samples, 'sample')}, {_bytes(shard.num_bytes)}"
-        + (" (copied)" if shard.name in report.copied else "")
-        for shard in report.added
+        f"{shard.name}: {_size(shard)}{' (copied)' if shard.name in report.copied else ''}" for shard in report.added
     ]
-    lines.append(
-        f"{report.path}: now {counted(report.num_shards, 'shard')}, {counted(report.num_samples, 'sample')}, "
-        f"{_bytes(report.num_bytes)}"
-    )
-    _print(report, "\n".join(lines), as_json)
+    lines.append(f"{report.path}: now {counted(report.num_shards, 'shard')}, {_size(report)}")
+    _print(report, lines, as_json)
 
 
 @click.command()
@@ -258,34 +223,20 @@ def append(manifest: str, files: Sequence[str], *, no_verify: bool, num_workers:
 @option_num_workers
 @option_json
 @option_quiet
-def diff(
-    first: str,
-    second: str,
-    *,
-    match_by: str | None,
-    level: Any,
-    min_psnr: float | None,
-    limit: int,
-    num_workers: int | None,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+def diff(first: str, second: str, *, limit: int, as_json: bool, **options: Any) -> None:
     """Compare two datasets sample by sample: fields, labels, pixels. Exit code 0 if they are the same, 1 if not.
 
     FIRST and SECOND are files, or manifests of shard sets (SET.beton.json), however many shards they have.
     """
     from converters.tools.diff import compare
 
-    report = compare(
-        first, second, match_by=match_by, level=level, min_psnr=min_psnr, max_listed=None if as_json else limit,
-        num_workers=_workers(num_workers), quiet=quiet,
-    )  # fmt: skip
-    _print(report, _diff_text(report, limit), as_json, same=report.same)
+    report = _run(compare, first, second, place=first, max_listed=None if as_json else limit, **options)
+    _print(report, _diff_lines(report, limit), as_json, same=report.same)
     if not report.same:
         raise click.exceptions.Exit(1)
 
 
-def _diff_text(report: Any, limit: int) -> str:
+def _diff_lines(report: Any, limit: int) -> list[str]:
     how = "in order" if report.matched_by == "order" else f"by {report.matched_by}"
     lines = [
         f"{report.first}: {counted(report.num_first, 'sample')}; "
@@ -309,53 +260,36 @@ def _diff_text(report: Any, limit: int) -> str:
         lines.append(f"... and {counted(num_more, 'more pair')}; --json lists all of them")
     if report.matched_by == "order" and (report.num_differing or report.only_first or report.only_second):
         lines.append("samples were compared in order; after `split`, `merge` or --shuffle say --match-by content")
-    lines.append("the same" if report.same else "not the same")
-    return "\n".join(lines)
+    return [*lines, "the same" if report.same else "not the same"]
 
 
 @click.command()
 @click.argument("files", type=_BETON, nargs=-1, required=True)
 @click.argument("out", type=click.Path())
-@click.option("--format", "format_", type=Choice(["imagefolder", "webdataset"]), default="imagefolder",
+@click.option("--format", type=Choice(["imagefolder", "webdataset"]), default="imagefolder",
               show_default=True, help="One folder a class, or tar shards.")  # fmt: skip
 @click.option("--field", default=None, help="imagefolder: the image field. Default: the first.")
-@click.option("--shard-size", type=Size(), default="1GiB", show_default=True, metavar="SIZE",
+@click.option("--shard-size", "shard_bytes", type=Size(), default="1GiB", show_default=True, metavar="SIZE",
               help="webdataset: largest tar; 1GiB is 2^30, 1GB 10^9 bytes.")  # fmt: skip
 @option_no_verify
 @option_num_workers
 @option_json
 @option_quiet
-def export(
-    files: Sequence[str],
-    out: str,
-    *,
-    format_: Any,
-    field: str | None,
-    shard_size: int,
-    no_verify: bool,
-    num_workers: int | None,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+def export(files: Sequence[str], out: str, *, as_json: bool, **options: Any) -> None:
     """Write the images of FILES into the new folder OUT; their bytes are kept, raw pixels become PNG.
 
     Several files and shard sets (SET.beton.json) are one dataset, one behind the other.
     """
     from converters.tools.export import export as run
 
-    with full_disk_names(out):
-        report = run(
-            files, out, format=format_, field=field, shard_bytes=shard_size, verify=not no_verify,
-            num_workers=_workers(num_workers), quiet=quiet,
-        )  # fmt: skip
+    report = _run(run, files, out, place=out, **options)
     for text in report.notes:
         note(text)
     if report.left_out:
         note(f"fields without a place in this format: {', '.join(report.left_out)}")
     tars = report.format == "webdataset"
     what = counted(report.num_shards, "shard") if tars else counted(report.num_classes or 0, "class folder")
-    samples = counted(report.num_samples, "sample")
-    _print(report, f"{report.path}: {samples}, {_bytes(report.num_bytes)}, {what}", as_json)
+    _print(report, [f"{report.path}: {_size(report)}, {what}"], as_json)
 
 
 @click.command()
@@ -371,22 +305,14 @@ def export(
 @option_json
 @option_quiet
 def upgrade(
-    file: str,
-    out: str,
-    *,
-    class_names: str | None,
-    class_names_from: str | None,
-    no_verify: bool,
-    num_workers: int | None,
-    overwrite: bool,
-    as_json: bool,
-    quiet: bool,
+    file: str, out: str, *, class_names: str | None, class_names_from: str | None, as_json: bool, **options: Any
 ) -> None:
     """Write FILE, which FFCV made, into OUT with restart markers, checksums and, if given, class names.
 
     JPEGs are re-coded without a change to any pixel, which is checked; FFCV still reads the result. Of a shard set
     (SET.beton.json) a new set OUT.beton.json is made.
     """
+    from converters.report import human_bytes
     from converters.tools.upgrade import read_class_names
     from converters.tools.upgrade import upgrade as run
 
@@ -395,15 +321,11 @@ def upgrade(
     names = None
     if class_names is not None or class_names_from is not None:
         names = read_class_names(file=class_names, like=class_names_from)
-    with full_disk_names(out):
-        report = run(
-            file, out, class_names=names, overwrite=overwrite, verify=not no_verify, num_workers=_workers(num_workers),
-            quiet=quiet,
-        )  # fmt: skip
+    report = _run(run, file, out, out=out, class_names=names, **options)
     classes = f", {counted(report.num_classes, 'class')}" if report.num_classes is not None else ""
-    text = (
-        f"{report.path}: {counted(report.num_samples, 'sample')}{classes}, {_bytes(report.num_bytes)} "
-        f"(before: {_bytes(report.num_source_bytes)}); "
+    line = (
+        f"{report.path}: {counted(report.num_samples, 'sample')}{classes}, {human_bytes(report.num_bytes)} "
+        f"(before: {human_bytes(report.num_source_bytes)}); "
         f"{counted(report.num_recoded, 'JPEG')} with the same pixels, {counted(report.num_kept, 'other image')} copied"
     )
-    _print(report, text, as_json)
+    _print(report, [line], as_json)

@@ -1,8 +1,8 @@
-"""Where a verb's results appear: new files that get their names together, and nothing left of runs that were cut off.
+"""New files of a verb, which get their names together; nothing is left of runs that were interrupted.
 
 Owns a hidden folder beside the destinations, in which each file is written and may be checked, and the step that gives
-them their names. Before that step it notes in the folder what is going to be named how; so if the process dies in the
-midst of it, the next run with the same destination names the rest. It knows nothing of what is in the files.
+the files their names. Before that step the folder gets a record of the names. If the process dies during the step, the
+next run with the same destination names the rest. Also says which files a verb makes of a shard set.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from dataloading import UsageError
+from dataloading import Manifest, Reader, Shard, UsageError
 from dataloading.cli import note
-from dataloading.tools import PartFolder, remove_orphans, sync_folder, whole_file
+from dataloading.tools import PartFolder, is_manifest, remove_orphans, shard_path, sync_folder, whole_file
 
-__all__ = ["NewFiles", "check_target", "remove_leftovers"]
+__all__ = ["NewFiles", "check_target", "new_paths", "remove_leftovers", "shard_entry"]
 
 _RECORD = "names.json"
 _SHOWN = 3
@@ -35,14 +34,14 @@ class NewFiles:
     overwrite : bool
         Whether existing files may be replaced.
     inputs : sequence of str
-        Files that are being read, which must not be among the targets.
+        Files that are being read; they must not be among the targets.
     anchor : str, optional
-        The destination that the next run will have as well, by default the first target.
+        The destination that a repeated run will have as well, by default the first target.
     replaces : sequence of str
         Targets that may be replaced in any case.
     identity : mapping, optional
-        JSON-able values that say what is made of which input. If a run of the same identity and targets died while it
-        named its files, they are named now, and `is_done` is true: there is nothing to write.
+        What is made of which input, as values for JSON. If a run of the same identity and targets died while it named
+        its files, they are named now, and `is_done` is true: there is nothing to write.
 
     Attributes
     ----------
@@ -106,12 +105,9 @@ class NewFiles:
             raise
 
     def _check(self) -> None:
-        there = []
         for target in self._targets:
-            may = self._overwrite or target in self._replaces
             check_target(target, overwrite=True, inputs=self._inputs)
-            if not may and os.path.lexists(target):
-                there.append(target)
+        there = [target for target in self._targets if not self._may_replace(target) and os.path.lexists(target)]
         if len(there) > 1:
             more = f" and {len(there) - _SHOWN} more" if len(there) > _SHOWN else ""
             raise UsageError(
@@ -121,9 +117,18 @@ class NewFiles:
         if there:
             check_target(there[0], overwrite=False, inputs=self._inputs)
 
+    def _may_replace(self, target: str) -> bool:
+        return self._overwrite or target in self._replaces
+
     def part(self, target: str) -> str:
-        """Return where ``target`` is to be written until all are complete."""
+        """Return the path to write ``target`` to until all files are complete."""
         return self._parts[target]
+
+    def write_manifest(self) -> None:
+        """Write the manifest of a shard set, the last target, once its shards are complete; see `new_paths`."""
+        *shards, manifest = self._targets
+        entries = [shard_entry(self.part(path), os.path.basename(path)) for path in shards]
+        Manifest(shards=tuple(entries)).save(self.part(manifest))
 
     def publish(self) -> None:
         """Give every file its name.
@@ -141,9 +146,9 @@ class NewFiles:
         try:
             for target in self._targets:
                 folder = self._folders[os.path.dirname(target)]
-                may = self._overwrite or target in self._replaces
-                is_there = may and os.path.lexists(target)
-                folder.publish_file(Path(self._parts[target]).name, target, overwrite=may)
+                may_replace = self._may_replace(target)
+                is_there = may_replace and os.path.lexists(target)
+                folder.publish_file(Path(self._parts[target]).name, target, overwrite=may_replace)
                 named.append(target)
                 replaced += is_there
         except BaseException as error:
@@ -188,14 +193,12 @@ class NewFiles:
     def __enter__(self) -> NewFiles:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._remove()
 
 
 def _state(path: str) -> list[int] | None:
-    """Return what tells one file from another, wherever it is moved on its disk; None if there is none."""
+    """Return what identifies a file wherever it is moved on its disk; None if it does not exist."""
     try:
         status = os.lstat(path)
     except FileNotFoundError:
@@ -204,7 +207,7 @@ def _state(path: str) -> list[int] | None:
 
 
 def _finish(anchor: str) -> list[dict[str, Any]]:
-    """Name the files of runs that died while they were doing so; return what they were making, and where."""
+    """Name the files of runs that died during that step; return what each was making, and where."""
     finished = []
     for folder in PartFolder.abandoned(os.path.abspath(anchor)):
         held = [folder]
@@ -224,7 +227,7 @@ def _finish(anchor: str) -> list[dict[str, Any]]:
 
 
 def _name_rest(files: Sequence[Mapping[str, Any]], folders: Mapping[str, PartFolder]) -> bool:
-    """Give those files their names that have none yet; False if something else has been done there since."""
+    """Name the files that have no name yet; False if a target has been changed since."""
     rest = [each for each in files if _state(each["target"]) != each["new"]]
     for each in rest:
         folder = os.path.dirname(each["part"])
@@ -255,34 +258,13 @@ def _clear(places: Sequence[str]) -> None:
 
 
 def remove_leftovers(target: str) -> None:
-    """Remove what dead writers to a destination have left, and say so in one line; the living keep theirs.
-
-    Parameters
-    ----------
-    target : str
-        A file or a folder that is going to be made, or a manifest that is going to be replaced.
-    """
+    """Remove what dead runs with the same destination have left, and say so in one line."""
     _finish(target)
     _clear([target])
 
 
 def check_target(target: str, *, overwrite: bool, inputs: Sequence[str] = ()) -> None:
-    """Refuse a place where no file can or may be written.
-
-    Parameters
-    ----------
-    target : str
-        The file to make.
-    overwrite : bool
-        Whether an existing file may be replaced.
-    inputs : sequence of str
-        Files that are being read; replacing one of them would pull the data away.
-
-    Raises
-    ------
-    UsageError
-        If it exists and must not be replaced, is a folder or an input, or its folder does not exist.
-    """
+    """Raise `UsageError` if ``target`` exists and must not be replaced, is a folder or an input, or has no folder."""
     place = Path(target)
     if place.is_dir():
         raise UsageError(f"{target} is a folder; name the file to write in it")
@@ -293,3 +275,44 @@ def check_target(target: str, *, overwrite: bool, inputs: Sequence[str] = ()) ->
             raise UsageError(f"{target} is being read; write the result to another file")
         if not overwrite:
             raise UsageError(f"{target} exists; --overwrite (overwrite=True) replaces it when the new one is complete")
+
+
+def new_paths(source: str, out: str, num_files: int) -> list[str]:
+    """Return the files that a verb makes of ``source``: ``out``, or the shards of a set and its manifest ``out``.
+
+    Parameters
+    ----------
+    source, out : str
+        ``.beton`` files, or both manifests.
+    num_files : int
+        How many shards there will be.
+
+    Raises
+    ------
+    UsageError
+        If one is named as a manifest and the other is not.
+
+    Examples
+    --------
+    >>> new_paths("a.beton", "b.beton", 1)
+    ['b.beton']
+    >>> new_paths("a.beton.json", "x/b.beton.json", 2)
+    ['x/b-00000-of-00002.beton', 'x/b-00001-of-00002.beton', 'x/b.beton.json']
+    """
+    if is_manifest(source) and not is_manifest(out):
+        raise UsageError(
+            f"{source} is a set of shards, and {out} would be one file; name the new set's manifest, NAME.beton.json, "
+            "or make one file of the shards with `beton merge`"
+        )
+    if is_manifest(out) and not is_manifest(source):
+        raise UsageError(f"{out} names a set of shards, but {source} is one file; name a .beton file to make")
+    if not is_manifest(out):
+        return [out]
+    stem = out.removesuffix(".json")
+    return [*(shard_path(stem, number, num_files) for number in range(num_files)), out]
+
+
+def shard_entry(path: str, name: str) -> Shard:
+    """Return a manifest's entry for the file ``path``, which is or will be called ``name`` beside the manifest."""
+    with Reader(path) as reader:
+        return Shard.of(reader, name)

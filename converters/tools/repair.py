@@ -1,7 +1,7 @@
-"""A sound file from a damaged one: `repair`, which leaves out or blanks what can no longer be trusted.
+"""A sound file from a damaged one: `repair` leaves out or blanks what is damaged.
 
 Owns the decision what is lost. A checksum covers 64 KiB, so a damaged block makes every value that has bytes in it
-suspect; none of them is kept, because a JPEG with a flipped bit may well decode, to other pixels.
+suspect. None of them is kept, because a JPEG with a flipped bit may well decode, to other pixels.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ import numpy as np
 from converters.report import Progress
 from converters.tools.derived_files import copy_samples, derived_writer
 from converters.tools.input_files import InputFile, Sample, Stored, file_name
-from converters.tools.new_files import NewFiles, check_target
-from converters.tools.shard_sets import results, write_manifest
+from converters.tools.new_files import NewFiles, check_target, new_paths
 from dataloading import ConvertError, EncodedImage, FormatError, ImageField, JSONField, Manifest, Reader, verify_file
 from dataloading.messages import counted
 from dataloading.tools import MODE_JPEG, decode_jpeg, encode_jpeg, is_manifest
@@ -144,7 +143,7 @@ def repair(
     """
     source, target = os.fspath(path), os.fspath(out)
     workers = max(1, num_workers)
-    results(source, target, 1)
+    new_paths(source, target, 1)
     check_target(target, overwrite=overwrite, inputs=[source])
     listed = _listed(source)
     surveys: list[_Survey] = []
@@ -158,7 +157,7 @@ def repair(
             lost.append(LostShard(path=file, num_samples=num_samples, reason=str(error)))
     if not surveys:
         raise ConvertError(f"{source}: none of its shards has a sound sample; {target} was not written")
-    targets = results(source, target, len(surveys))
+    targets = new_paths(source, target, len(surveys))
     step = {"command": "repair", "zero": zero}
     identity = {**step, "from": [[os.path.abspath(each.path), *each.identity] for each in surveys]}
     inputs = [source, *(file for file, _ in listed)]
@@ -172,7 +171,7 @@ def repair(
                     if not result.ok:
                         raise ConvertError(f"the repaired file is not sound, so {place} was not written:\n{result}")
             if is_manifest(target):
-                write_manifest(files, targets)
+                files.write_manifest()
             files.publish()
     plan = [*_through(listed, surveys)]
     return RepairReport(
@@ -198,22 +197,12 @@ def _listed(source: str) -> list[tuple[str, int]]:
 
 
 class _NothingSoundError(ConvertError):
-    """Of a file nothing can be kept."""
+    """Nothing of a file can be kept."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Survey:
-    """What is wrong with a file, and what is kept of it.
-
-    Parameters
-    ----------
-    path, identity, num_samples
-        Of the file, see `InputFile`.
-    num_problems, checksums_usable
-        See `RepairReport`.
-    plan : dict of int to Lost
-        See `_plan`.
-    """
+    """What is wrong with a file, and what is kept of it; see `InputFile`, `RepairReport` and `_plan`."""
 
     path: str
     identity: tuple[int, ...]
@@ -257,7 +246,7 @@ def _survey(file: str, workers: int, *, zero: bool) -> _Survey:
 
 
 def _through(listed: Sequence[tuple[str, int]], surveys: Sequence[_Survey]) -> Iterator[Lost]:
-    """Yield what is lost, with the samples counted through all files."""
+    """Yield what is lost; samples are counted across all files."""
     known = {each.path: each for each in surveys}
     start = 0
     for file, num_samples in listed:
@@ -269,19 +258,10 @@ def _through(listed: Sequence[tuple[str, int]], surveys: Sequence[_Survey]) -> I
 
 
 class _Damage:
-    """Which samples are suspect, and of those whose records are sound, which bytes of the file.
-
-    Parameters
-    ----------
-    input_file : InputFile
-        The damaged file.
-    found : VerifyReport
-        What is wrong with it.
-    """
+    """Which samples are suspect, and which bytes of the pages are damaged."""
 
     def __init__(self, input_file: InputFile, found: VerifyReport) -> None:
-        self.reasons: dict[int, str] = {}
-        """First reason by sample, for every sample a problem touches."""
+        self.reasons: dict[int, str] = {}  # the first, for every sample that a problem touches
         self.lost_records: set[int] = set()
         self.lost_sizes: set[int] = set()
         self.lost_fields: dict[int, set[str]] = {}
@@ -325,7 +305,7 @@ def _plan(input_file: InputFile, damage: _Damage, *, zero: bool) -> dict[int, Lo
 
 
 def _lost_fields(reader: Reader, sample: int, damage: _Damage) -> tuple[str, ...] | None:
-    """Return the fields of a suspect sample whose bytes are, or None if its record is."""
+    """Return the fields of a suspect sample whose bytes are damaged, or None if its record is."""
     if sample in damage.lost_records:
         return None
     lost = set(damage.lost_fields.get(sample, ()))

@@ -1,7 +1,7 @@
-"""A file of FFCV into one of ours: `upgrade`, which adds restart markers, checksums and class names.
+"""A file of FFCV into one of ours: `upgrade` adds restart markers, checksums and class names.
 
-JPEGs are re-coded without a change to any pixel, which is checked for every one; everything else is copied as it is
-stored. Workers read and re-code, the parent writes, so the bytes do not depend on their number.
+JPEGs are re-coded without a change to any pixel, which is checked for each; everything else is copied as it is stored.
+Workers read and re-code, the parent writes, so the bytes do not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from converters.sources.class_lists import class_list
 from converters.tools.agreement import NO_LABELS
 from converters.tools.derived_files import copy_samples, derived_writer
 from converters.tools.input_files import InputFile, InputFiles, Sample, Stored, check_sources
-from converters.tools.new_files import NewFiles
-from converters.tools.shard_sets import results, write_manifest
+from converters.tools.new_files import NewFiles, new_paths
 from dataloading import ConvertError, DecodeError, ImageField, UsageError
 from dataloading.tools import decode_jpeg, is_manifest, label_field, transcode_jpeg
 
@@ -102,7 +101,7 @@ def upgrade(
     """
     source, target = os.fspath(path), os.fspath(out)
     with InputFiles([source]) as input_files:
-        targets = results(source, target, len(input_files.files))
+        targets = new_paths(source, target, len(input_files.files))
         names = input_files.class_names if class_names is None else tuple(class_names)
         if names is not None:
             for input_file in input_files.files:
@@ -120,7 +119,7 @@ def upgrade(
                         _write(input_file, files.part(place), names, step, num_workers, progress)
                         input_file.close_until_read()
                 if is_manifest(target):
-                    write_manifest(files, targets)
+                    files.write_manifest()
                 files.publish()
         num_images, num_recoded = _count_images(input_files)
         return UpgradeReport(
