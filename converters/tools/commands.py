@@ -321,7 +321,7 @@ def upgrade(
     names = None
     if class_names is not None or class_names_from is not None:
         names = read_class_names(file=class_names, like=class_names_from)
-    report = _run(run, file, out, out=out, class_names=names, **options)
+    report = _run(run, file, out, place=out, class_names=names, **options)
     classes = f", {counted(report.num_classes, 'class')}" if report.num_classes is not None else ""
     line = (
         f"{report.path}: {counted(report.num_samples, 'sample')}{classes}, {human_bytes(report.num_bytes)} "
