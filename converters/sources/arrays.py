@@ -6,6 +6,7 @@ archive holds compressed is unpacked into a nameless temporary file first.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 import shutil
@@ -23,11 +24,10 @@ from converters.fields import name_fault
 from converters.source import printable
 from dataloading import ConvertError, Field, FloatField, ImageField, IntField, NDArrayField, TextField, UsageError
 
+from .labels import Labels, class_label, label_numbers, usual_name
 from .listing import expand
 from .local_copies import LocalCopy, local_paths
 from .reading import absolute, name_of
-from .row_values import class_label
-from .table import Labels, usual_column
 
 __all__ = ["Arrays"]
 
@@ -41,22 +41,20 @@ _SETS = [
 _LOCAL_HEADER = struct.Struct("<26xHH")  # of a zip member: lengths of its name and extra field end the fixed part
 
 
+@dataclasses.dataclass(frozen=True)
 class _Stored:
     """Where an array lies: enough to map it in any process."""
 
-    def __init__(self, path: str, start: int, dtype: np.dtype[Any], shape: tuple[int, ...], fortran: bool) -> None:
-        self.path = path
-        self.start = start
-        self.dtype = dtype
-        self.shape = shape
-        self.fortran = fortran
+    path: str
+    start: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    is_fortran: bool
 
     def open(self) -> npt.NDArray[Any]:
         if 0 in self.shape:
             return np.empty(self.shape, self.dtype)
-        return np.memmap(
-            self.path, self.dtype, "r", self.start, self.shape, "F" if self.fortran else "C"
-        )  # fmt: skip
+        return np.memmap(self.path, self.dtype, "r", self.start, self.shape, "F" if self.is_fortran else "C")
 
 
 class Arrays:
@@ -128,11 +126,11 @@ class Arrays:
         label = _pick(stored, label, _LABELS, chosen, "--label")
         taken = [name for name in stored if names is None or name in names or name in {image, label}]
         self._arrays: dict[str, _Stored] = {}
-        self._fields: dict[str, Field] = {}
+        self.fields: dict[str, Field] = {}
         for name in sorted(taken, key=lambda name: (name != image, name != label)):
             role = "image" if name == image else "label" if name == label else name
             self._arrays[role] = stored[name]
-            self._fields[role] = _field(name, stored[name], role)
+            self.fields[role] = _field(name, stored[name], role)
         if not self._arrays:
             raise UsageError(f"{printable(self._name)} holds no arrays")
         lengths = {name: array.shape[0] for name, array in self._arrays.items()}
@@ -149,34 +147,22 @@ class Arrays:
             self._label = "label"
             found = self._classes_of_words()
             self.class_names = self.class_names or found
+        self.provenance = {"source": "arrays", "source_name": printable(self._name), "source_samples": len(self)}
         self.has_words = class_names is None and self.class_names is not None
-
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        """``image``, ``label`` and the others by their names."""
-        return dict(self._fields)
 
     @property
     def without_tensors(self) -> list[str]:
         """The fields that torch has no tensors for, each with its dtype: texts of bytes, dates, long floats."""
         return [
             f"{name} ({field.dtype})"
-            for name, field in self._fields.items()
+            for name, field in self.fields.items()
             if isinstance(field, NDArrayField) and (field.dtype.kind not in "biufc" or field.dtype.char in "gG")
         ]
 
     @property
-    def provenance(self) -> Mapping[str, object]:
-        """Kind and name of the source and how many samples it has."""
-        return {"source": "arrays", "source_name": printable(self._name), "source_samples": len(self)}
-
-    @property
     def load(self) -> Callable[[Any], Mapping[str, Any]]:
         """See `converters.source.Source`."""
-        labels = None
-        if self._label is not None and self.class_names is not None:
-            labels = {name: label for label, name in enumerate(self.class_names)}
-        return _Load(self._arrays, self._fields, self._label, labels)
+        return _Load(self._arrays, self.fields, self._label, label_numbers(self.class_names))
 
     def __len__(self) -> int:
         return self._length
@@ -263,7 +249,7 @@ def _pick(
 ) -> str | None:
     if name is None:
         known = {_set_of(each)[0]: each for each in reversed(chosen)}
-        return usual_column(usual, list(stored)) or known.get(usual_column(usual, list(known)) or "")
+        return usual_name(usual, list(stored)) or known.get(usual_name(usual, list(known)) or "")
     if name not in stored:
         raise UsageError(f"{option} {name}: the arrays are {', '.join(map(printable, stored))}")
     return name
@@ -319,33 +305,27 @@ def _field(name: str, array: _Stored, role: str) -> Field:
         ) from error
 
 
+@dataclasses.dataclass
 class _Load:
     """Maps the arrays on first use and takes one sample of each; what travels to the workers."""
 
-    def __init__(
-        self,
-        arrays: Mapping[str, _Stored],
-        fields: Mapping[str, Field],
-        label: str | None,
-        labels: Mapping[str, int] | None,
-    ) -> None:
-        self._arrays = dict(arrays)
-        self._fields = dict(fields)
-        self._label = label
-        self._labels = labels
-        self._open: dict[str, npt.NDArray[Any]] = {}
+    arrays: Mapping[str, _Stored]
+    fields: Mapping[str, Field]
+    label: str | None
+    labels: Mapping[str, int] | None
+    mapped: dict[str, npt.NDArray[Any]] = dataclasses.field(default_factory=dict)
 
     def __call__(self, task: tuple[int, str]) -> dict[str, object]:
         index = task[0]
-        if not self._open:
-            self._open = {name: array.open() for name, array in self._arrays.items()}
+        if not self.mapped:
+            self.mapped = {name: array.open() for name, array in self.arrays.items()}
         values: dict[str, object] = {}
-        for name, array in self._open.items():
-            field = self._fields[name]
+        for name, array in self.mapped.items():
+            field = self.fields[name]
             value = array[index]
-            if name == self._label:
+            if name == self.label:
                 text = _text(np.asarray(value).reshape(-1)[0])
-                values[name] = class_label(text, self._labels, "the array of labels")
+                values[name] = class_label(text, self.labels, "the array of labels")
             elif isinstance(field, (IntField, FloatField)):
                 values[name] = np.asarray(value).reshape(-1)[0].item()
             elif isinstance(field, TextField):
@@ -358,4 +338,4 @@ class _Load:
         return values
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": {}}
+        return {**self.__dict__, "mapped": {}}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from converters.source import SampleFault, printable
@@ -64,6 +64,8 @@ class ArrowTable:
         If one has other columns than the first.
     """
 
+    delimiter = ""  # there are no cells of text
+
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths, self._copies = _local_arrow(paths)
         self.schema: Any = None
@@ -88,6 +90,11 @@ class ArrowTable:
     def __len__(self) -> int:
         return self._ends[-1]
 
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns."""
+        return list(self.schema.names)
+
     def task(self, index: int) -> tuple[int, int, str]:
         """Return the number of the file, the row in it, and the path of the file that the row comes from."""
         paths, ends = self._origins
@@ -102,6 +109,13 @@ class ArrowTable:
             for batch in table.batches([column]):
                 yield batch.column(0)
             table.close()
+
+    def find(self, is_watched: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:
+        """Yield column and value of the distinct values of each batch, for the columns that are watched."""
+        for column in filter(is_watched, self.columns):
+            for values in self.values(column):
+                for value in values.unique().to_pylist():
+                    yield column, value
 
     def make_random(self, columns: Sequence[str]) -> None:
         """Copy parquet's ``columns`` to where any row can be read directly, as a random order needs.
@@ -136,6 +150,8 @@ class ArrowTable:
 
 class ArrowRows:
     """Reads single rows; travels between processes without its open files."""
+
+    are_cells = False
 
     def __init__(self, paths: tuple[str, ...], columns: tuple[str, ...], files: frozenset[str]) -> None:
         self._paths = paths

@@ -6,6 +6,7 @@ while their pixels stay. Pixels are taken as the loader shows them: what EXIF sa
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -75,7 +76,7 @@ class BetonFiles:
         self._places, self._copies = local_paths(self.paths)
         readers = [_reader(path, place) for path, place in zip(self.paths, self._places, strict=True)]
         first = readers[0]
-        self._fields = dict(first.fields)
+        self.fields = dict(first.fields)
         self.class_names = None if first.class_names is None else list(first.class_names)
         for reader in readers[1:]:
             _check_alike(first, reader)
@@ -91,24 +92,15 @@ class BetonFiles:
         if not len(chosen):
             raise UsageError(f"{printable(self.paths[0])}: no samples are left")
         self._chosen = chosen
+        self.provenance = {
+            "source": "beton", "source_name": printable(name_of(self.paths[0])), "source_samples": len(self),
+            **({"as_stored": True} if as_stored else {}),
+        }  # fmt: skip
         for reader in readers:
             reader.close()
         # By the name a nameless copy has as well, for what is copied is what is read.
         places = zip(self.paths, self._places, strict=True) if verify else ()
         self._damage = [_damage(path, place) for path, place in places]
-
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        """The files' own."""
-        return dict(self._fields)
-
-    @property
-    def provenance(self) -> Mapping[str, object]:
-        """Kind of the source, its first file, and how many samples are taken."""
-        kept = {"as_stored": True} if self._form.as_stored else {}
-        return {
-            "source": "beton", "source_name": printable(name_of(self.paths[0])), "source_samples": len(self), **kept,
-        }  # fmt: skip
 
     @property
     def load(self) -> Callable[[Any], Mapping[str, Any]]:
@@ -233,41 +225,35 @@ class _Form(NamedTuple):
         return self.as_stored and (self.longest is None or max(image.width, image.height) <= self.longest)
 
 
+@dataclasses.dataclass
 class _Load:
     """Reads stored values; what travels to the workers."""
 
-    def __init__(
-        self,
-        paths: tuple[tuple[str, str], ...],
-        relabelled: tuple[str, dict[int, int]] | None,
-        form: _Form,
-        damage: list[list[tuple[int, int, str]]],
-    ) -> None:
-        self._paths = paths
-        self._relabelled = relabelled
-        self._form = form
-        self._damage = damage
-        self._open: dict[int, Reader] = {}
+    paths: tuple[tuple[str, str], ...]
+    relabelled: tuple[str, dict[int, int]] | None
+    form: _Form
+    damage: list[list[tuple[int, int, str]]]
+    readers: dict[int, Reader] = dataclasses.field(default_factory=dict)
 
     def __call__(self, task: tuple[int, int, str]) -> dict[str, object]:
         file, sample, _ = task
-        for first, stop, what in self._damage[file] if self._damage else ():
+        for first, stop, what in self.damage[file] if self.damage else ():
             if first <= sample < stop:
                 raise SampleFault(f"it is damaged, {what}")
         try:
-            reader = self._open.get(file)
+            reader = self.readers.get(file)
             if reader is None:
-                reader = self._open[file] = _reader(*self._paths[file])
+                reader = self.readers[file] = _reader(*self.paths[file])
             values = {name: self._plain(field, reader.value(name, sample)) for name, field in reader.fields.items()}
         except (FormatError, DecodeError, OSError) as error:
             raise SampleFault(str(error)) from error
-        if self._relabelled is not None:
-            name, new_labels = self._relabelled
+        if self.relabelled is not None:
+            name, new_labels = self.relabelled
             values[name] = new_labels[int(values[name])]  # type: ignore[call-overload]
         return values
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": {}}
+        return {**self.__dict__, "readers": {}}
 
     def _plain(self, field: Field, value: object) -> object:
         """Return a stored image as the policy takes images: a JPEG's bytes, pixels, or what is to stay as it is."""
@@ -275,4 +261,4 @@ class _Load:
             return value
         if value.mode == MODE_JPEG:
             return bytes(value.data)
-        return value if self._form.keeps(value) else decode_image(value)
+        return value if self.form.keeps(value) else decode_image(value)

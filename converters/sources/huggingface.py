@@ -22,10 +22,10 @@ from dataloading import ConvertError, Field, UsageError
 
 from .arrow_table import ARROW_ENDINGS, INDEX, ArrowRows, ArrowTable, import_pyarrow
 from .imagefolder import IMAGE_EXTENSIONS
+from .labels import LABEL_COLUMNS, Labels, class_label, usual_name
 from .listing import expand, list_folder
 from .reading import child, exists, folder_of, is_folder, name_of, normalised, open_stream
-from .row_values import class_label, gathered, typed_value
-from .table import LABEL_COLUMNS, Labels, table_labels, usual_column
+from .row_values import gathered, typed_value
 
 __all__ = ["HuggingFace"]
 
@@ -84,7 +84,7 @@ class HuggingFace:
         self._table = ArrowTable(paths)
         if not len(self._table):
             raise UsageError(f"{printable(paths[0])} has no rows")
-        names = list(self._table.schema.names)
+        names = self._table.columns
         for name in columns or ():
             if name not in names:
                 raise UsageError(f"there is no column '{name}'; there are {', '.join(names)}")
@@ -99,6 +99,7 @@ class HuggingFace:
         self._specs = self._choose(columns, dict(specs or {}), features)
         self._label: str | None = None
         self.class_names = self._class_names(features) or self._classes_of_words(specs or {})
+        self.provenance = {"source": "huggingface", "source_name": printable(self._name), "source_samples": len(self)}
         self.has_words = self._label is not None and self.class_names is not None
         if random_access:
             self._table.make_random(self._columns)
@@ -107,11 +108,6 @@ class HuggingFace:
     def fields(self) -> Mapping[str, Field]:
         """The chosen columns in the order of the files."""
         return fields_of(self._specs)
-
-    @property
-    def provenance(self) -> Mapping[str, object]:
-        """Kind and name of the source and how many samples it has."""
-        return {"source": "huggingface", "source_name": printable(self._name), "source_samples": len(self)}
 
     @property
     def load(self) -> Callable[[Any], Mapping[str, Any]]:
@@ -158,9 +154,9 @@ class HuggingFace:
                         f"with --field {name}=json, array:DTYPE:SHAPE, bytes or image"
                     )
             elif fault := name_fault(name):
-                words = shlex.quote(f"{short_name(name, self._table.schema.names)}={kind}@{name}")
+                words = shlex.quote(f"{short_name(name, self._table.columns)}={kind}@{name}")
                 if columns is not None or kind == "image" or _is_label(name, features):
-                    others = ",".join(other for other in self._table.schema.names if not name_fault(other))
+                    others = ",".join(other for other in self._table.columns if not name_fault(other))
                     raise UsageError(
                         f"{fault}; --field {words} takes the column under another name, --columns "
                         f"{shlex.quote(others)} leaves it out"
@@ -198,12 +194,10 @@ class HuggingFace:
 
     def _classes_of_words(self, given: Mapping[str, FieldSpec]) -> list[str] | None:
         """Return the sorted names in a column of labels that are texts, whose field then becomes their number."""
-        column = usual_column(LABEL_COLUMNS, list(self._specs))
+        column = usual_name(LABEL_COLUMNS, list(self._specs))
         if column is None or column in given or self._specs[column].kind != "text":
             return None
-        labels = Labels()
-        for label in table_labels(self._table, column):
-            labels.add(label)
+        labels = Labels(label for _, label in self._table.find(column.__eq__))
         if labels.num_names > max(_FEW_CLASSES, len(self._table) // 2):
             self.hints.append(
                 f"{column}: text, since nearly every row has another one ({labels.num_names:,}); --field "

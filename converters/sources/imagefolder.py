@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from converters.source import SampleFault, printable
 from dataloading import ConvertError, Field, ImageField, IntField, UsageError
@@ -88,6 +87,8 @@ class ImageFolder:
         self._labels = array("I")
         self._names = PackedTexts()
         self.hidden: list[str] = []
+        self.fields: Mapping[str, Field] = {"image": ImageField(), "label": IntField()}
+        self.load = _load
         folders = in_order(self._classes(), class_order)
         self.numbers_as_text = class_names is None and are_numbers(folders) and folders != in_order(folders, "number")
         self.class_names: list[str] = folders if class_names is None else _checked(self.root, folders, class_names)
@@ -98,6 +99,8 @@ class ImageFolder:
             if name not in there or not self._take_class(label, name)
         ]
         self.without_images = empty
+        source = {"source": "imagefolder", "source_name": printable(name_of(self.root))}
+        self.provenance: Mapping[str, object] = {**source, "source_samples": len(self)}
         if class_names is not None and not len(self):
             raise UsageError(f"{printable(self.root)}: no images in any of the {counted(len(class_names), 'class')}")
         if empty and not allow_empty and class_names is None:
@@ -107,21 +110,6 @@ class ImageFolder:
                 f"Files with these endings are images: {', '.join(self.extensions)}; --extensions changes that, "
                 "--allow-empty accepts empty classes"
             )
-
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        """``image`` and ``label``, the names FFCV's examples use."""
-        return {"image": ImageField(), "label": IntField()}
-
-    @property
-    def provenance(self) -> Mapping[str, object]:
-        """Kind and name of the source and how many samples it has."""
-        return {"source": "imagefolder", "source_name": printable(name_of(self.root)), "source_samples": len(self)}
-
-    @property
-    def load(self) -> Callable[[Any], Mapping[str, Any]]:
-        """See `converters.source.Source`."""
-        return _load
 
     def __len__(self) -> int:
         return len(self._labels)

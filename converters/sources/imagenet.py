@@ -42,6 +42,7 @@ class _Images:
     def __init__(self) -> None:
         self.class_names: list[str] | None = None
         self.unused = Unused()
+        self.fields: Mapping[str, Field] = {"image": ImageField(), "label": IntField()}
         self._tars = Tars()
         self._paths: list[str] = []  # tar files, or the folder that holds the images
         self._read_from: list[str | None] = []  # where tar files are read, which may have been unpacked
@@ -50,11 +51,6 @@ class _Images:
         self._labels = array("I")
         self._names = PackedTexts()
         self._starts, self._sizes = array("Q"), array("Q")
-
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        """``image`` and ``label``."""
-        return {"image": ImageField(), "label": IntField()}
 
     @property
     def provenance(self) -> Mapping[str, object]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -13,9 +12,7 @@ from dataloading.tools import is_url
 
 from .reading import child, normalised, read_file
 
-__all__ = ["class_label", "file_bytes", "gathered", "resolved", "typed_value"]
-
-_INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
+__all__ = ["file_bytes", "gathered", "resolved", "typed_value"]
 
 
 def gathered(readers: Iterable[tuple[str, Callable[[], object]]]) -> dict[str, object]:
@@ -92,39 +89,3 @@ def typed_value(spec: FieldSpec, value: Any, root: str) -> object:
         if isinstance(value, bytes):
             return spec.from_bytes(value)
     return spec.from_value(value)
-
-
-def class_label(value: object, labels: Mapping[str, int] | None, where: str) -> int:
-    """Return the number of a label: a name's among the classes, or without classes the whole number that it is.
-
-    Parameters
-    ----------
-    value : object
-        A name, with or without blanks around it, or a whole number, which may be text.
-    labels : mapping of str to int, optional
-        The classes.
-    where : str
-        What a message calls the place, such as "column 'label'".
-
-    Raises
-    ------
-    SampleFault
-        If it is neither, or none of the classes.
-
-    Examples
-    --------
-    >>> class_label(" cat", {"cat": 0}, "column 'label'"), class_label("7", None, "column 'label'")
-    (0, 7)
-    """
-    value = value.strip() if isinstance(value, str) else value
-    if value is None or value == "":
-        raise SampleFault(f"its label is {value!r}, expected a whole number or name: {where} has no label for it")
-    if labels is not None:
-        if not isinstance(value, str) or value not in labels:
-            raise SampleFault(f"its label {value!r} is none of the {len(labels)} classes")
-        return labels[value]
-    if isinstance(value, str) and _INTEGER.fullmatch(value):
-        return int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise SampleFault(f"its label is {value!r}, expected a whole number")
-    return value

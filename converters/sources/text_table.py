@@ -93,8 +93,8 @@ class TextTable:
         """Return where the record lies in the file, in bytes."""
         return self._starts[index], self._starts[index + 1] - self._starts[index]
 
-    def records(self) -> TextRows:
-        """Return what reads records in a worker."""
+    def rows(self) -> TextRows:
+        """Return what reads rows in a worker."""
         return TextRows(self._path, self._identity, self.delimiter, tuple(self.columns))
 
     def _local(self, url: str) -> str:
@@ -182,14 +182,10 @@ class TextRows:
         self._delimiter = delimiter
         self._columns = columns
         self._ranges = Ranges()
+        self.are_cells = bool(delimiter)  # all values are text, in which numbers are written
 
-    @property
-    def is_cells(self) -> bool:
-        """Whether all values are text, in which numbers are written."""
-        return bool(self._delimiter)
-
-    def record(self, start: int, size: int) -> Mapping[str, Any]:
-        """Return a record's values by column: texts, or for JSON lines whatever they are.
+    def row(self, start: int, size: int) -> Mapping[str, Any]:
+        """Return a record's values by column: texts, or for JSON lines the values as they are.
 
         Raises
         ------

@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -89,9 +89,9 @@ class TorchvisionDataset:
         self.has_files = False
         self._name = name
         self._root = root
-        self._load = _Load(name, root, arguments)
+        self.load = _Load(name, root, arguments)
         try:
-            self._dataset = self._load.dataset()
+            self._dataset = self.load.dataset()
             self._length = len(self._dataset)
         except Exception as error:  # each dataset fails in its own way
             reason = str(error).replace("You can use download=True to download it", "").strip(" .\n")
@@ -99,26 +99,16 @@ class TorchvisionDataset:
                 f"torchvision's {name} cannot be opened in {root}: {reason or type(error).__name__}. Nothing is "
                 "downloaded here: put the dataset there first, as its documentation says"
             ) from error
-        self._split = split
+        self.provenance = {
+            "source": "torchvision", "source_name": name, "source_split": split, "source_samples": self._length
+        }  # fmt: skip
         self.fields: Mapping[str, Field] = self._find_fields() if self._length else {"image": ImageField()}
         self.class_names = class_names_of(self._dataset) if "label" in self.fields else None
 
     @property
-    def provenance(self) -> Mapping[str, object]:
-        """The dataset's name, its part, and how many samples it has."""
-        return {
-            "source": "torchvision", "source_name": self._name, "source_split": self._split, "source_samples": len(self)
-        }  # fmt: skip
-
-    @property
     def files(self) -> Iterator[tuple[str, str]]:
         """The files the dataset knows of, see `converters.source.files_of`."""
-        return dataset_files(self._dataset, self._root, self._load.arguments)
-
-    @property
-    def load(self) -> Callable[[int], Mapping[str, Any]]:
-        """See `converters.source.Source`."""
-        return self._load
+        return dataset_files(self._dataset, self._root, self.load.arguments)
 
     def __len__(self) -> int:
         return self._length
@@ -150,7 +140,7 @@ class TorchvisionDataset:
         kinds = getattr(self._dataset, "target_type", None)
         if name == "target" and kinds in (["bbox"], ["landmarks"]):  # CelebA's: named for what they are, since
             name = kinds[0]  # places in an image must not stay behind when it is resized
-        self._load.target = name
+        self.load.target = name
         self.has_files = isinstance(sample[0], bytes) or file_of(sample[0], opened) is not None
         return {"image": ImageField(), name: field}
 

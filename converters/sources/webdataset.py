@@ -8,6 +8,7 @@ the parent, from URLs only where the first of them is a word.
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import itertools
 import re
@@ -23,11 +24,11 @@ from converters.source import SampleFault, printable
 from dataloading import ConvertError, Field, UsageError
 from dataloading.tools import is_url, label_field
 
+from .labels import Labels, class_label, label_numbers
 from .listing import expand
 from .packed_texts import PackedTexts
 from .reading import Identity, Ranges, absolute, identity, name_of, open_stream
-from .row_values import class_label, gathered
-from .table import Labels
+from .row_values import gathered
 from .tar_index import TAR_ENDINGS, Member, Place, Tars, Unused, is_hidden, members
 
 __all__ = ["IMAGE_ENDINGS", "WebDataset", "parse_map"]
@@ -146,6 +147,13 @@ class WebDataset:
         self.fill = {self._filled_field(key): text for key, text in (fill or {}).items()}
         self._label = self._label_of_words(specs or {})
         self.has_words = self._label is not None and class_names is None
+        self.provenance = {
+            "source": "webdataset",
+            "source_name": printable(name_of(self.paths[0])),
+            "source_shards": len(self.paths),
+            "source_samples": len(self),
+            **({"source_fill": dict(self.fill)} if self.fill else {}),
+        }
         self._filled = {name: self._filled_value(name, text) for name, text in self.fill.items()}
 
     @property
@@ -160,26 +168,10 @@ class WebDataset:
         return fields_of(self._specs)
 
     @property
-    def provenance(self) -> Mapping[str, object]:
-        """Kind of the source, its first shard, and how many there are."""
-        return {
-            "source": "webdataset",
-            "source_name": printable(name_of(self.paths[0])),
-            "source_shards": len(self.paths),
-            "source_samples": len(self),
-            **({"source_fill": dict(self.fill)} if self.fill else {}),
-        }
-
-    @property
     def load(self) -> Callable[[Any], Mapping[str, Any]]:
         """See `converters.source.Source`."""
-        labels = None if self._label is None else self._numbers
-        specs = tuple(self._specs.values())
+        specs, labels = tuple(self._specs.values()), label_numbers(self.class_names)
         return _Load(specs, self._places, self._identities, self._filled, self._label, labels)
-
-    @property
-    def _numbers(self) -> dict[str, int]:
-        return {name: label for label, name in enumerate(self.class_names or ())}
 
     def __len__(self) -> int:
         return len(self._shard_of)
@@ -290,9 +282,7 @@ class WebDataset:
         texts: Iterable[str] = [_text(self._first(column)[1])]
         if not any(map(is_url, self._places)) or not _is_number(next(iter(texts))):
             texts = self._texts(column)
-        labels = Labels()
-        for text in itertools.chain(texts, [self.fill.get(name, "")]):
-            labels.add(text)
+        labels = Labels(itertools.chain(texts, [self.fill.get(name, "")]))
         if self.class_names is not None:
             return name if labels.has_words else None
         self.class_names = labels.names()
@@ -324,7 +314,7 @@ class WebDataset:
     def _filled_value(self, name: str, text: str) -> object:
         try:
             if name == self._label:
-                return class_label(text, self._numbers, "--fill")
+                return class_label(text, label_numbers(self.class_names), "--fill")
             return self._specs[name].from_text(text)
         except SampleFault as error:
             raise UsageError(f"--fill {name}={text}: {error}") from error
@@ -359,25 +349,17 @@ class _Sample(NamedTuple):
     files: dict[str, Member]
 
 
+@dataclasses.dataclass
 class _Load:
     """Reads a sample's files by offset; what travels to the workers."""
 
-    def __init__(
-        self,
-        specs: tuple[FieldSpec, ...],
-        places: list[str],
-        identities: list[Identity],
-        filled: Mapping[str, object],
-        label: str | None,
-        labels: Mapping[str, int] | None,
-    ) -> None:
-        self._specs = specs
-        self._places = places
-        self._identities = identities
-        self._filled = filled
-        self._label = label
-        self._labels = labels
-        self._ranges = Ranges()
+    specs: tuple[FieldSpec, ...]
+    places: list[str]
+    identities: list[Identity]
+    filled: Mapping[str, object]
+    label: str | None
+    labels: Mapping[str, int] | None
+    ranges: Ranges = dataclasses.field(default_factory=Ranges)
 
     def __call__(self, task: tuple[int, str, list[tuple[int, int]], dict[str, str]]) -> dict[str, object]:
         shard, _, places, missing = task
@@ -386,12 +368,12 @@ class _Load:
             if spec.name in missing:
                 raise SampleFault(f"field '{spec.name}': {missing[spec.name]}")
             if start == 0:  # where no member's bytes can be
-                return self._filled[spec.name]
-            data = self._ranges.read(self._places[shard], start, size, self._identities[shard])
-            if spec.name == self._label:
-                return class_label(_text(data), self._labels, "its file")
+                return self.filled[spec.name]
+            data = self.ranges.read(self.places[shard], start, size, self.identities[shard])
+            if spec.name == self.label:
+                return class_label(_text(data), self.labels, "its file")
             return spec.from_bytes(data)
 
         return gathered(
-            (spec.name, partial(read, spec, *place)) for spec, place in zip(self._specs, places, strict=True)
+            (spec.name, partial(read, spec, *place)) for spec, place in zip(self.specs, places, strict=True)
         )

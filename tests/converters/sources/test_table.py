@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from converters.fields import parse_fields
 from converters.source import SampleFault
-from converters.sources.table import Table, label_names
+from converters.sources.labels import Labels
+from converters.sources.table import Table
 from converters.sources.text_table import TextTable
 from dataloading import ConvertError, FloatField, TextField, UsageError
 
@@ -175,8 +176,8 @@ def test_records_come_back_as_they_were_written(tmp_path: Path, rows: list[list[
     path.write_bytes(buffer.getvalue().encode())
     table = TextTable(str(path), "csv")
     assert [value for _, value in table.find(lambda name: name == "b")] == [b for _, b in rows]
-    records = table.records()
-    assert [list(records.record(*table.task(index)).values()) for index in range(len(table))] == rows
+    rows_of = table.rows()
+    assert [list(rows_of.row(*table.task(index)).values()) for index in range(len(table))] == rows
 
 
 @pytest.mark.parametrize(
@@ -374,14 +375,14 @@ def test_other_endings_and_tables_without_paths_are_a_usage_error(root: Path) ->
 
 
 def test_too_many_names_are_no_classes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("converters.sources.table._MOST_CLASSES", 3)
-    assert label_names(["a", "b", "c", "a"], None) == ["a", "b", "c"]
+    monkeypatch.setattr("converters.sources.labels._MOST_CLASSES", 3)
+    assert Labels(["a", "b", "c", "a"]).names() == ["a", "b", "c"]
     with pytest.raises(UsageError, match=r"more than 3 different words.*--field NAME=text"):
-        label_names(["a", "b", "c", "d"], None)
-    assert label_names(map(str, range(10)), None) is None
+        Labels(["a", "b", "c", "d"]).names()
+    assert Labels(map(str, range(10))).names() is None
 
 
-def test_the_manifest_and_what_it_names_may_be_urls(root: Path, memory: Any) -> None:
+def test_the_table_and_what_it_names_may_be_urls(root: Path, memory: Any) -> None:
     for name in ("1.jpg", "ü 中.jpg", "3.jpg"):
         memory(f"memory://set/images/{name}", (root / "images" / name).read_bytes())
     specs = parse_fields(["caption=text", "weight=float"])

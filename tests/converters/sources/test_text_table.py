@@ -32,6 +32,6 @@ def test_each_record_by_itself_is_the_row_of_the_whole_file(
     path.write_bytes(text.getvalue().encode())
     rows = TextTable(str(path), kind)
     list(rows.find(lambda _: False))
-    reader = rows.records()
-    found = [tuple(reader.record(*rows.task(index)).values()) for index in range(len(rows))]
+    reader = rows.rows()
+    found = [tuple(reader.row(*rows.task(index)).values()) for index in range(len(rows))]
     assert found == table

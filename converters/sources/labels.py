@@ -1,0 +1,160 @@
+"""Labels as datasets write them: whole numbers, or names, which become classes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from converters.source import SampleFault, printable
+from dataloading import ConvertError, UsageError
+
+__all__ = ["LABEL_COLUMNS", "Labels", "class_label", "label_numbers", "same_name", "usual_name"]
+
+LABEL_COLUMNS = ("label", "labels", "class", "category", "target", "targets", "class_name", "label_name")
+_INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
+_FRACTION = re.compile(r"[-+]?[0-9]+\.[0-9]*")
+_MOST_CLASSES = 1_000_000
+
+
+class Labels:
+    """The different labels of a dataset, to decide whether they are numbers or names.
+
+    Parameters
+    ----------
+    labels : iterable, optional
+        Labels to begin with, see `add`.
+
+    Examples
+    --------
+    >>> Labels(["dog", "cat", "dog"]).names(), Labels(["3", "0"]).names(), Labels(["100", "007"]).names()
+    (['cat', 'dog'], None, ['007', '100'])
+    """
+
+    def __init__(self, labels: Iterable[Any] = ()) -> None:
+        self._names: set[str] = set()
+        self._number: int | str | None = None
+        self._word: str | None = None
+        self._code: str | None = None
+        self._problem = ""
+        for label in labels:
+            self.add(label)
+
+    def add(self, label: Any) -> None:
+        """Add a text or number; None and empty texts do not count, since their samples are refused by name."""
+        if isinstance(label, str):
+            if label in self._names:
+                return
+            label = label.strip()
+        if label is None or label == "" or self._problem:
+            return
+        if isinstance(label, bool) or not isinstance(label, (int, str)):
+            self._problem = f"a label is a {type(label).__name__} ({label!r}), expected whole numbers or names"
+        elif isinstance(label, int) or _INTEGER.fullmatch(label):
+            self._number = label
+        elif _FRACTION.fullmatch(label):  # 10.0 would come before 2.0
+            self._problem = (
+                f"a label is {label!r}, expected whole numbers or names; write it without a fraction, or, if it is a "
+                "name, list all names in a file for --classes"
+            )
+        elif not label.isascii() and any("\udc80" <= sign <= "\udcff" for sign in label):
+            self._problem = (
+                f"the label {printable(label)} is not UTF-8; save it as UTF-8: iconv -f WINDOWS-1252 -t UTF-8 "
+                "FILE > NEW"
+            )
+        elif label.isdecimal():
+            self._code = label  # 007: a name, and so is 100 beside it
+        else:
+            self._word = label
+        if isinstance(label, str) and len(self._names) <= _MOST_CLASSES:
+            self._names.add(label)
+
+    @property
+    def has_words(self) -> bool:
+        """Whether there is a text that is no number."""
+        return bool(self._word or self._code)
+
+    @property
+    def num_names(self) -> int:
+        """How many different texts there are."""
+        return len(self._names)
+
+    def names(self) -> list[str] | None:
+        """Return the sorted names; None if all labels are whole numbers.
+
+        Raises
+        ------
+        ConvertError
+            If there are numbers and words, or labels that are neither.
+        UsageError
+            If there are too many different words.
+        """
+        number, word = self._number, self._word or self._code
+        if self._problem:
+            raise ConvertError(self._problem)
+        if word is None:
+            return None
+        if isinstance(number, int) or (number is not None and self._word is not None):
+            # Sorted as words, numbers would become other numbers, all of them because of one stray word.
+            raise ConvertError(
+                f"labels are numbers and names: {number!r} and {word!r}; make them one or the other, or, if the "
+                "numbers are names as well, list all names in a file for --classes"
+            )
+        if len(self._names) > _MOST_CLASSES:
+            raise UsageError(
+                f"the labels are more than {_MOST_CLASSES:,} different words, such as {word!r}; keep such a column as "
+                "text with --field NAME=text"
+            )
+        return sorted(self._names)
+
+
+def label_numbers(class_names: Sequence[str] | None) -> dict[str, int] | None:
+    """Return the label of each class, as `class_label` takes them."""
+    return None if class_names is None else {name: label for label, name in enumerate(class_names)}
+
+
+def class_label(value: object, labels: Mapping[str, int] | None, where: str) -> int:
+    """Return the number of a label: of a name among the classes; without classes, the whole number that it is.
+
+    Parameters
+    ----------
+    value : object
+        A name, with or without blanks around it, or a whole number, which may be text.
+    labels : mapping of str to int, optional
+        The classes.
+    where : str
+        The place for messages, such as "column 'label'".
+
+    Raises
+    ------
+    SampleFault
+        If it is neither, or none of the classes.
+
+    Examples
+    --------
+    >>> class_label(" cat", {"cat": 0}, "column 'label'"), class_label("7", None, "column 'label'")
+    (0, 7)
+    """
+    value = value.strip() if isinstance(value, str) else value
+    if value is None or value == "":
+        raise SampleFault(f"its label is {value!r}, expected a whole number or name: {where} has no label for it")
+    if labels is not None:
+        if not isinstance(value, str) or value not in labels:
+            raise SampleFault(f"its label {value!r} is none of the {len(labels)} classes")
+        return labels[value]
+    if isinstance(value, str) and _INTEGER.fullmatch(value):
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise SampleFault(f"its label is {value!r}, expected a whole number")
+    return value
+
+
+def usual_name(usual: Sequence[str], names: Sequence[str]) -> str | None:
+    """Return the first of the usual names among ``names``, as it is written there; exact ones before `Label`."""
+    exact = [name for name in usual if name in names]
+    return exact[0] if exact else next((each for name in usual for each in names if same_name(each) == name), None)
+
+
+def same_name(name: str) -> str:
+    """Return a name as usual names are compared: without blanks around it, in lower case."""
+    return name.strip().casefold()
