@@ -28,7 +28,7 @@ import numpy.typing as npt
 import torch
 
 from dataloading.batch import Batch
-from dataloading.cache.storage import StorageOptions, make_storage, open_dataset
+from dataloading.cache import StorageOptions, open_storage
 from dataloading.checks import at_least, one_of, true_or_false
 from dataloading.cpu import num_cores
 from dataloading.dataset import selection
@@ -211,7 +211,8 @@ class Loader:
         options = StorageOptions(
             os_cache=os_cache, cache_dir=cache_dir, cache_bytes=cache_bytes, by_page=by_page, node=node
         )
-        self._files, sizes, cache = open_dataset(path.sources if isinstance(path, Mixture) else [path], options)
+        storage = open_storage(path.sources if isinstance(path, Mixture) else [path], options)
+        self._files = storage.files
         self._dataset = DatasetInfo(self._files)
         self._sampler: Sampler
         if sampler is not None:
@@ -240,7 +241,7 @@ class Loader:
                 num_draws=num_draws,
                 num_repeats=num_repeats,
                 labels=selection.field_values(self._files) if isinstance(weights, str) else None,
-                mixture=None if mixture is None else mixture.of_sizes(sizes),
+                mixture=None if mixture is None else mixture.of_sizes(storage.sizes),
                 layout=functools.cache(functools.partial(page_layout, self._files)),
                 window_pages=window_pages,
                 num_nodes=self._ranks.num_nodes,
@@ -264,10 +265,7 @@ class Loader:
             max_rows=min(batch_size, max(self._sampler.size, self._files.num_samples)),
             num_buffers=self._prefetch_batches + 2,
         )
-        self._storage = make_storage(
-            cache,
-            self._files,
-            options,
+        self._storage = storage.page_source(
             fields=self._plan.names,
             window_pages=window_pages if shuffle == "pages" else 0,
             rows_in_flight=(self._prefetch_batches + 6) * batch_size,

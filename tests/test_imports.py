@@ -133,6 +133,15 @@ sys.exit(repr(changed) if set(changed) - {9} else 0)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_cache_is_used_through_its_front_door(path):
+    inside = path.is_relative_to(ROOT / "dataloading" / "cache")
+    for parts, line in imported(path):
+        if parts[:2] == ["dataloading", "cache"] and not inside:
+            name = ROOT.joinpath(*parts[:3]).with_suffix(".py")
+            assert not name.exists(), f"{path}:{line} imports {'.'.join(parts)}: take it from dataloading.cache"
+
+
 @pytest.mark.parametrize(
     "module", ["dataloading", "dataloading.format", "dataloading.cli", "dataloading.tools", "converters"]
 )

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from dataloading.cache.opening import open_cached
 from dataloading.cache.page_cache import PageCache
-from dataloading.cache.page_supply import Storage
+from dataloading.cache.prefetch import PageSource
 from dataloading.checks import at_least, true_or_false
 from dataloading.cpu import memory_bytes
 from dataloading.dataset.files import FileSet
@@ -24,7 +24,7 @@ from dataloading.errors import UsageError
 from dataloading.format import Reader
 from dataloading.keeper import Kept, on_own_thread
 
-__all__ = ["StorageOptions", "make_storage", "open_dataset"]
+__all__ = ["Storage", "StorageOptions", "open_storage"]
 
 # Orders that go through a file page by page read whole pages; others only a little more than a sample.
 _SMALL_UNIT_BYTES = 1 << 18
@@ -67,16 +67,53 @@ class StorageOptions:
             object.__setattr__(self, "cache_bytes", at_least("cache_bytes", self.cache_bytes, 1))
 
 
-def open_dataset(groups: Sequence[Paths], options: StorageOptions) -> tuple[FileSet, tuple[int, ...], PageCache | None]:
-    """Open the files of one or several datasets as one.
+@dataclass(frozen=True, kw_only=True)
+class Storage:
+    """Open files of a dataset, and the cache that brings their pages, if the system's does not.
 
-    Returns
-    -------
+    Parameters
+    ----------
     files : FileSet
     sizes : tuple of int
         Samples of each dataset.
+    options : StorageOptions
     cache : PageCache or None
-        What brings the files' pages, if the system does not; unbounded yet. Closed with the last use of `files`.
+        Closed with the last use of `files`.
+    """
+
+    files: FileSet
+    sizes: tuple[int, ...]
+    options: StorageOptions
+    cache: PageCache | None = None
+
+    def page_source(
+        self, *, fields: Sequence[str], window_pages: int, rows_in_flight: int, num_local_ranks: int
+    ) -> PageSource | None:
+        """Bound the cache, and make what brings pages from it; None where the system's page cache does that.
+
+        Parameters
+        ----------
+        fields : sequence of str
+            To be delivered.
+        window_pages : int
+            Pages that the order keeps open; 0 if it has no window.
+        rows_in_flight : int
+            Samples of all batches that one process makes at a time.
+        num_local_ranks : int
+            Processes that share the cache.
+        """
+        if self.cache is None:
+            return None
+        if self.options.cache_bytes is not None:
+            self.cache.bound(self.options.cache_bytes, grows=False)
+        elif self.options.cache_dir is None:
+            wanted = _default_bytes(self.cache, self.files, window_pages, rows_in_flight, num_local_ranks)
+            self.cache.bound(wanted, grows=True)
+        return PageSource(self.cache, self.files, fields, num_local_ranks)
+
+
+def open_storage(groups: Sequence[Paths], options: StorageOptions) -> Storage:
+    """Open the files of one or several datasets as one.
 
     Raises
     ------
@@ -90,8 +127,7 @@ def open_dataset(groups: Sequence[Paths], options: StorageOptions) -> tuple[File
     kept: list[Kept[_Opened]] = []
 
     def opened(paths: Sequence[str]) -> list[Reader]:
-        remote = any(is_url(path) for path in paths)
-        if options.os_cache and options.cache_dir is None and not remote:
+        if options.os_cache and options.cache_dir is None and not any(map(is_url, paths)):
             if options.cache_bytes is not None:
                 raise UsageError("cache_bytes= bounds a cache of our own: pass os_cache=False or cache_dir= as well")
             return [Reader(path) for path in paths]
@@ -103,11 +139,7 @@ def open_dataset(groups: Sequence[Paths], options: StorageOptions) -> tuple[File
             unit_bytes=None if options.by_page else _SMALL_UNIT_BYTES,
             name=" ".join([*job, f"node={options.node}", f"cache_bytes={options.cache_bytes}"]),
         )
-
-        def begin() -> _Opened:
-            return on_own_thread(opening, "beton-open")
-
-        kept.append(Kept(begin, _close))
+        kept.append(Kept(lambda: on_own_thread(opening, "beton-open"), _close))
         return kept[0].value[0]
 
     try:
@@ -116,11 +148,10 @@ def open_dataset(groups: Sequence[Paths], options: StorageOptions) -> tuple[File
         for each in kept:
             each.end()
         raise
-    if not kept:
-        return files, sizes, None
-    cache = kept[0].value[1]
-    files.use_memory([each.data for each in cache.files], owner=kept[0])
-    return files, sizes, cache
+    cache = kept[0].value[1] if kept else None
+    if cache is not None:
+        files.use_memory([each.data for each in cache.files], owner=kept[0])
+    return Storage(files=files, sizes=sizes, options=options, cache=cache)
 
 
 _Opened: TypeAlias = "tuple[list[Reader], PageCache]"
@@ -128,41 +159,6 @@ _Opened: TypeAlias = "tuple[list[Reader], PageCache]"
 
 def _close(opened: _Opened) -> None:
     on_own_thread(opened[1].close, "beton-close")
-
-
-def make_storage(
-    cache: PageCache | None,
-    files: FileSet,
-    options: StorageOptions,
-    *,
-    fields: Sequence[str],
-    window_pages: int,
-    rows_in_flight: int,
-    num_local_ranks: int,
-) -> Storage | None:
-    """Bound the cache, and make what supplies batches from it; None without a cache.
-
-    Parameters
-    ----------
-    cache, files, options
-        Of the dataset.
-    fields : sequence of str
-        To be delivered.
-    window_pages : int
-        Pages that the order keeps open; 0 if it has no window.
-    rows_in_flight : int
-        Samples of all batches that one process makes at a time.
-    num_local_ranks : int
-        Processes that share the cache.
-    """
-    if cache is None:
-        return None
-    if options.cache_bytes is not None:
-        cache.bound(options.cache_bytes, grows=False)
-    elif options.cache_dir is None:
-        wanted = _default_bytes(cache, files, window_pages, rows_in_flight, num_local_ranks)
-        cache.bound(wanted, grows=True)
-    return Storage(cache, files, fields, num_local_ranks)
 
 
 def _default_bytes(

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataloading.batch import Batch
-from dataloading.cache.page_supply import Pins
+from dataloading.cache import PinnedPages
 from dataloading.decode.decoders import interleave
 from dataloading.engine.plan import ImagePlan, Plan
 from dataloading.engine.transfer import Sent, as_tensor
@@ -42,11 +42,11 @@ class BatchJob:
         Which samples.
     epoch : int
         Part of every random key.
-    pins : Pins, optional
+    pins : PinnedPages, optional
         Keep the stored bytes in the page cache until the batch is finished.
     """
 
-    def __init__(self, plan: Plan, clock: Clock, step: Step, epoch: int, pins: Pins | None = None) -> None:
+    def __init__(self, plan: Plan, clock: Clock, step: Step, epoch: int, pins: PinnedPages | None = None) -> None:
         self.epoch = epoch
         self.consumed = step.consumed
         self.errors: list[SampleError] = []

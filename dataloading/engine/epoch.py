@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 
 from dataloading.batch import Batch
-from dataloading.cache.page_supply import Storage, Supply
+from dataloading.cache import PageSource, Prefetch
 from dataloading.dataset.page_layout import ReadAhead
 from dataloading.engine.batch_job import BatchJob
 from dataloading.engine.plan import Plan
@@ -33,7 +33,7 @@ class Jobs:
     ----------
     sampler : Sampler
     plan : Plan
-    storage : Storage, optional
+    storage : PageSource, optional
         Brings pages through a cache of our own. Without it the system is asked to read ahead.
     persistent : bool
         Go on with the next epoch when one has been received to its end.
@@ -49,7 +49,7 @@ class Jobs:
     Workers refer to this object: it must not refer to anything that owns them.
     """
 
-    def __init__(self, sampler: Sampler, plan: Plan, *, storage: Storage | None, persistent: bool) -> None:
+    def __init__(self, sampler: Sampler, plan: Plan, *, storage: PageSource | None, persistent: bool) -> None:
         self.sampler = sampler
         self.plan = plan
         self.clock = Clock(plan.compile_seconds)
@@ -62,16 +62,16 @@ class Jobs:
         """Make the jobs of this epoch from `consumed` on, then those of the epochs that follow."""
         with contextlib.ExitStack() as stack:
             read_ahead = stack.enter_context(contextlib.closing(ReadAhead(self.plan.files.paths)))
-            supply = None
+            prefetch = None
             if self._storage is not None:
-                supply = stack.enter_context(contextlib.closing(self._storage.supply(stopped.is_set)))
+                prefetch = stack.enter_context(contextlib.closing(self._storage.prefetch(stopped.is_set)))
             while True:
                 with self.clock.measure("sampler"):
                     order = self.sampler.order(epoch, consumed)
-                if supply is None:
+                if prefetch is None:
                     yield from self._jobs_of_files(order, epoch, read_ahead)
                 else:
-                    yield from self._jobs_of_cache(order, epoch, supply)
+                    yield from self._jobs_of_cache(order, epoch, prefetch)
                 if not self.persistent or self.sampler.slicing().num_steps == 0:
                     return
                 epoch, consumed = epoch + 1, 0
@@ -87,8 +87,8 @@ class Jobs:
             read_ahead(order.readahead(number))
             yield job
 
-    def _jobs_of_cache(self, order: EpochOrder, epoch: int, supply: Supply) -> Iterator[BatchJob]:
-        steps = supply.steps(order)
+    def _jobs_of_cache(self, order: EpochOrder, epoch: int, prefetch: Prefetch) -> Iterator[BatchJob]:
+        steps = prefetch.steps(order)
         while True:
             with self.clock.measure("view"):  # waiting for pages included
                 step, pins = next(steps, (None, None))
@@ -99,7 +99,7 @@ class Jobs:
     def release(self) -> None:
         """Release what belongs to batches that nobody will finish; runs on a thread of ours."""
         if self._storage is not None:
-            self._storage.cache.release_dropped()
+            self._storage.release_dropped()
         self.plan.transfer.drain()
 
 

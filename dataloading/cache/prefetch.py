@@ -19,7 +19,7 @@ from dataloading.errors import FormatError
 from dataloading.finalisers import Note
 from dataloading.sampling.slicing import EpochOrder, Ranges, Step
 
-__all__ = ["Pins", "Storage", "Supply"]
+__all__ = ["PageSource", "PinnedPages", "Prefetch"]
 
 Units = npt.NDArray[np.int64]
 
@@ -28,7 +28,7 @@ _MAX_STEPS_AHEAD = 32
 _MAX_BYTES_AHEAD = 1 << 30
 
 
-class Pins:
+class PinnedPages:
     """Pages that stay where they are until `release`, or until nobody refers to this any more.
 
     Parameters
@@ -55,7 +55,7 @@ class Pins:
             self._cache.release_held(note)
 
 
-class Storage:
+class PageSource:
     """A cache and the fields whose bytes come from it.
 
     Parameters
@@ -106,43 +106,47 @@ class Storage:
         bound = self.cache.cache_bytes
         return _MAX_BYTES_AHEAD if bound is None else min(_MAX_BYTES_AHEAD, bound // (2 * self._num_local_ranks))
 
-    def supply(self, stopped: Callable[[], bool]) -> Supply:
+    def prefetch(self, stopped: Callable[[], bool]) -> Prefetch:
         """Begin a pass; `stopped` tells when nobody waits for its batches any more."""
-        return Supply(self, stopped)
+        return Prefetch(self, stopped)
+
+    def release_dropped(self) -> None:
+        """Unpin the pages of batches that were dropped before they were finished."""
+        self.cache.release_dropped()
 
 
-class Supply:
+class Prefetch:
     """The pages of one pass over one or more epochs.
 
     Parameters
     ----------
-    storage : Storage
+    source : PageSource
     stopped : callable
         Asked while waiting for pages: True ends the wait.
     """
 
-    def __init__(self, storage: Storage, stopped: Callable[[], bool]) -> None:
-        self._storage = storage
-        self._cache = storage.cache
+    def __init__(self, source: PageSource, stopped: Callable[[], bool]) -> None:
+        self._source = source
+        self._cache = source.cache
         self._stopped = stopped
         self._owner = object()  # of what is announced: the cache's threads must not keep this object and its files
-        self._in_use: deque[tuple[int, weakref.ref[Pins]]] = deque()
+        self._in_use: deque[tuple[int, weakref.ref[PinnedPages]]] = deque()
         # What was announced: it is needed no more when all steps before this one are released; and its stamp.
         self._announced: deque[tuple[int, int]] = deque()
         self._num_before = 0  # steps of earlier epochs
 
-    def steps(self, order: EpochOrder) -> Iterator[tuple[Step, Pins]]:
+    def steps(self, order: EpochOrder) -> Iterator[tuple[Step, PinnedPages]]:
         """Give each step of an epoch when its pages are there, pinned."""
         plan = self._by_pages(order) if order.goes_by_pages else self._by_steps(order)
         for number, (step, units) in enumerate(plan):
             self._cache.acquire(units, self._stopped)
-            pins = Pins(self._cache, units)
+            pins = PinnedPages(self._cache, units)
             self._in_use.append((self._num_before + number, weakref.ref(pins)))
             yield step, pins
         self._num_before += len(order)
 
     def close(self) -> None:
-        """Need nothing any more. Pins of batches in the making stay theirs."""
+        """Need nothing any more. PinnedPages of batches in the making stay theirs."""
         self._announced.clear()
         self._cache.forget(self._owner)
 
@@ -156,15 +160,15 @@ class Supply:
             while windows and windows[0][0] <= passed:
                 self._forget(windows.popleft()[1], last=not windows)
             due = order.pages_needed(number)[1]
-            bring = self._storage.units_of_ranges(order.readahead(number))
+            bring = self._source.units_of_ranges(order.readahead(number))
             if due > known:
-                units = self._storage.units_of_ranges(order.node_pages(known, due))
+                units = self._source.units_of_ranges(order.node_pages(known, due))
                 windows.append((due, self._cache.announce(self._owner, np.unique(units), bring=bring)))
                 known = due
             elif len(bring):
                 self._cache.plan(self._owner, bring)
             step = order.step(number)
-            yield step, self._storage.units(step.indices)
+            yield step, self._source.units(step.indices)
         # What is left is of the last window: needed until the last batch is finished.
         self._announced.extend((self._num_before + len(order), stamp) for _, stamp in windows)
 
@@ -175,10 +179,10 @@ class Supply:
         begun = 0
         for number in range(len(order)):
             while begun < len(order) and (
-                begun <= number or (begun < number + _MAX_STEPS_AHEAD and ahead_bytes < self._storage.ahead_bytes())
+                begun <= number or (begun < number + _MAX_STEPS_AHEAD and ahead_bytes < self._source.ahead_bytes())
             ):
                 step = order.step(begun)
-                units = self._storage.units(step.indices)
+                units = self._source.units(step.indices)
                 num_bytes = self._cache.num_bytes_of(units)
                 self._announced.append((self._num_before + begun + 1, self._cache.announce(self._owner, units)))
                 ahead.append((step, units, num_bytes))
