@@ -202,7 +202,7 @@ def run_conversion(
             note(f"{what} {item.name}: {item.reason}")
         if len(listed) > _SHOWN_AT_MOST:
             note(f"... and {len(listed) - _SHOWN_AT_MOST:,} more; --json and --error-log list all of them")
-    num_changed = sum(report.kinds.values()) - report.kinds["kept"]
+    num_changed = sum(report.images.values()) - report.images["kept"]
     if policy.keep == "files" and num_changed:
         note(
             f"{counted(num_changed, 'image')} could not stay as the file is: to be resized or turned, or neither JPEG "

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal, get_args
-
-import numpy as np
+from functools import lru_cache
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from dataloading import UsageError
-from dataloading.checks import true_or_false
+from dataloading.checks import LARGEST, as_integer
 
-__all__ = ["Engine", "OnError", "Options"]
+__all__ = ["Engine", "OnError", "Options", "check_numbers", "check_words"]
 
 OnError = Literal["raise", "skip", "placeholder", "keep"]
 Engine = Literal["local", "ray"]
@@ -84,25 +83,15 @@ class Options:
     quiet: bool = True
 
     def __post_init__(self) -> None:
-        for name, allowed in (("on_error", OnError), ("engine", Engine)):
-            value = getattr(self, name)
-            if value not in get_args(allowed):
-                raise UsageError(f"{name} must be one of {', '.join(get_args(allowed))}, got {value!r}")
-        for field in dataclasses.fields(self):
-            if field.type == "bool":
-                true_or_false(field.name, getattr(self, field.name))
-        for name, least in (
-            ("num_workers", 0), ("limit", 0), ("num_shards", 1), ("shard_bytes", 1), ("shard_index", 0),
-        ):  # fmt: skip
-            value = getattr(self, name)
-            if value is not None and (not _is_whole(value) or value < least):
-                raise UsageError(f"{name} must be a whole number, {least} or more, got {value!r}")
-        if not _is_whole(self.seed) or not 0 <= self.seed < 1 << 63:
-            raise UsageError(f"seed must be a whole number from 0 to 2**63 - 1, got {self.seed!r}")
+        check_words(self)
+        check_numbers(
+            self, num_workers=(0, None), limit=(0, None), num_shards=(1, 100_000), shard_bytes=(1, None),
+            shard_index=(0, None), seed=(0, LARGEST),
+        )  # fmt: skip
         if not self.checkpoint_seconds > 0:
             raise UsageError(f"checkpoint_seconds must be above 0, got {self.checkpoint_seconds}")
         size = self.page_size
-        if size is not None and not (_is_whole(size) and 2 << 20 <= size < 4 << 30 and size & (size - 1) == 0):
+        if size is not None and (as_integer(size) is None or not 2 << 20 <= size < 4 << 30 or size & (size - 1)):
             raise UsageError(f"page_size must be a power of two from 2 MiB to 2 GiB, got {size!r} bytes")
         self._check_shards()
 
@@ -110,8 +99,6 @@ class Options:
         if self.num_shards is not None and self.shard_bytes is not None:
             raise UsageError("num_shards and shard_bytes (--shard-size) both say where to cut; give one of them")
         if self.is_sharded:
-            if self.num_shards is not None and self.num_shards > 100_000:
-                raise UsageError(f"num_shards must be at most 100,000 (names have five digits), got {self.num_shards}")
             if self.shard_index is not None and self.num_shards is not None and self.shard_index >= self.num_shards:
                 raise UsageError(
                     f"shard_index must be 0 to {self.num_shards - 1}, got {self.shard_index}: shards are counted from 0"
@@ -132,5 +119,39 @@ class Options:
         return self.num_shards is not None or self.shard_bytes is not None
 
 
-def _is_whole(value: object) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+def check_words(options: Any) -> None:
+    """Refuse a value of a dataclass that is none of its `Literal`'s words, or neither True nor False.
+
+    Raises
+    ------
+    UsageError
+        Naming option, value and what is allowed.
+    """
+    for name, kind in _types(options.__class__).items():
+        value = getattr(options, name)
+        if kind is bool and not isinstance(value, bool):
+            raise UsageError(f"{name} must be True or False, got {value!r}")
+        if get_origin(kind) is Literal and (not isinstance(value, str) or value not in get_args(kind)):
+            raise UsageError(f"{name} must be one of {', '.join(get_args(kind))}, got {value!r}")
+
+
+@lru_cache
+def _types(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def check_numbers(options: Any, **bounds: tuple[int, int | None]) -> None:
+    """Refuse integers of a dataclass that are out of bounds, given as (lowest, highest or None); None is allowed.
+
+    Raises
+    ------
+    UsageError
+        Naming option, value and bounds.
+    """
+    for name, (low, high) in bounds.items():
+        value = getattr(options, name)
+        number = as_integer(value)
+        if value is not None and (number is None or number < low or (high is not None and number > high)):
+            highest = "2**63 - 1" if high == LARGEST else high
+            words = f", {low} or more" if high is None else f" from {low} to {highest}"
+            raise UsageError(f"{name} must be a whole number{words}, got {value!r}")

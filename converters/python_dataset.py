@@ -12,9 +12,10 @@ import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from converters.engine.convert import OnError, convert
+from converters.engine.convert import convert
 from converters.images.opened_files import Opened, file_of, watched
 from converters.images.policy import ImagePolicy
+from converters.options import OnError
 from converters.report import Report
 from converters.settings import settings
 from converters.source import SampleFault

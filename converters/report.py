@@ -14,7 +14,7 @@ from dataloading import ConvertError
 from dataloading.messages import counted
 from dataloading.tools import whole_file
 
-__all__ = ["LISTS", "Progress", "Report", "Skipped", "human_bytes"]
+__all__ = ["LISTS", "Progress", "Report", "ReportedSample", "human_bytes"]
 
 LISTS = {
     "skipped": "skipped",
@@ -41,7 +41,7 @@ def human_bytes(count: float) -> str:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Skipped:
+class ReportedSample:
     """A sample that was left out, or about whose image there is something to tell.
 
     Parameters
@@ -77,15 +77,15 @@ class Report:
         Bytes of image files read.
     seconds : float
         Wall-clock time.
-    kinds : Counter
+    images : Counter
         How many images were "transcoded" (pixels kept), "kept" (bytes kept), "encoded" anew, or stored "raw".
-    skipped : list of Skipped
+    skipped : list of ReportedSample
         What was left out, in the order of conversion.
-    replaced : list of Skipped
+    replaced : list of ReportedSample
         What got a gray image in the place of its own.
-    damaged : list of Skipped
+    damaged : list of ReportedSample
         Damaged images that were stored as Pillow shows them (``on_error="keep"``).
-    tidied : list of Skipped
+    tidied : list of ReportedSample
         JPEGs with bytes that belong to nothing. libjpeg skips them and no pixel suffers; they are not copied, unless
         the file's very bytes are kept.
     shards : list of str
@@ -100,11 +100,11 @@ class Report:
     num_bytes: int = 0
     source_bytes: int = 0
     seconds: float = 0.0
-    kinds: Counter[str] = dataclasses.field(default_factory=Counter)
-    skipped: list[Skipped] = dataclasses.field(default_factory=list)
-    replaced: list[Skipped] = dataclasses.field(default_factory=list)
-    damaged: list[Skipped] = dataclasses.field(default_factory=list)
-    tidied: list[Skipped] = dataclasses.field(default_factory=list)
+    images: Counter[str] = dataclasses.field(default_factory=Counter)
+    skipped: list[ReportedSample] = dataclasses.field(default_factory=list)
+    replaced: list[ReportedSample] = dataclasses.field(default_factory=list)
+    damaged: list[ReportedSample] = dataclasses.field(default_factory=list)
+    tidied: list[ReportedSample] = dataclasses.field(default_factory=list)
     shards: list[str] = dataclasses.field(default_factory=list)
     is_whole: bool = True
 
@@ -113,7 +113,7 @@ class Report:
         """Samples this run has written per second of wall-clock time, start-up of workers included."""
         return (self.num_samples - self.num_resumed) / self.seconds if self.seconds else 0.0
 
-    def lists(self) -> dict[str, list[Skipped]]:
+    def lists(self) -> dict[str, list[ReportedSample]]:
         """Return what there is to tell of single samples, by the names in `LISTS`."""
         return {name: getattr(self, name) for name in LISTS}
 
@@ -123,7 +123,7 @@ class Report:
         self.num_resumed += other.num_resumed
         self.num_bytes += other.num_bytes
         self.source_bytes += other.source_bytes
-        self.kinds.update(other.kinds)
+        self.images.update(other.images)
         for name, listed in self.lists().items():
             listed.extend(getattr(other, name))
 
@@ -137,7 +137,7 @@ class Report:
             "source_bytes": self.source_bytes,
             "seconds": round(self.seconds, 3),
             "samples_per_second": round(self.samples_per_second, 1),
-            "images": dict(sorted(self.kinds.items())),
+            "images": dict(sorted(self.images.items())),
             **self._listed(),
             "shards": self.shards,
             "is_whole": self.is_whole,
@@ -166,11 +166,11 @@ class Report:
             raise ConvertError(f"the list of errors {path} cannot be written: {error.strerror or error}") from error
 
     def __str__(self) -> str:
-        kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.kinds.items()))
+        images = ", ".join(f"{count:,} {became}" for became, count in sorted(self.images.items()))
         lines = [
             f"{self.path}: {counted(self.num_samples, 'sample')}, {human_bytes(self.num_bytes)}"
             f" from {human_bytes(self.source_bytes)} of source files",
-            f"images: {kinds}" if kinds else "",
+            f"images: {images}" if images else "",
             *(f"{LISTS[name]}: {len(listed):,}" for name, listed in self.lists().items() if listed),
             f"already there: {counted(self.num_resumed, 'sample')}" if self.num_resumed else "",
             f"shards: {len(self.shards):,}" if self.shards else "",

@@ -7,11 +7,11 @@ import numpy.typing as npt
 
 from dataloading.tools import random
 
-__all__ = ["chance", "chances"]
+__all__ = ["sample_uniform", "sample_uniforms"]
 
 
-def chances(seed: int, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Return one number in [0, 1) for each sample: the top 53 bits of the output of SplitMix64 for (seed, sample).
+def sample_uniforms(seed: int, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Return one number in [0, 1) for each sample: the top 53 bits of SplitMix64 for (seed, sample).
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ def chances(seed: int, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.float64
 
     Examples
     --------
-    >>> float(chances(0, np.array([3]))[0]) == chance(0, 3)
+    >>> float(sample_uniforms(0, np.array([3]))[0]) == sample_uniform(0, 3)
     True
     """
     bits = random.children(random.child(seed, 0), indices)
@@ -34,6 +34,6 @@ def chances(seed: int, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.float64
     return numbers
 
 
-def chance(seed: int, index: int) -> float:
-    """Return the number of one sample, see `chances`."""
-    return float(chances(seed, np.array([index]))[0])
+def sample_uniform(seed: int, index: int) -> float:
+    """Return the number of one sample, see `sample_uniforms`."""
+    return float(sample_uniforms(seed, np.array([index]))[0])

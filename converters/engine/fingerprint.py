@@ -21,13 +21,21 @@ from converters.sources.reading import identity
 from dataloading import ConvertError, Field
 from dataloading.tools import is_url
 
-__all__ = ["SampleChain", "changed_files", "describe_fields", "differences", "file_stamps", "names_digest", "stamps"]
+__all__ = [
+    "SamplesChecksum",
+    "changed_files",
+    "describe_fields",
+    "differences",
+    "file_stamps",
+    "names_digest",
+    "stamps",
+]
 
 _SHOWN_AT_MOST = 6
 _LISTED_AT_MOST = 32
 
 
-def names_digest(source: Source, order: npt.NDArray[np.int64], told: Callable[[], object] = lambda: None) -> str:
+def names_digest(source: Source, order: npt.NDArray[np.int64], progress: Callable[[], object] = lambda: None) -> str:
     """Return a checksum of the names of the samples, in the order they are stored.
 
     Parameters
@@ -36,13 +44,13 @@ def names_digest(source: Source, order: npt.NDArray[np.int64], told: Callable[[]
         Where they come from.
     order : int64[n]
         Indices of the samples.
-    told : callable
+    progress : callable
         Called for each.
     """
     hasher = xxhash.xxh3_64()
     for index in order:
         hasher.update(source.name(int(index)).encode("utf-8", "backslashreplace") + b"\0")
-        told()
+        progress()
     return str(hasher.hexdigest())
 
 
@@ -136,7 +144,7 @@ def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     return result
 
 
-class SampleChain:
+class SamplesChecksum:
     """A running checksum of the samples that were taken: names, numbers, and size and age of the files they come from.
 
     Parameters
@@ -144,13 +152,11 @@ class SampleChain:
     source : Source
         Where the samples come from. What a task names that is a file of this machine counts with size and age, and
         what is a whole number, such as a label, counts itself.
-    value : str
-        Where an earlier chain ended.
     """
 
-    def __init__(self, source: Source, value: str = "") -> None:
+    def __init__(self, source: Source) -> None:
         self._source = source
-        self.value = value
+        self.value = ""
 
     def add(self, index: int, known: Iterable[str] | None = None) -> None:
         """Take one more sample, of whose task `stamps` may be known."""

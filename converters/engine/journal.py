@@ -9,7 +9,6 @@ its valid beginning describes bytes that exist. What a record means is the busin
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import struct
@@ -23,7 +22,12 @@ import xxhash
 from dataloading import ConvertError, UsageError
 from dataloading.tools import open_locked, sync_folder
 
-__all__ = ["Journal", "Record", "journal_path", "part_path"]
+__all__ = ["Journal", "journal_path", "part_path"]
+
+State = Mapping[str, Any]
+"""What a record says, in values that JSON can hold."""
+Record = tuple[State, bytes]
+"""A state, and the writer's checkpoint."""
 
 MAGIC = b"beton journal 1\n"
 _FRAME = struct.Struct("<QQ")  # length and checksum of what follows
@@ -51,27 +55,6 @@ def _hidden(path: str, ending: str) -> str:
     return os.path.join(folder, f".{name.removesuffix('.beton')}.beton.{ending}")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Record:
-    """One entry of the journal.
-
-    Parameters
-    ----------
-    facts : mapping
-        JSON-able values.
-    blob : bytes
-        What is not JSON: the writer's checkpoint.
-    """
-
-    facts: Mapping[str, Any]
-    blob: bytes = b""
-
-    def to_bytes(self) -> bytes:
-        """Return the record framed by its length and checksum."""
-        body = json.dumps(self.facts, allow_nan=False).encode("ascii") + b"\n" + self.blob
-        return _FRAME.pack(len(body), xxhash.xxh3_64_intdigest(body)) + body
-
-
 class Journal:
     """The journal of one destination, locked for this process.
 
@@ -94,17 +77,17 @@ class Journal:
     Attributes
     ----------
     header : mapping or None
-        The first record's facts; None in a new journal.
-    last : Record or None
-        The newest valid record after the header, without its blob.
+        The first record's state; None in a new journal.
+    last : mapping or None
+        The state of the newest valid record after the header.
     """
 
     def __init__(self, path: str, *, wait_seconds: float = 0.0) -> None:
         self.path = path
         self.name = journal_path(path)
         self.part = part_path(path)
-        self.header: Mapping[str, Any] | None = None
-        self.last: Record | None = None
+        self.header: State | None = None
+        self.last: State | None = None
         self._end = len(MAGIC)
         try:
             self._fd = open_locked(self.name, wait_seconds=wait_seconds)
@@ -125,12 +108,12 @@ class Journal:
         start = os.pread(self._fd, len(MAGIC), 0)
         if start != MAGIC[: len(start)]:
             raise ConvertError(f"{self.name} is not a journal of this version; remove it, or name another destination")
-        for end, record in self._records():
+        for end, (state, _) in self._records():
             self._end = end
             if self.header is None:
-                self.header = record.facts
+                self.header = state
             else:
-                self.last = Record(facts=record.facts)
+                self.last = state
 
     def _records(self) -> Iterator[tuple[int, Record]]:
         """Yield the valid records, each with the position behind it; a torn or damaged one ends the journal."""
@@ -144,8 +127,8 @@ class Journal:
             if xxhash.xxh3_64_intdigest(body) != checksum:
                 return
             position += length
-            text, _, blob = body.partition(b"\n")
-            yield position, Record(facts=json.loads(text), blob=blob)
+            text, _, checkpoint = body.partition(b"\n")
+            yield position, (json.loads(text), checkpoint)
 
     @property
     def has_work(self) -> bool:
@@ -160,26 +143,26 @@ class Journal:
             if number:
                 yield record
 
-    def begin(self, header: Mapping[str, Any]) -> None:
+    def begin(self, header: State) -> None:
         """Start anew: remove the unfinished file and all records, and note what is going to be done."""
         with contextlib.suppress(FileNotFoundError):
             Path(self.part).unlink()
         os.ftruncate(self._fd, 0)
         self.header, self.last, self._end = header, None, len(MAGIC)
         _write_all(self._fd, MAGIC, 0)
-        self._append(Record(facts=header))
+        self._append(header)
         sync_folder(os.path.dirname(self.name))
 
     def reopen(self) -> None:
         """Cut off what follows the newest valid record, before others are appended."""
         os.ftruncate(self._fd, self._end)
 
-    def save(self, facts: Mapping[str, Any], blob: bytes, sync: Callable[[], object], *, wait: bool = False) -> None:
+    def save(self, state: State, checkpoint: bytes, sync: Callable[[], object], *, wait: bool = False) -> None:
         """Append a record once ``sync`` has put on the disk what it speaks of, in another thread.
 
         Parameters
         ----------
-        facts, blob
+        state, checkpoint
             The record.
         sync : callable
             Puts the unfinished file on the disk.
@@ -196,7 +179,8 @@ class Journal:
         def run() -> None:
             try:
                 sync()
-                self._append(Record(facts=facts, blob=blob))
+                self._append(state, checkpoint)
+                self.last = state
             except BaseException as error:
                 self._failure = error
 
@@ -224,13 +208,12 @@ class Journal:
         if self._failure is not None:
             raise self._failure
 
-    def _append(self, record: Record) -> None:
-        data = record.to_bytes()
+    def _append(self, state: State, checkpoint: bytes = b"") -> None:
+        body = json.dumps(state, allow_nan=False).encode("ascii") + b"\n" + checkpoint
+        data = _FRAME.pack(len(body), xxhash.xxh3_64_intdigest(body)) + body
         _write_all(self._fd, data, self._end)
         os.fdatasync(self._fd)
         self._end += len(data)
-        if record.facts is not self.header:
-            self.last = Record(facts=record.facts)
 
     def remove(self) -> None:
         """Take journal and unfinished file away, and give up the lock."""

@@ -1,26 +1,29 @@
-"""Shards as tasks of a Ray cluster: each makes one file; a task whose node is lost starts again and goes on.
+"""Shards as tasks of a Ray cluster: each makes one file; a task whose node is lost starts again and resumes.
 
-Owns the connection to the cluster and the translation of its errors. What a task makes is the plan's business
-(``sharding.py``), so its bytes are those of any other engine. Destinations must be seen by all nodes: a shared file
-system or a URL.
+Owns the connection to the cluster and the translation of its errors. Destinations must be seen by all nodes: a shared
+file system or a URL.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
 import pickle
-from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from converters.engine.journal import journal_path, part_path
+from converters.engine.one_file import make_file
+from converters.engine.plan import Conversion
 from converters.engine.pool import Pool
-from converters.engine.shards import ShardPlan, clear_shards, make_shard
+from converters.output.targets import Store, place_of
 from converters.report import Progress, Report
 from dataloading import BetonError, ConvertError, Shard, UsageError
 from dataloading.tools import is_url
 
-__all__ = ["run_shards"]
+__all__ = ["run_on_cluster"]
 
 NUM_RETRIES = 10
 # A lost node's processes may live on for a moment, and hold the lock on their shard.
@@ -28,17 +31,15 @@ _WAIT_SECONDS = 120.0
 _POLL_SECONDS = 0.5
 
 
-def run_shards(plan: ShardPlan, mine: Sequence[int], progress: Progress, report: Report) -> dict[int, Shard]:
+def run_on_cluster(plan: Conversion, progress: Progress, report: Report) -> dict[int, Shard]:
     """Make shards on the cluster that ``RAY_ADDRESS`` names or this process is connected to, else on this machine.
 
     Parameters
     ----------
-    plan : ShardPlan
+    plan : Conversion
         What to make.
-    mine : sequence of int
-        Which shards.
     progress : Progress
-        Told of each shard.
+        Advances with each shard.
     report : Report
         Counts them.
 
@@ -59,7 +60,7 @@ def run_shards(plan: ShardPlan, mine: Sequence[int], progress: Progress, report:
     except ImportError as error:
         raise UsageError('the engine "ray" needs the package ray: pip install "beton[ray]"') from error
     if plan.options.overwrite and not plan.options.resume:
-        clear_shards(plan, mine)
+        _clear_shards(plan)
     if not is_url(plan.path):
         plan = dataclasses.replace(plan, path=os.path.abspath(plan.path))
     # A task that is started again must go on with what the lost one left.
@@ -75,17 +76,28 @@ def run_shards(plan: ShardPlan, mine: Sequence[int], progress: Progress, report:
                 f"the Ray cluster {os.environ.get('RAY_ADDRESS', '')} cannot be reached: {error}"
             ) from error
     try:
-        return _run(ray, plan, mine, progress, report)
+        return _run(ray, plan, progress, report)
     finally:
         if is_ours:
             ray.shutdown()
 
 
-def _run(ray: Any, plan: ShardPlan, mine: Sequence[int], progress: Progress, report: Report) -> dict[int, Shard]:
+def _clear_shards(plan: Conversion) -> None:
+    """Remove shards and interrupted work on them, so that whatever is there later is the new run's."""
+    for number in plan.shards():
+        place = place_of(plan.file_path(number), plan.options)
+        for path in (place.local, journal_path(place.local), part_path(place.local)):
+            with contextlib.suppress(FileNotFoundError):
+                Path(path).unlink()
+        if place.is_remote and (store := Store(place.path)).size() is not None:
+            store.remove()
+
+
+def _run(ray: Any, plan: Conversion, progress: Progress, report: Report) -> dict[int, Shard]:
     task = ray.remote(num_cpus=max(1, plan.options.num_workers), max_retries=NUM_RETRIES)(_make)
-    # As bytes: what goes wrong where it arrives is then the task's error, with its words.
+    # As bytes, so that what goes wrong when they are unpickled is the task's error, with its message.
     shared = ray.put(ray.cloudpickle.dumps(plan))
-    numbers = {task.remote(shared, number): number for number in mine}
+    numbers = {task.remote(shared, number): number for number in plan.shards()}
     waiting = list(numbers)
     found: dict[int, Shard] = {}
     try:
@@ -99,16 +111,16 @@ def _run(ray: Any, plan: ShardPlan, mine: Sequence[int], progress: Progress, rep
                     cause = error.cause
                     if isinstance(cause, BetonError):
                         raise type(cause)(str(cause)) from error
-                    raise ConvertError(f"{plan.shard(number)} was not written: {cause or error}") from error
+                    raise ConvertError(f"{plan.file_path(number)} was not written: {cause or error}") from error
                 except ray.exceptions.RayError as error:
                     raise ConvertError(
-                        f"{plan.shard(number)} was not written: its task was lost {NUM_RETRIES + 1} times "
+                        f"{plan.file_path(number)} was not written: its task was lost {NUM_RETRIES + 1} times "
                         f"({type(error).__name__}: {error}); --resume goes on"
                     ) from error
-                if not is_url(plan.path) and not os.path.exists(plan.shard(number)):
+                if not is_url(plan.path) and not os.path.exists(plan.file_path(number)):
                     raise ConvertError(
-                        f"{plan.shard(number)} was written on another machine and cannot be seen here; a cluster needs "
-                        "a folder that all machines share, or a URL"
+                        f"{plan.file_path(number)} was written on another machine and cannot be seen here; a cluster "
+                        "needs a folder that all machines share, or a URL"
                     )
                 report.add(own)
                 low, high = plan.bounds(number)
@@ -121,9 +133,8 @@ def _run(ray: Any, plan: ShardPlan, mine: Sequence[int], progress: Progress, rep
 
 def _make(data: bytes, number: int) -> tuple[Shard, Report]:
     """Make one shard of a pickled plan; runs on the cluster."""
-    plan: ShardPlan = pickle.loads(data)
-    report = Report(path=plan.shard(number))
-    progress = Progress(1, quiet=True)
-    with Pool(plan.work(), num_workers=plan.options.num_workers) as pool:
-        shard = make_shard(plan, number, pool, progress, report, wait_seconds=_WAIT_SECONDS)
+    plan: Conversion = pickle.loads(data)
+    report = Report(path=plan.file_path(number))
+    with Pool(plan.converter(), num_workers=plan.options.num_workers) as pool:
+        shard = make_file(plan.file(number), pool, Progress(1, quiet=True), report, wait_seconds=_WAIT_SECONDS)
     return shard, report

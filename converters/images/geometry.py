@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from converters.images.opened_files import FileImage
 from converters.images.pillow_files import open_header
+from converters.images.policy import ImagePolicy
 from converters.images.rgb import is_jpeg, jpeg_orientation, other_orientation
 from converters.source import SampleFault
 from dataloading import (
@@ -30,9 +31,6 @@ from dataloading import (
     VarArrayField,
 )
 from dataloading.tools import image_of, moved_coordinates, probe_jpeg
-
-if TYPE_CHECKING:
-    from converters.images.policy import ImagePolicy
 
 __all__ = ["Geometry", "check_declared", "geometry_of", "has_followers", "moved"]
 

@@ -38,13 +38,13 @@ class FileImage:
         As the program gave it.
     data : bytes
         The file; in RGB its pixels are those of ``image``.
-    is_of_its_form : bool
-        Whether channels and depth are the file's too.
+    has_mode_of_file : bool
+        Whether it has the channels and the depth of the file too.
     """
 
     image: Image.Image
     data: bytes
-    is_of_its_form: bool
+    has_mode_of_file: bool
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from converters.images.icc import has_profile, in_srgb
-from converters.images.pillow_files import MAX_PIXELS, open_header, open_pillow
+from converters.images.pillow_files import open_header, open_pillow
 from converters.source import SampleFault
 from dataloading.tools import check_jpeg, decode_jpeg
 
@@ -37,7 +37,6 @@ __all__ = [
     "jpeg_orientation",
     "other_orientation",
     "read_jpeg",
-    "read_other",
     "target_size",
     "upright",
 ]
@@ -126,39 +125,6 @@ def read_jpeg(data: bytes, *, cmyk: bool, to_srgb: bool, notes: list[str] | None
         check_jpeg(data, notes=notes)
         return as_rgb(open_pillow(data), background=(0, 0, 0), to_srgb=to_srgb)
     return Image.fromarray(decode_jpeg(data, notes=notes))
-
-
-def read_other(
-    data: bytes,
-    *,
-    background: tuple[int, int, int],
-    orient: bool,
-    to_srgb: bool,
-    max_pixels: int = MAX_PIXELS,
-) -> Image.Image:
-    """Decode any file that is not a JPEG to upright RGB.
-
-    Parameters
-    ----------
-    data : bytes
-        The file.
-    background : tuple of int
-        RGB, 0..255, what shows through transparent pixels.
-    orient : bool
-        Apply a declared orientation.
-    to_srgb : bool
-        Convert an embedded colour profile to sRGB.
-    max_pixels : int
-        See `open_pillow`.
-
-    Raises
-    ------
-    SampleFault
-        If it cannot be decoded or its colours cannot be represented.
-    """
-    image = open_pillow(data, max_pixels=max_pixels)
-    orientation = other_orientation(image) if orient else 1
-    return upright(as_rgb(image, background=background, to_srgb=to_srgb), orientation)
 
 
 def as_rgb(image: Image.Image, *, background: tuple[int, int, int], to_srgb: bool = False) -> Image.Image:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from converters.beton_files import stem_of
 from converters.report import Progress
-from converters.sample_random import chances
+from converters.sample_random import sample_uniforms
 from converters.tools.agreement import NO_LABELS
 from converters.tools.derived_files import derived_writer
 from converters.tools.input_files import InputFiles, check_sources, file_name, stored_bytes
@@ -226,13 +226,13 @@ def assign(
         raise UsageError(f"the parts' shares must be positive numbers, got {list(shares)}")
     weights = weights / weights.sum()
     if groups is None:
-        keys = chances(seed, np.arange(num_samples))
+        keys = sample_uniforms(seed, np.arange(num_samples))
         order = np.argsort(keys, kind="stable") if labels is None else np.lexsort((keys, labels))
         where = np.empty(num_samples, np.int32)
         where[order] = _deal(num_samples, weights)
         return where
     _, first, ids, sizes = np.unique(groups, return_index=True, return_inverse=True, return_counts=True)
-    keys = chances(seed, first.astype(np.int64))
+    keys = sample_uniforms(seed, first.astype(np.int64))
     classes = np.zeros(len(first), np.int64) if labels is None else labels[first]
     # Large groups first, while there is room to even out; within a size by class, so that classes are shared out too.
     order = np.lexsort((keys, classes, -sizes))

@@ -10,12 +10,11 @@ needs to go on from here and come to the same bytes.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from dataloading.checks import at_least, true_or_false
 from dataloading.errors import UsageError
@@ -23,6 +22,7 @@ from dataloading.messages import describe
 
 from . import extension as ext
 from .arguments import check_class_names, check_fields
+from .base import Bytes, Head
 from .checkpoint import Checkpoint, resume_hash
 from .facts import FieldFacts
 from .fields import Field
@@ -168,11 +168,8 @@ class Writer:
             If the disk refuses, for instance because it is full. The unfinished file is removed, unless ``part``
             names it.
         """
-        if not self._file.is_open:
-            raise UsageError(f"{self.path}: this writer is finished; make a new one")
+        self._check_room()
         sample = self.num_samples
-        if sample >= self._capacity:
-            raise UsageError(f"{self.path}: more samples than the declared num_samples={self._capacity}")
         if not isinstance(values, Mapping):
             example = ", ".join(f"{name!r}: ..." for name in self.fields)
             raise UsageError(
@@ -180,25 +177,48 @@ class Writer:
             )
         if values.keys() != self.fields.keys():
             raise UsageError(f"sample {sample}: expected values for the fields {list(self.fields)}, got {list(values)}")
-        heads: list[tuple[int | float, ...]] = []
-        payloads: list[npt.NDArray[np.uint8] | None] = []
+        encoded = []
         for name, field in self._kinds:
             try:
-                head, payload = field.encode(values[name])
+                encoded.append(field.encode(values[name]))
             except UsageError as error:
                 raise UsageError(f"sample {sample}, field '{name}': {error}") from error
-            heads.append(head)
-            payloads.append(payload)
+        self.append_encoded(encoded)
+
+    def append_encoded(self, encoded: Sequence[tuple[Head, Bytes | None]]) -> None:
+        """Add a sample whose values are encoded already.
+
+        Parameters
+        ----------
+        encoded : sequence
+            What `Field.encode` has returned for a value of each field, in the order of the fields.
+
+        Raises
+        ------
+        UsageError
+            If the sample does not fit a page. It was not added; the writer can go on.
+        OSError
+            See `append`.
+        """
+        self._check_room()
+        heads = [head for head, _ in encoded]
+        payloads = [payload for _, payload in encoded]
         # Everything that can be wrong with the sample is found before the first byte is written.
         pointers, end = self._place(payloads)
         try:
-            self._store(sample, heads, payloads, pointers)
+            self._store(self.num_samples, heads, payloads, pointers)
             self._skip_to(end)
         except BaseException:
             self._file.give_up()
             raise
 
-    def _place(self, payloads: list[npt.NDArray[np.uint8] | None]) -> tuple[list[int], int]:
+    def _check_room(self) -> None:
+        if not self._file.is_open:
+            raise UsageError(f"{self.path}: this writer is finished; make a new one")
+        if self.num_samples >= self._capacity:
+            raise UsageError(f"{self.path}: more samples than the declared num_samples={self._capacity}")
+
+    def _place(self, payloads: list[Bytes | None]) -> tuple[list[int], int]:
         """Return a position for each value, all in one page, the current or the next, and the end of the last one."""
         sizes = [None if payload is None else payload.size for payload in payloads]
         if all(size is None for size in sizes):
@@ -247,8 +267,8 @@ class Writer:
     def _store(
         self,
         sample: int,
-        heads: list[tuple[int | float, ...]],
-        payloads: list[npt.NDArray[np.uint8] | None],
+        heads: list[Head],
+        payloads: list[Bytes | None],
         pointers: list[int],
     ) -> None:
         entries = []

@@ -62,7 +62,7 @@ class Photos:
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_tuples_of_pillow_image_and_label(tmp_path: Path, num_workers: int) -> None:
     report = write(Photos(), tmp_path / "o.beton", images=converters.ImagePolicy(mode="raw"), num_workers=num_workers)
-    assert (report.num_samples, report.kinds) == (6, {"raw": 6})
+    assert (report.num_samples, report.images) == (6, {"raw": 6})
     with Reader(tmp_path / "o.beton") as reader:
         assert reader.column("label").tolist() == [0, 1] * 3
         assert reader.extension is not None
@@ -85,7 +85,7 @@ def test_every_kind_of_field_and_jpeg_bytes_that_are_kept(tmp_path: Path) -> Non
     box = np.arange(4, dtype=np.float32)
     sample = {"box": box, "image": data, "score": 0.5, "raw": b"xyz", "meta": {"a": [1]}}
     report = write([sample], tmp_path / "o.beton", fields)
-    assert report.kinds == {"transcoded": 1}
+    assert report.images == {"transcoded": 1}
     with Reader(tmp_path / "o.beton") as reader:
         np.testing.assert_array_equal(decode_jpeg(reader.value("image", 0).data), pillow_pixels(data))
         assert reader.value("score", 0) == 0.5
@@ -274,7 +274,7 @@ def hugging_face() -> Any:
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_hugging_face_datasets_keep_their_jpegs_and_class_names(tmp_path: Path, num_workers: int) -> None:
     report = write(hugging_face(), tmp_path / "o.beton", num_workers=num_workers)
-    assert report.kinds == {"transcoded": 3}
+    assert report.images == {"transcoded": 3}
     with Reader(tmp_path / "o.beton") as reader:
         assert reader.extension is not None
         assert reader.extension.class_names == ("cat", "dog")
@@ -543,8 +543,8 @@ def test_options_for_images_do_what_they_do_on_the_command_line(tmp_path: Path) 
         assert (smaller.width, smaller.height) == (40, 30)  # type: ignore[attr-defined]
         assert reader.extension is not None
         assert reader.extension.provenance["images"]["quality"] == 60
-    assert write([(jpeg, 0)], tmp_path / "p.beton", keep="bytes", class_names=[]).kinds == {"kept": 1}
-    assert write([(jpeg, 0)], tmp_path / "q.beton", mode="raw", class_names=[]).kinds == {"raw": 1}
+    assert write([(jpeg, 0)], tmp_path / "p.beton", keep="bytes", class_names=[]).images == {"kept": 1}
+    assert write([(jpeg, 0)], tmp_path / "q.beton", mode="raw", class_names=[]).images == {"raw": 1}
     transparent = Image.new("RGBA", (8, 8), (0, 0, 0, 0))
     write([(transparent, 0)], tmp_path / "r.beton", mode="raw", background="1,2,3", page_size="2MiB", class_names=[])
     with Reader(tmp_path / "r.beton") as reader:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 
-from converters.report import Progress, Report, Skipped, human_bytes
+from converters.report import Progress, Report, ReportedSample, human_bytes
 
 
 class Clock:
@@ -64,8 +64,8 @@ def test_on_a_terminal_a_bar_comes_and_goes() -> None:
 
 def test_report_in_words_and_as_json() -> None:
     report = Report(path="o.beton", num_samples=1500, num_bytes=3 << 20, source_bytes=5 << 20, seconds=2.0)
-    report.kinds = Counter({"transcoded": 1400, "encoded": 100})
-    report.skipped = [Skipped(index=3, name="a/b.jpg", reason="JPEG data ends early")]
+    report.images = Counter({"transcoded": 1400, "encoded": 100})
+    report.skipped = [ReportedSample(index=3, name="a/b.jpg", reason="JPEG data ends early")]
     assert str(report).splitlines() == [
         "o.beton: 1,500 samples, 3.0 MiB from 5.0 MiB of source files",
         "images: 100 encoded, 1,400 transcoded",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from converters.sample_random import chance, chances
+from converters.sample_random import sample_uniform, sample_uniforms
 
 
 def reference(seed: int, index: int) -> float:
@@ -25,12 +25,12 @@ def test_equals_splitmix64_in_python_integers() -> None:
     for seed in (0, 1, 2**63 - 1):
         indices = np.array([0, 1, 2, 17, 2**40])
         expected = [reference(seed, int(index)) for index in indices]
-        assert chances(seed, indices).tolist() == expected
-        assert [chance(seed, int(index)) for index in indices] == expected
+        assert sample_uniforms(seed, indices).tolist() == expected
+        assert [sample_uniform(seed, int(index)) for index in indices] == expected
 
 
 def test_spreads_evenly_and_differs_between_seeds() -> None:
-    first, second = chances(0, np.arange(20000)), chances(1, np.arange(20000))
+    first, second = sample_uniforms(0, np.arange(20000)), sample_uniforms(1, np.arange(20000))
     assert abs(first.mean() - 0.5) < 0.01
     assert np.histogram(first, 10, (0, 1))[0].min() > 1800
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.03

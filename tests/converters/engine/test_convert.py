@@ -44,7 +44,7 @@ def leftovers(folder: Path) -> list[str]:
 
 def test_file_holds_every_image_label_and_class(source: ImageFolder, tmp_path: Path) -> None:
     report = run(source, tmp_path / "o.beton")
-    assert (report.num_samples, report.kinds) == (13, {"transcoded": 12, "encoded": 1})
+    assert (report.num_samples, report.images) == (13, {"transcoded": 12, "encoded": 1})
     assert verify_file(tmp_path / "o.beton", decode=decode_jpeg, decode_all=True, num_workers=1).ok
     with Reader(tmp_path / "o.beton") as reader:
         assert reader.column("label").tolist() == [0] * 5 + [1] * 4 + [2] * 4
@@ -266,7 +266,7 @@ def test_estimate_is_near_the_truth_and_lists_what_would_fail(source: ImageFolde
     truth = run(source, tmp_path / "o.beton")
     guess = estimate(source, tmp_path / "o.beton", policy=ImagePolicy(), options=Options())
     assert guess["estimated_bytes"] == pytest.approx(truth.num_bytes, rel=0.02)
-    assert guess["images"] == dict(truth.kinds)
+    assert guess["images"] == dict(truth.images)
     name = damage(source, 2)[0]
     assert [
         item["name"] for item in estimate(source, "o.beton", policy=ImagePolicy(), options=Options())["skipped"]

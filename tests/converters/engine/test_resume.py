@@ -167,7 +167,7 @@ def test_killed_at_random_moments_with_any_workers_it_resumes_to_the_same_bytes(
             break
         if not path.exists():
             with contextlib.closing(Journal(str(path), wait_seconds=10)) as found:
-                kept.add(found.last.facts["done"] if found.last is not None else 0)
+                kept.add(found.last["done"] if found.last is not None else 0)
     assert len(kept) > 2, "it was never killed in the middle"
     assert path.read_bytes() == whole
 
@@ -274,7 +274,7 @@ def test_a_sample_that_was_written_and_is_skipped_after_a_resume_leaves_no_trace
     interrupted(path, at=41, on_error="skip")
     with contextlib.closing(Journal(str(path))) as journal:
         assert journal.last is not None
-        assert journal.last.facts["done"] == 12
+        assert journal.last["done"] == 12
     dataset = Blocks(bad=tuple(range(12, 60)))
     report = write(path, dataset, on_error="skip", resume=True)
     assert (report.num_samples, report.num_resumed) == (12, 12)

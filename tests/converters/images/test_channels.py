@@ -16,9 +16,11 @@ from PIL import Image, ImageOps
 
 import converters
 from converters.cli import convert
-from converters.images.field_kinds import settled
-from converters.images.native_channels import labels, natural, resized
+from converters.images.channels import stored_fields
+from converters.images.masks import labels
+from converters.images.native_channels import natural, resized
 from converters.images.policy import ImagePolicy
+from converters.images.store import store_image
 from converters.source import SampleFault
 from converters.tools.info import info
 from converters.tools.verify import verify
@@ -118,7 +120,7 @@ def field_of(pixels: np.ndarray) -> RasterField:
 
 @pytest.mark.parametrize("kind", FILES)
 def test_gray_is_pillows_luma_of_every_kind_of_file(kind: str) -> None:
-    stored, _ = GRAY.store(FILES[kind], 0, RasterField())
+    stored, _ = store_image(GRAY, FILES[kind], 0, RasterField())
     np.testing.assert_array_equal(decode_image(stored), expected_gray(FILES[kind]))
     RasterField().encode(stored)
 
@@ -128,50 +130,50 @@ def test_kept_images_have_the_channels_depth_and_pixels_of_their_file(kind: str)
     expected = expected_natural(FILES[kind])
     field = field_of(expected)
     for mode in ("png", "raw"):
-        stored, _ = ImagePolicy(channels="keep", mode=mode).store(FILES[kind], 0, field)
+        stored, _ = store_image(ImagePolicy(channels="keep", mode=mode), FILES[kind], 0, field)
         got = decode_image(stored)
         assert got.dtype == expected.dtype
         np.testing.assert_array_equal(got, expected)
         field.encode(stored)
     other = RasterField(5)
     with pytest.raises(SampleFault, match="its field 5 channels of uint8"):
-        KEEP.store(FILES[kind], 0, other)
+        store_image(KEEP, FILES[kind], 0, other)
 
 
 @pytest.mark.parametrize("kind", ["gray jpeg", "progressive gray jpeg"])
 def test_gray_jpegs_stay_jpegs_with_their_pixels(kind: str) -> None:
     for channels in ("gray", "keep"):
-        stored, label = ImagePolicy(channels=channels).store(FILES[kind], 0, RasterField())
+        stored, label = store_image(ImagePolicy(channels=channels), FILES[kind], 0, RasterField())
         assert (label, stored.mode, stored.channels) == ("transcoded", 0, 1)
         assert probe_jpeg(stored.data).num_components == 1
         np.testing.assert_array_equal(decode_image(stored), expected_natural(FILES[kind]))
-        stored, label = ImagePolicy(channels=channels, keep="bytes").store(FILES[kind], 0, RasterField())
+        stored, label = store_image(ImagePolicy(channels=channels, keep="bytes"), FILES[kind], 0, RasterField())
         assert (label, bytes(stored.data)) == ("kept", FILES[kind])
 
 
 def test_what_must_be_encoded_becomes_a_gray_jpeg_near_the_original() -> None:
-    stored, label = ImagePolicy(channels="gray", quality=95).store(FILES["rgb"], 0, RasterField())
+    stored, label = store_image(ImagePolicy(channels="gray", quality=95), FILES["rgb"], 0, RasterField())
     info = probe_jpeg(stored.data)
     assert (label, info.num_components, info.baseline) == ("encoded", 1, True)
     assert np.abs(decode_image(stored).astype(int) - expected_gray(FILES["rgb"])).mean() < 4
-    small, _ = ImagePolicy(channels="gray", max_resolution=10).store(FILES["gray jpeg"], 0, RasterField())
+    small, _ = store_image(ImagePolicy(channels="gray", max_resolution=10), FILES["gray jpeg"], 0, RasterField())
     assert (small.width, small.height) == (10, 6)
 
 
 def test_mode_smart_stores_gray_pixels_where_they_are_smaller() -> None:
     policy = ImagePolicy(channels="gray", mode="smart")
     tiny = encoded(Image.new("L", (4, 4), 9), "PNG")
-    assert policy.store(tiny, 0, RasterField())[0].mode == 1
-    assert policy.store(encoded(photo(200, 150), "JPEG"), 0, RasterField())[0].mode == 0
+    assert store_image(policy, tiny, 0, RasterField())[0].mode == 1
+    assert store_image(policy, encoded(photo(200, 150), "JPEG"), 0, RasterField())[0].mode == 0
 
 
 def test_a_colour_jpeg_keeps_its_bytes_where_three_channels_are_kept() -> None:
     data = FILES["colour jpeg"]
     for field in (ImageField(), RasterField(3)):
-        stored, label = ImagePolicy(channels="keep", keep="bytes").store(data, 0, field)
+        stored, label = store_image(ImagePolicy(channels="keep", keep="bytes"), data, 0, field)
         assert (label, bytes(stored.data)) == ("kept", data)
     with pytest.raises(SampleFault, match="1 channel of uint8, its field 3 channels of uint8"):
-        ImagePolicy(channels="keep").store(FILES["gray jpeg"], 0, ImageField())
+        store_image(ImagePolicy(channels="keep"), FILES["gray jpeg"], 0, ImageField())
 
 
 @pytest.mark.parametrize("policy", [GRAY, KEEP], ids=["gray", "keep"])
@@ -190,7 +192,7 @@ def test_a_colour_jpeg_keeps_its_bytes_where_three_channels_are_kept() -> None:
 def test_what_cannot_be_read_is_a_fault_with_its_reason(policy: ImagePolicy, data: bytes, reason: str) -> None:
     for mode in ("png", "jpg", "raw"):
         with pytest.raises(SampleFault, match=reason):
-            ImagePolicy(channels=policy.channels, mode=mode).store(data, 0, RasterField())
+            store_image(ImagePolicy(channels=policy.channels, mode=mode), data, 0, RasterField())
 
 
 def png_of_16_bit_rgb() -> bytes:
@@ -209,8 +211,8 @@ def png_of_16_bit_rgb() -> bytes:
 def test_colours_of_16_bits_are_refused_rather_than_halved() -> None:
     for data in (png_of_16_bit_rgb(), b"P6 2 1 65535\n" + bytes(12)):
         with pytest.raises(SampleFault, match="16 bits, of which only the high bytes"):
-            KEEP.store(data, 0, RasterField(3, "uint16"))
-        assert GRAY.store(data, 0, RasterField())[0].channels == 1  # luma has 8 bits anyhow
+            store_image(KEEP, data, 0, RasterField(3, "uint16"))
+        assert store_image(GRAY, data, 0, RasterField())[0].channels == 1  # luma has 8 bits anyhow
 
 
 def test_python_images_are_taken_as_they_are() -> None:
@@ -218,31 +220,31 @@ def test_python_images_are_taken_as_they_are() -> None:
         expected = natural(image)
         field = field_of(expected)
         for value in (image, expected):
-            stored, _ = ImagePolicy(mode="png").store(value, 0, field)
+            stored, _ = store_image(ImagePolicy(mode="png"), value, 0, field)
             np.testing.assert_array_equal(decode_image(stored), expected)
     many = np.random.default_rng(0).integers(0, 1 << 16, (5, 6, 7), np.uint16)
-    np.testing.assert_array_equal(decode_image(ImagePolicy().store(many, 0, RasterField(7, "uint16"))[0]), many)
+    np.testing.assert_array_equal(decode_image(store_image(ImagePolicy(), many, 0, RasterField(7, "uint16"))[0]), many)
     with pytest.raises(SampleFault, match=r"it has 1 channel of uint8, its field 1 channel of uint16"):
-        ImagePolicy().store(L, 0, RasterField(1, "uint16"))
+        store_image(ImagePolicy(), L, 0, RasterField(1, "uint16"))
     with pytest.raises(SampleFault, match=r"uint8 or uint16 of shape .*, got a float32 array"):
-        ImagePolicy().store(np.zeros((3, 4), np.float32), 0, RasterField())
+        store_image(ImagePolicy(), np.zeros((3, 4), np.float32), 0, RasterField())
     with pytest.raises(SampleFault, match=r"got int \d"):
-        ImagePolicy().store(3, 0, RasterField())
+        store_image(ImagePolicy(), 3, 0, RasterField())
     with pytest.raises(SampleFault, match="no agreed way from 7 channels of uint16 to gray"):
-        GRAY.store(many, 0, RasterField())
+        store_image(GRAY, many, 0, RasterField())
 
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(1, 40), st.integers(1, 40), st.sampled_from(["L", "RGB", "LA"]))
 def test_shrinking_is_pillows(width: int, height: int, mode: str) -> None:
     image = photo(60, 50).convert(mode)
-    got = resized(np.asarray(image), (width, height), Image.Resampling.LANCZOS)
+    got = resized(np.asarray(image), (width, height), "lanczos")
     np.testing.assert_array_equal(got, np.asarray(image.resize((width, height), Image.Resampling.LANCZOS)))
 
 
 def test_16_bit_images_shrink_in_floats_and_never_wrap() -> None:
     edges = np.where(np.arange(400).reshape(20, 20) % 7 < 3, 0, 0xFFFF).astype(np.uint16)
-    got = resized(edges, (9, 9), Image.Resampling.LANCZOS)
+    got = resized(edges, (9, 9), "lanczos")
     exact = np.asarray(Image.fromarray(edges.astype(np.float32)).resize((9, 9), Image.Resampling.LANCZOS))
     assert exact.max() > 0xFFFF and exact.min() < 0  # the filter overshoots here
     np.testing.assert_array_equal(got, np.rint(exact.clip(0, 0xFFFF)).astype(np.uint16))
@@ -257,23 +259,23 @@ def test_masks_keep_indices_levels_and_bits() -> None:
     with_colours.putpalette(np.random.default_rng(1).integers(0, 256, 768, np.uint8).tobytes())
     assert with_colours.mode == "P"
     for value in (encoded(with_colours, "PNG"), with_colours, encoded(Image.fromarray(indices), "PNG"), indices):
-        stored, label = ImagePolicy().store(value, 0, MaskField())
+        stored, label = store_image(ImagePolicy(), value, 0, MaskField())
         np.testing.assert_array_equal(decode_image(stored), indices)
         assert label in ("png", "raw") and len(stored.data) <= indices.size
     bits = encoded(L.convert("1"), "PNG")
-    assert set(np.unique(decode_image(ImagePolicy().store(bits, 0, MaskField())[0]))) == {0, 1}
-    stored, label = ImagePolicy(mode="raw").store(indices, 0, MaskField())
+    assert set(np.unique(decode_image(store_image(ImagePolicy(), bits, 0, MaskField())[0]))) == {0, 1}
+    stored, label = store_image(ImagePolicy(mode="raw"), indices, 0, MaskField())
     assert (label, stored.mode) == ("raw", 1)
 
 
 def test_masks_of_16_bits_need_a_field_of_16_bits_where_their_numbers_do() -> None:
     numbers = np.full((4, 5), 300, np.uint16)
     data = encoded(Image.fromarray(numbers), "PNG")
-    np.testing.assert_array_equal(decode_image(ImagePolicy().store(data, 0, MaskField("uint16"))[0]), numbers)
+    np.testing.assert_array_equal(decode_image(store_image(ImagePolicy(), data, 0, MaskField("uint16"))[0]), numbers)
     with pytest.raises(SampleFault, match="label 300 does not fit uint8"):
-        ImagePolicy().store(data, 0, MaskField())
+        store_image(ImagePolicy(), data, 0, MaskField())
     narrow = encoded(Image.fromarray(numbers // 100), "PNG")
-    assert decode_image(ImagePolicy().store(narrow, 0, MaskField())[0]).tolist() == [[3] * 5] * 4
+    assert decode_image(store_image(ImagePolicy(), narrow, 0, MaskField())[0]).tolist() == [[3] * 5] * 4
 
 
 @pytest.mark.parametrize(
@@ -290,27 +292,31 @@ def test_masks_of_16_bits_need_a_field_of_16_bits_where_their_numbers_do() -> No
 )
 def test_what_is_no_label_map_is_a_fault_with_its_reason(value: object, reason: str) -> None:
     with pytest.raises(SampleFault, match=reason):
-        ImagePolicy().store(value, 0, MaskField())
+        store_image(ImagePolicy(), value, 0, MaskField())
 
 
 def test_masks_shrink_with_their_images_and_gain_no_label() -> None:
     numbers = (np.add.outer(np.arange(60), np.arange(90)) // 7 % 5 * 50).astype(np.uint8)
     policy = ImagePolicy(max_resolution=37)
-    image, _ = policy.store(encoded(photo(90, 60), "JPEG"), 0, ImageField())
-    mask, _ = policy.store(encoded(Image.fromarray(numbers), "PNG"), 0, MaskField())
+    image, _ = store_image(policy, encoded(photo(90, 60), "JPEG"), 0, ImageField())
+    mask, _ = store_image(policy, encoded(Image.fromarray(numbers), "PNG"), 0, MaskField())
     assert (mask.width, mask.height) == (image.width, image.height)
     expected = np.asarray(Image.fromarray(numbers).resize((mask.width, mask.height), Image.Resampling.NEAREST))
     np.testing.assert_array_equal(decode_image(mask), expected)
     assert set(np.unique(decode_image(mask))) <= set(np.unique(numbers))
-    deep_mask, _ = policy.store(numbers.astype(np.uint16), 0, MaskField("uint16"))
+    deep_mask, _ = store_image(policy, numbers.astype(np.uint16), 0, MaskField("uint16"))
     np.testing.assert_array_equal(decode_image(deep_mask), expected)
 
 
 def test_labels_of_a_masks_turned_file_are_turned() -> None:
     numbers = np.arange(12, dtype=np.uint8).reshape(3, 4)
     data = turned(Image.fromarray(numbers), "PNG", 6)
-    np.testing.assert_array_equal(decode_image(ImagePolicy().store(data, 0, MaskField())[0]), np.rot90(numbers, -1))
-    np.testing.assert_array_equal(decode_image(ImagePolicy(orient=False).store(data, 0, MaskField())[0]), numbers)
+    np.testing.assert_array_equal(
+        decode_image(store_image(ImagePolicy(), data, 0, MaskField())[0]), np.rot90(numbers, -1)
+    )
+    np.testing.assert_array_equal(
+        decode_image(store_image(ImagePolicy(orient=False), data, 0, MaskField())[0]), numbers
+    )
     assert labels(Image.new("P", (1, 1), 9), np.dtype(np.uint16)).dtype == np.uint16
 
 
@@ -367,7 +373,7 @@ def test_the_command_line_makes_gray_files(tmp_path: Path) -> None:
 def test_the_first_readable_image_decides_what_is_kept(kinds: tuple[str, ...], field: Field, tmp_path: Path) -> None:
     source = converters.ImageFolder(folder(tmp_path / "src", *kinds))
     policy = ImagePolicy(channels="keep")
-    assert settled(source, policy, range(2)).fields == {"image": field, "label": IntField()}
+    assert stored_fields(source, policy, range(2)) == {"image": field, "label": IntField()}
     report = converters.convert(
         source, tmp_path / "x.beton", policy=policy, options=converters.Options(on_error="skip")
     )
@@ -392,13 +398,13 @@ def test_pngs_for_ffcvs_field_are_refused_before_any_work(tmp_path: Path) -> Non
     with pytest.raises(UsageError, match=r"'image' is of FFCV's kind, which holds no PNG.*--channels"):
         converters.convert(source, tmp_path / "x.beton", policy=ImagePolicy(mode="png"), options=converters.Options())
     kept = ImagePolicy(channels="keep", mode="png")
-    assert settled(source, kept, range(1)).fields["image"] == RasterField(3)
+    assert stored_fields(source, kept, range(1))["image"] == RasterField(3)
 
 
 def test_nothing_readable_decides_nothing(tmp_path: Path) -> None:
     source = converters.ImageFolder(folder(tmp_path / "src", "nothing", "nothing"))
     with pytest.raises(ConvertError, match=r"none of the first 2 samples.*a/0\.png: the file is empty"):
-        settled(source, ImagePolicy(channels="keep"), range(2))
+        stored_fields(source, ImagePolicy(channels="keep"), range(2))
 
 
 def test_a_python_dataset_of_images_masks_boxes_and_captions(tmp_path: Path) -> None:

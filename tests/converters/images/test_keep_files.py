@@ -81,7 +81,7 @@ def test_gray_and_kept_channels_keep_their_pngs_too(tmp_path: Path) -> None:
     ):  # fmt: skip
         options = {"overwrite": True, "keep": "files", "channels": channels}
         report = converters.write([(data, 0)], tmp_path / "o.beton", FIELDS, num_workers=0, quiet=True, **options)
-        assert report.kinds == {"kept": 1}
+        assert report.images == {"kept": 1}
         with Reader(tmp_path / "o.beton") as reader:
             assert reader.fields["image"] == field
             assert bytes(reader.value("image", 0).data) == data  # type: ignore[attr-defined]
@@ -93,7 +93,7 @@ def test_what_must_change_is_resized_and_a_damaged_file_is_refused(tmp_path: Pat
     report = converters.write(
         both, tmp_path / "o.beton", fields, num_workers=0, quiet=True, keep="files", max_resolution=20
     )
-    assert report.kinds == {"encoded": 1, "png": 1}
+    assert report.images == {"encoded": 1, "png": 1}
     damaged = bytearray(KEPT["b.png"])
     damaged[-40] ^= 1
     with pytest.raises(ConvertError, match=r"sample 0 .*PNG"):

@@ -16,6 +16,7 @@ from converters.cli import convert as convert_command
 from converters.engine.convert import Options, convert
 from converters.images.pillow_files import open_pillow
 from converters.images.policy import ImagePolicy
+from converters.images.store import store_image
 from converters.report import Report
 from converters.source import SampleFault
 from converters.sources.imagefolder import ImageFolder
@@ -111,7 +112,7 @@ def test_damage_stays_an_error_unless_it_is_kept_as_pillow_shows_it(
     source, out = folder(tmp_path / "src", files), tmp_path / "o.beton"
     for number in range(5):
         with pytest.raises(SampleFault):
-            ImagePolicy().store(files[sorted(files)[number]], 0)
+            store_image(ImagePolicy(), files[sorted(files)[number]], 0)
     report = write(source, out, policy=ImagePolicy(mode="raw"), on_error="keep")
     assert [item.index for item in report.damaged] == [0, 1, 2, 3, 4]
     assert [(item.index, item.name) for item in report.skipped] == [(5, "a/5.jpg")]
@@ -138,7 +139,7 @@ def test_orientation_is_found_behind_junk(extra: bytes) -> None:
     exif[0x0112] = 6
     data = encoded(photo(40, 30), "JPEG", exif=exif)
     odd = data[:20] + extra + data[20:]
-    stored, _ = ImagePolicy(mode="raw").store(odd, 0)
+    stored, _ = store_image(ImagePolicy(mode="raw"), odd, 0)
     assert (stored.width, stored.height) == (30, 40)
     np.testing.assert_array_equal(decode_image(stored), np.rot90(pillow_pixels(data), -1))
 
@@ -146,11 +147,11 @@ def test_orientation_is_found_behind_junk(extra: bytes) -> None:
 def test_files_that_would_start_another_program_are_refused_at_once(tmp_path: Path) -> None:
     eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n{} loop\n%%EOF\n"
     with pytest.raises(SampleFault, match="not an image that can be read"):
-        ImagePolicy().store(eps, 0)
+        store_image(ImagePolicy(), eps, 0)
     with pytest.raises(SampleFault, match="not an image that can be read"):
-        ImagePolicy(channels="keep").store(eps, 0, RasterField())
+        store_image(ImagePolicy(channels="keep"), eps, 0, RasterField())
     with pytest.raises(SampleFault, match="not an image that can be read"):
-        ImagePolicy().store(eps, 0, MaskField())
+        store_image(ImagePolicy(), eps, 0, MaskField())
 
 
 def chunks(data: bytes) -> list[tuple[int, int, bytes]]:
@@ -169,29 +170,29 @@ def test_every_flipped_bit_of_a_png_is_refused(mode: str) -> None:
         image = Image.fromarray((np.arange(1200, dtype=np.uint16) * 50).reshape(30, 40))
     data = encoded(image, "PNG", dpi=(72, 72))
     policy, rng = ImagePolicy(), np.random.default_rng(0)
-    policy.store(data, 0)
+    store_image(policy, data, 0)
     for at in rng.integers(8, len(data), 60):
         broken = bytearray(data)
         broken[at] ^= 1 << int(rng.integers(8))
         with pytest.raises(SampleFault):
-            policy.store(bytes(broken), 0)
+            store_image(policy, bytes(broken), 0)
     for kind in (b"IDAT", b"IEND", b"pHYs"):
         place, size, _ = next(each for each in chunks(data) if each[2] == kind)
         broken = bytearray(data)
         broken[place + 8 + size] ^= 1
         with pytest.raises(SampleFault, match=f"chunk b'{kind.decode()}' at byte {place} is damaged"):
-            policy.store(bytes(broken), 0)
+            store_image(policy, bytes(broken), 0)
     for length in (len(data) - 1, len(data) - 12, len(data) - 20):
         with pytest.raises(SampleFault, match="ends early"):
-            policy.store(data[:length], 0)
+            store_image(policy, data[:length], 0)
     np.testing.assert_array_equal(
-        decode_image(ImagePolicy(mode="raw").store(data + b"garbage", 0)[0]),
-        decode_image(ImagePolicy(mode="raw").store(data, 0)[0]),
+        decode_image(store_image(ImagePolicy(mode="raw"), data + b"garbage", 0)[0]),
+        decode_image(store_image(ImagePolicy(mode="raw"), data, 0)[0]),
     )
 
 
 def test_a_stored_png_with_a_flipped_bit_is_refused_by_the_decoder() -> None:
-    stored, _ = ImagePolicy(channels="keep", mode="png").store(encoded(photo(40, 30), "PNG"), 0, RasterField(3))
+    stored, _ = store_image(ImagePolicy(channels="keep", mode="png"), encoded(photo(40, 30), "PNG"), 0, RasterField(3))
     assert stored.mode == 2
     broken = bytearray(bytes(stored.data))
     place, size, _ = next(each for each in chunks(bytes(broken)) if each[2] == b"IDAT")
@@ -213,11 +214,11 @@ def test_premultiplied_gray_shows_what_gray_with_alpha_shows() -> None:
     expected = Image.new("RGBA", image.size, (255, 255, 255, 255))
     expected.alpha_composite(image.convert("LA").convert("RGBA"))
     for value in (data, image):
-        stored, _ = ImagePolicy(mode="raw").store(value, 0)
+        stored, _ = store_image(ImagePolicy(mode="raw"), value, 0)
         np.testing.assert_array_equal(decode_image(stored), np.asarray(expected.convert("RGB")))
-    gray, _ = ImagePolicy(mode="raw", channels="gray").store(data, 0, RasterField(1))
+    gray, _ = store_image(ImagePolicy(mode="raw", channels="gray"), data, 0, RasterField(1))
     np.testing.assert_array_equal(decode_image(gray), np.asarray(expected.convert("RGB").convert("L")))
-    kept, _ = ImagePolicy(mode="raw", channels="keep").store(data, 0, RasterField(2))
+    kept, _ = store_image(ImagePolicy(mode="raw", channels="keep"), data, 0, RasterField(2))
     np.testing.assert_array_equal(decode_image(kept), np.asarray(image.convert("LA")))
 
 
@@ -233,30 +234,30 @@ def test_damaged_tiffs_are_refused_with_what_libtiff_says_and_stderr_stays_empty
         for at in range(place, place + 12):
             broken[at] ^= 0x5A
         with pytest.raises(SampleFault, match=words):
-            ImagePolicy().store(bytes(broken), 0)
-        ImagePolicy().store(data, 0)
+            store_image(ImagePolicy(), bytes(broken), 0)
+        store_image(ImagePolicy(), data, 0)
     assert capfd.readouterr().err == ""
 
 
 def test_unknown_tiff_tags_are_no_damage(capfd: pytest.CaptureFixture[str]) -> None:
     data = encoded(photo(20, 10), "TIFF", compression="tiff_lzw", tiffinfo={65000: "of our own"})
-    assert ImagePolicy().store(data, 0)[1] == "encoded"
+    assert store_image(ImagePolicy(), data, 0)[1] == "encoded"
     assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF", "JPEG", "BMP", "WEBP"])
 def test_max_pixels_states_the_limit_the_size_and_the_option(kind: str) -> None:
     data = encoded(photo(40, 30), kind)
-    ImagePolicy(max_pixels=1200).store(data, 0)
+    store_image(ImagePolicy(max_pixels=1200), data, 0)
     words = r"40 x 30 = 1,200 pixels, more than the 1,199 allowed.*--max-pixels"
     for field, policy in (
         (None, ImagePolicy(max_pixels=1199)),
         (RasterField(1), ImagePolicy(max_pixels=1199, channels="gray")),
     ):
         with pytest.raises(SampleFault, match=words):
-            policy.store(data, 0, field)
+            store_image(policy, data, 0, field)
     with pytest.raises(SampleFault, match=words):
-        ImagePolicy(max_pixels=1199).store(Image.open(io.BytesIO(data)), 0)
+        store_image(ImagePolicy(max_pixels=1199), Image.open(io.BytesIO(data)), 0)
 
 
 def test_pillows_own_limits_do_not_apply_and_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,8 +266,8 @@ def test_pillows_own_limits_do_not_apply_and_are_left_alone(monkeypatch: pytest.
     exif = Image.Exif()
     exif[0x0112] = 6
     turned = encoded(Image.new("RGB", (400, 300)), "JPEG", exif=exif)
-    assert ImagePolicy().store(data, 0)[0].width == 400
-    assert ImagePolicy().store(turned, 0)[0].width == 300
+    assert store_image(ImagePolicy(), data, 0)[0].width == 400
+    assert store_image(ImagePolicy(), turned, 0)[0].width == 300
     assert Image.MAX_IMAGE_PIXELS == 100
 
 
@@ -331,6 +332,6 @@ def test_corrupt_exif_is_silently_no_orientation(kind: str, recwarn: pytest.Warn
     exif[0x0112], exif[0x010E] = 6, "a description"
     data = exif.tobytes()
     for length in range(8, len(data), 5):
-        stored, _ = ImagePolicy().store(encoded(photo(40, 30), kind, exif=data[:length]), 0)
+        stored, _ = store_image(ImagePolicy(), encoded(photo(40, 30), kind, exif=data[:length]), 0)
         assert {stored.width, stored.height} == {40, 30}
     assert not recwarn.list

@@ -67,8 +67,8 @@ def drawn_upon(image: Image.Image) -> Image.Image:
 )
 def test_bytes_are_kept_only_where_every_pixel_is_the_files(change: Any, kind: str, tmp_path: Path) -> None:
     data = encoded(photo(30, 20), "JPEG", quality=95, subsampling=0)
-    assert write(Own(data, change), tmp_path / "o.beton").kinds == {kind: 1}
-    assert write(Own(data, change), tmp_path / "raw.beton", mode="raw").kinds == {"raw": 1}
+    assert write(Own(data, change), tmp_path / "o.beton").images == {kind: 1}
+    assert write(Own(data, change), tmp_path / "raw.beton", mode="raw").images == {"raw": 1}
     # The pixels that the dataset returned, whichever way they took.
     given = change(Image.open(io.BytesIO(data)))
     expected = np.asarray(given.convert("RGB") if isinstance(given, Image.Image) else given)
@@ -81,7 +81,7 @@ def test_an_image_that_a_dataset_leaves_unturned_stays_unturned_and_keeps_its_pi
     turned = Image.Exif()
     turned[0x0112] = 6
     data = encoded(photo(30, 20), "JPEG", exif=turned.tobytes())
-    assert write(Own(data), tmp_path / "o.beton").kinds == {"transcoded": 1}
+    assert write(Own(data), tmp_path / "o.beton").images == {"transcoded": 1}
     np.testing.assert_array_equal(first_image(tmp_path / "o.beton"), np.asarray(Image.open(io.BytesIO(data))))
 
 
@@ -89,9 +89,9 @@ def test_a_gray_file_made_rgb_stays_rgb_where_the_field_has_its_channels(tmp_pat
     data = encoded(photo(30, 20).convert("L"), "JPEG")
     colour = Own(data, lambda image: image.convert("RGB"))
     report = write(colour, tmp_path / "o.beton", {"image": RasterField(3), "label": IntField()})
-    assert (report.kinds, first_image(tmp_path / "o.beton").shape) == ({"encoded": 1}, (20, 30, 3))
+    assert (report.images, first_image(tmp_path / "o.beton").shape) == ({"encoded": 1}, (20, 30, 3))
     report = write(colour, tmp_path / "p.beton")  # FFCV's field takes a gray JPEG for RGB
-    assert report.kinds == {"transcoded": 1}
+    assert report.images == {"transcoded": 1}
 
 
 def test_of_several_files_each_image_finds_its_own(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_of_several_files_each_image_finds_its_own(tmp_path: Path) -> None:
             return images[1], images[0], images[2]
 
     fields = {"a": ImageField(), "b": ImageField(), "m": MaskField()}
-    assert write(Pair(b""), tmp_path / "o.beton", fields).kinds["transcoded"] == 2
+    assert write(Pair(b""), tmp_path / "o.beton", fields).images["transcoded"] == 2
     np.testing.assert_array_equal(first_image(tmp_path / "o.beton", "a"), np.asarray(Image.open(io.BytesIO(two))))
     np.testing.assert_array_equal(first_image(tmp_path / "o.beton", "b"), np.asarray(Image.open(io.BytesIO(one))))
     np.testing.assert_array_equal(first_image(tmp_path / "o.beton", "m").reshape(20, 30), np.eye(20, 30))
@@ -114,7 +114,7 @@ def test_subsets_of_folders_keep_files_and_class_names(tmp_path: Path) -> None:
     folder = ImageFolder(str(class_folders(tmp_path / "in", {"cat": 2, "dog": 2})))
     for number, dataset in enumerate((folder, Subset(folder, [3, 0]), ConcatDataset([folder, Subset(folder, [1])]))):
         report = write(dataset, tmp_path / f"{number}.beton")
-        assert report.kinds == {"transcoded": len(dataset)}
+        assert report.images == {"transcoded": len(dataset)}
         with Reader(tmp_path / f"{number}.beton") as reader:
             assert reader.class_names == ("cat", "dog")
     with Reader(tmp_path / "1.beton") as reader:
@@ -126,7 +126,7 @@ def test_a_transform_of_the_user_is_kept_by_its_pixels_and_said(
 ) -> None:
     root = str(class_folders(tmp_path / "in", {"cat": 1, "dog": 1}))
     smaller = Subset(ImageFolder(root, transform=transforms.Resize(10)), [0, 1])
-    assert write(smaller, tmp_path / "o.beton").kinds == {"encoded": 2}
+    assert write(smaller, tmp_path / "o.beton").images == {"encoded": 2}
     assert "the dataset has a transform: its images are encoded" in capsys.readouterr().err
     assert first_image(tmp_path / "o.beton").shape[0] == 10
     swapped = ImageFolder(root, target_transform=lambda label: 1 - label)

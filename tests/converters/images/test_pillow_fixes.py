@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms
 
+from converters.images.pixels import pixels_of
 from converters.images.policy import ImagePolicy
-from converters.images.rasters import pixels_of
+from converters.images.store import store_image
 from converters.source import SampleFault
 from dataloading import MaskField, RasterField, decode_image
 from tests.converters.making import encoded, photo, pillow_pixels
@@ -22,7 +23,7 @@ SRGB = ImagePolicy(mode="raw", to_srgb=True)
 
 
 def as_rgb(data: bytes, policy: ImagePolicy = RAW) -> np.ndarray:
-    return decode_image(policy.store(data, 0)[0])
+    return decode_image(store_image(policy, data, 0)[0])
 
 
 def png(size: tuple[int, int], depth: int, colour: int, rows: np.ndarray, **chunks: bytes) -> bytes:
@@ -133,8 +134,8 @@ def test_16_bit_gray_whose_zero_is_white_is_inverted() -> None:
 
 def test_a_label_map_whose_numbers_are_scaled_on_reading_is_refused() -> None:
     with pytest.raises(SampleFault, match="levels go up to 20"):
-        RAW.store(b"P5\n3 1\n20\n\x00\x01\x14", 0, MaskField())
-    stored, _ = RAW.store(b"P5\n3 1\n255\n\x00\x01\x14", 0, MaskField())
+        store_image(RAW, b"P5\n3 1\n20\n\x00\x01\x14", 0, MaskField())
+    stored, _ = store_image(RAW, b"P5\n3 1\n255\n\x00\x01\x14", 0, MaskField())
     np.testing.assert_array_equal(decode_image(stored).reshape(-1), [0, 1, 20])
 
 
@@ -142,8 +143,8 @@ def test_a_label_map_whose_numbers_are_scaled_on_reading_is_refused() -> None:
 def test_a_side_that_no_jpeg_has_is_refused_with_the_way_out_or_stored_raw(size: tuple[int, int]) -> None:
     data = encoded(Image.new("RGB", size), "PNG")
     with pytest.raises(SampleFault, match=r"at most 65,500 a side; --max-resolution"):
-        ImagePolicy().store(data, 0)
-    assert ImagePolicy(mode="smart").store(data, 0)[1] == "raw"
+        store_image(ImagePolicy(), data, 0)
+    assert store_image(ImagePolicy(mode="smart"), data, 0)[1] == "raw"
 
 
 # Colour profiles
@@ -172,14 +173,16 @@ def test_gray_with_alpha_is_converted_by_its_gray_profile() -> None:
 def test_gray_is_converted_by_its_profile_whatever_the_file_and_the_channels(kind: str, channels: str) -> None:
     data = encoded(photo(20, 10).convert("L"), kind, icc_profile=GRAY)
     policy = ImagePolicy(mode="raw", to_srgb=True, channels=channels)
-    pixels = decode_image(policy.store(data, 0, None if channels == "rgb" else RasterField(1))[0])
+    pixels = decode_image(store_image(policy, data, 0, None if channels == "rgb" else RasterField(1))[0])
     expected = in_srgb(Image.open(io.BytesIO(data)), GRAY)
     np.testing.assert_array_equal(pixels, expected if channels == "rgb" else expected[..., 0])
 
 
 def test_a_gray_jpeg_is_not_kept_where_its_profile_must_be_converted() -> None:
     data = encoded(photo(20, 10).convert("L"), "JPEG", icc_profile=GRAY)
-    kinds = [ImagePolicy(channels="gray", to_srgb=wish).store(data, 0, RasterField(1))[1] for wish in (False, True)]
+    kinds = [
+        store_image(ImagePolicy(channels="gray", to_srgb=wish), data, 0, RasterField(1))[1] for wish in (False, True)
+    ]
     assert kinds == ["transcoded", "encoded"]
 
 

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from converters.images.policy import KEPT, RAW, RECODED, TRANSCODED, ImagePolicy
-from converters.sample_random import chance
+from converters.images.encoding import ENCODED, KEPT, RAW, TRANSCODED
+from converters.images.policy import ImagePolicy
+from converters.images.store import store_image
+from converters.sample_random import sample_uniform
 from converters.source import SampleFault
 from dataloading import EncodedImage, UsageError
 from dataloading.tools import decode_jpeg, probe_jpeg
@@ -32,7 +34,7 @@ def stored_pixels(image: EncodedImage) -> np.ndarray:
 @pytest.mark.parametrize("size", [(1, 1), (17, 33), (160, 120)])
 def test_a_jpeg_that_needs_no_change_keeps_its_pixels(options: dict[str, Any], size: tuple[int, int]) -> None:
     data = encoded(photo(*size), "JPEG", quality=93, **options)
-    image, kind = ImagePolicy(max_resolution=max(size)).store(data, 0)
+    image, kind = store_image(ImagePolicy(max_resolution=max(size)), data, 0)
     assert (kind, image.mode, image.width, image.height) == (TRANSCODED, 0, *size)
     np.testing.assert_array_equal(stored_pixels(image), pillow_pixels(data))
     assert probe_jpeg(image.data).baseline
@@ -40,7 +42,7 @@ def test_a_jpeg_that_needs_no_change_keeps_its_pixels(options: dict[str, Any], s
 
 def test_gray_jpeg_keeps_its_pixels_and_its_one_component() -> None:
     data = encoded(photo(40, 30).convert("L"), "JPEG")
-    image, kind = ImagePolicy().store(data, 0)
+    image, kind = store_image(ImagePolicy(), data, 0)
     assert kind == TRANSCODED
     assert probe_jpeg(image.data).num_components == 1
     np.testing.assert_array_equal(stored_pixels(image), pillow_pixels(data))
@@ -48,10 +50,10 @@ def test_gray_jpeg_keeps_its_pixels_and_its_one_component() -> None:
 
 def test_keep_bytes_stores_the_file_and_keep_never_encodes_anew() -> None:
     data = encoded(photo(64, 48), "JPEG", quality=97)
-    image, kind = ImagePolicy(keep="bytes").store(data, 0)
+    image, kind = store_image(ImagePolicy(keep="bytes"), data, 0)
     assert (image.data, kind) == (data, KEPT)
-    image, kind = ImagePolicy(keep="never", quality=50).store(data, 0)
-    assert kind == RECODED
+    image, kind = store_image(ImagePolicy(keep="never", quality=50), data, 0)
+    assert kind == ENCODED
     assert len(image.data) < len(data) / 2
     assert np.abs(stored_pixels(image).astype(int) - pillow_pixels(data)).mean() < 8
 
@@ -61,12 +63,12 @@ def test_keep_bytes_stores_the_file_and_keep_never_encodes_anew() -> None:
 def test_a_damaged_jpeg_is_refused_in_every_mode(keep: Any, mode: Any) -> None:
     data = encoded(photo(64, 48), "JPEG")
     with pytest.raises(SampleFault, match="early"):
-        ImagePolicy(keep=keep, mode=mode).store(data[: len(data) * 2 // 3], 0)
+        store_image(ImagePolicy(keep=keep, mode=mode), data[: len(data) * 2 // 3], 0)
 
 
 def test_raw_mode_stores_exact_pixels() -> None:
     for data in (encoded(photo(19, 7), "JPEG"), encoded(photo(19, 7), "PNG")):
-        image, kind = ImagePolicy(mode="raw").store(data, 0)
+        image, kind = store_image(ImagePolicy(mode="raw"), data, 0)
         assert (kind, image.mode, image.width, image.height) == (RAW, 1, 19, 7)
         np.testing.assert_array_equal(stored_pixels(image), pillow_pixels(data))
 
@@ -74,37 +76,37 @@ def test_raw_mode_stores_exact_pixels() -> None:
 def test_mix_stores_the_asked_fraction_as_jpeg_decided_by_seed_and_index_alone() -> None:
     data = encoded(photo(16, 16), "PNG")
     policy = ImagePolicy(mode="mix", mix_fraction=0.3, seed=5)
-    modes = [policy.store(data, index)[0].mode for index in range(300)]
-    assert modes == [0 if chance(5, index) < 0.3 else 1 for index in range(300)]
+    modes = [store_image(policy, data, index)[0].mode for index in range(300)]
+    assert modes == [0 if sample_uniform(5, index) < 0.3 else 1 for index in range(300)]
     assert 60 <= modes.count(0) <= 120
-    assert {ImagePolicy(mode="mix", mix_fraction=1.0).store(data, index)[1] for index in range(20)} == {RECODED}
-    assert {ImagePolicy(mode="mix", mix_fraction=0.0).store(data, index)[1] for index in range(20)} == {RAW}
+    assert {store_image(ImagePolicy(mode="mix", mix_fraction=1.0), data, index)[1] for index in range(20)} == {ENCODED}
+    assert {store_image(ImagePolicy(mode="mix", mix_fraction=0.0), data, index)[1] for index in range(20)} == {RAW}
 
 
 def test_smart_compares_the_real_sizes() -> None:
     tiny, large = encoded(photo(3, 3), "PNG"), encoded(photo(200, 150), "JPEG", quality=80)
-    assert ImagePolicy(mode="smart").store(tiny, 0)[1] == RAW
-    assert ImagePolicy(mode="smart").store(large, 0)[1] == TRANSCODED
-    jpeg_bytes = len(ImagePolicy().store(large, 0)[0].data)
+    assert store_image(ImagePolicy(mode="smart"), tiny, 0)[1] == RAW
+    assert store_image(ImagePolicy(mode="smart"), large, 0)[1] == TRANSCODED
+    jpeg_bytes = len(store_image(ImagePolicy(), large, 0)[0].data)
     ratio = 200 * 150 * 3 / jpeg_bytes
-    assert ImagePolicy(mode="smart", smart_threshold=ratio * 1.01).store(large, 0)[1] == RAW
-    assert ImagePolicy(mode="smart", smart_threshold=ratio * 0.99).store(large, 0)[1] == TRANSCODED
+    assert store_image(ImagePolicy(mode="smart", smart_threshold=ratio * 1.01), large, 0)[1] == RAW
+    assert store_image(ImagePolicy(mode="smart", smart_threshold=ratio * 0.99), large, 0)[1] == TRANSCODED
 
 
 @pytest.mark.parametrize("resample", ["box", "bilinear", "bicubic", "lanczos"])
 def test_shrinking_is_pillows(resample: Any) -> None:
     data = encoded(photo(301, 200), "JPEG", quality=95)
-    image, kind = ImagePolicy(mode="raw", max_resolution=100, resample=resample).store(data, 0)
+    image, kind = store_image(ImagePolicy(mode="raw", max_resolution=100, resample=resample), data, 0)
     small = Image.fromarray(pillow_pixels(data)).resize((100, 66), Image.Resampling[resample.upper()])
     assert kind == RAW
     np.testing.assert_array_equal(stored_pixels(image), np.asarray(small))
-    image, kind = ImagePolicy(max_resolution=100, resample=resample, quality=95).store(data, 0)
-    assert (kind, image.width, image.height) == (RECODED, 100, 66)
+    image, kind = store_image(ImagePolicy(max_resolution=100, resample=resample, quality=95), data, 0)
+    assert (kind, image.width, image.height) == (ENCODED, 100, 66)
     assert np.abs(stored_pixels(image).astype(int) - np.asarray(small)).mean() < 6
 
 
 def test_extreme_shapes_keep_one_pixel() -> None:
-    image, _ = ImagePolicy(mode="raw", max_resolution=50).store(encoded(photo(900, 3), "PNG"), 0)
+    image, _ = store_image(ImagePolicy(mode="raw", max_resolution=50), encoded(photo(900, 3), "PNG"), 0)
     assert (image.width, image.height) == (50, 1)
 
 
@@ -112,30 +114,30 @@ def test_turned_jpeg_is_stored_upright_and_as_it_is_on_request() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     data = encoded(photo(48, 32), "JPEG", quality=95, exif=exif)
-    image, kind = ImagePolicy().store(data, 0)
-    assert (kind, image.width, image.height) == (RECODED, 32, 48)
+    image, kind = store_image(ImagePolicy(), data, 0)
+    assert (kind, image.width, image.height) == (ENCODED, 32, 48)
     expected = np.rot90(pillow_pixels(data), -1)
     assert np.abs(stored_pixels(image).astype(int) - expected).mean() < 6
-    image, kind = ImagePolicy(orient=False).store(data, 0)
+    image, kind = store_image(ImagePolicy(orient=False), data, 0)
     assert (kind, image.width, image.height) == (TRANSCODED, 48, 32)
     np.testing.assert_array_equal(stored_pixels(image), pillow_pixels(data))
 
 
 def test_content_decides_not_the_name() -> None:
     # The policy never sees a name: PNG bytes are encoded, JPEG bytes are kept.
-    assert ImagePolicy().store(encoded(photo(8, 8), "PNG"), 0)[1] == RECODED
-    assert ImagePolicy().store(encoded(photo(8, 8), "JPEG"), 0)[1] == TRANSCODED
+    assert store_image(ImagePolicy(), encoded(photo(8, 8), "PNG"), 0)[1] == ENCODED
+    assert store_image(ImagePolicy(), encoded(photo(8, 8), "JPEG"), 0)[1] == TRANSCODED
 
 
 def test_python_objects_are_taken_as_they_are() -> None:
     policy = ImagePolicy(mode="raw")
     pixels = np.asarray(photo(9, 5))
     for value in (pixels, Image.fromarray(pixels), pixels[:, ::-1][:, ::-1]):
-        np.testing.assert_array_equal(stored_pixels(policy.store(value, 0)[0]), pixels)
-    np.testing.assert_array_equal(stored_pixels(policy.store(pixels[:, :, 0], 0)[0])[:, :, 1], pixels[:, :, 0])
-    np.testing.assert_array_equal(stored_pixels(policy.store(pixels[:, :, :1], 0)[0])[:, :, 2], pixels[:, :, 0])
+        np.testing.assert_array_equal(stored_pixels(store_image(policy, value, 0)[0]), pixels)
+    np.testing.assert_array_equal(stored_pixels(store_image(policy, pixels[:, :, 0], 0)[0])[:, :, 1], pixels[:, :, 0])
+    np.testing.assert_array_equal(stored_pixels(store_image(policy, pixels[:, :, :1], 0)[0])[:, :, 2], pixels[:, :, 0])
     ready = EncodedImage(1, 9, 5, pixels.tobytes())
-    assert policy.store(ready, 0) == (ready, KEPT)
+    assert store_image(policy, ready, 0) == (ready, KEPT)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +162,7 @@ def test_python_objects_are_taken_as_they_are() -> None:
 )
 def test_what_is_no_image_is_described(value: object, got: str) -> None:
     with pytest.raises(SampleFault, match=got):
-        ImagePolicy().store(value, 0)
+        store_image(ImagePolicy(), value, 0)
 
 
 @pytest.mark.parametrize(

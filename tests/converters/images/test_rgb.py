@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageCms, ImageOps
 
+from converters.images.pixels import pixels_of
+from converters.images.policy import ImagePolicy
 from converters.images.rgb import (
     is_jpeg,
     jpeg_orientation,
     open_pillow,
     read_jpeg,
-    read_other,
     target_size,
     upright,
 )
@@ -28,8 +29,7 @@ WHITE = (255, 255, 255)
 
 
 def read(data: bytes, **options: Any) -> np.ndarray:
-    options = {"background": WHITE, "orient": True, "to_srgb": False} | options
-    return np.asarray(read_other(data, **options))
+    return pixels_of(data, ImagePolicy(**options), to_rgb=True)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "WEBP", "GIF", "PPM"])

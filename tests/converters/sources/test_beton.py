@@ -147,7 +147,7 @@ def test_a_file_of_ffcv_gains_markers_and_keeps_its_pixels(tmp_path: Path) -> No
     source = BetonFiles([str(tmp_path / "f.beton")])
     policy, options = converters.ImagePolicy(orient=False), converters.Options()
     report = converters.convert(source, tmp_path / "o.beton", policy=policy, options=options)
-    assert report.kinds == {"transcoded": 3}
+    assert report.images == {"transcoded": 3}
     with Reader(tmp_path / "f.beton") as theirs, Reader(tmp_path / "o.beton") as ours:
         assert ours.column("label").tolist() == [0, 1, 2]
         for index in range(3):

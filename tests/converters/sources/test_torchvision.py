@@ -310,7 +310,7 @@ def test_every_dataset_of_files_keeps_their_pixels_and_its_class_names(
     options = {"target_type": "identity"} if name == "CelebA" else {}
     source = TorchvisionDataset(name, str(tmp_path / "in"), split=split, options=options)
     report = convert(source, tmp_path / "o.beton", policy=ImagePolicy(), options=Options())
-    assert report.kinds == {"transcoded": 2}
+    assert report.images == {"transcoded": 2}
     with Reader(tmp_path / "o.beton") as reader:
         assert reader.class_names == (None if names is None else tuple(names))
         assert [reader.value("label", index) for index in range(2)] == labels
@@ -340,7 +340,7 @@ def test_masks_of_files_come_with_their_images(tmp_path: Path) -> None:
     source = TorchvisionDataset("VOCSegmentation", str(tmp_path), split="train")
     assert source.fields == {"image": ImageField(), "mask": MaskField()}
     report = convert(source, tmp_path / "o.beton", policy=ImagePolicy(mode="jpg"), options=Options())
-    assert report.kinds["transcoded"] == 1
+    assert report.images["transcoded"] == 1
     with Reader(tmp_path / "o.beton") as reader:
         assert decode_image(reader.value("mask", 0)).reshape(3, 4).tolist() == np.asarray(mask).tolist()  # type: ignore[arg-type]
 

@@ -1,0 +1,222 @@
+"""One sample's way through a worker: the source's task -> loaded values -> what the writer stores.
+
+Knows sources, fields and the image policy; neither processes nor the writer.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from converters.engine.fingerprint import stamps
+from converters.images.errors import raised
+from converters.images.geometry import Geometry, geometry_of, has_followers, moved
+from converters.images.opened_files import FileImage
+from converters.images.pillow_files import DamagedImage
+from converters.images.policy import ImagePolicy
+from converters.images.store import store_image, what_pillow_shows
+from converters.options import OnError
+from converters.source import SampleFault
+from dataloading import EncodedImage, Field, ImageField, MaskField, UsageError
+from dataloading.tools import image_of
+
+__all__ = ["ConvertedSample", "SampleConverter"]
+
+PLACEHOLDER_SIDE = 256
+_GRAY = 128
+
+Encoded = tuple[tuple[int | float, ...], Any]
+"""What `Field.encode` returns; the bytes, if any, as a buffer, which travels beside the pickle without being copied."""
+
+
+class ConvertedSample(NamedTuple):
+    """What a worker made of one sample; a tuple, since the parent unpickles one for each sample.
+
+    Parameters
+    ----------
+    encoded : list or None
+        One encoded value for each field, in order; None if the sample failed.
+    images : tuple of str
+        What became of its images, see `converters.images.store`.
+    source_bytes, stored_bytes : int
+        Bytes of image files read, and bytes its values take in the file's pages.
+    fault : str
+        Why there are no values, or why a placeholder is among them, or a damaged image as Pillow shows it.
+    listed : str
+        Where a report lists it (`converters.report.LISTS`): with a ``fault`` and values "replaced" or "damaged".
+    notes : str
+        What was odd about its images although no pixel suffers.
+    stamps : tuple of str or None
+        What `converters.engine.fingerprint.stamps` said of the sample's task before it was read.
+    """
+
+    encoded: Sequence[Encoded] | None = None
+    images: tuple[str, ...] = ()
+    source_bytes: int = 0
+    stored_bytes: int = 0
+    fault: str = ""
+    listed: str = "replaced"
+    notes: str = ""
+    stamps: tuple[str, ...] | None = None
+
+
+class SampleConverter:
+    """What the workers run: ``(index, task of the source)`` -> `ConvertedSample`. It never raises on bad data.
+
+    Parameters
+    ----------
+    load : callable
+        The source's ``load``.
+    fields : mapping of str to Field
+        The fields that are stored.
+    policy : ImagePolicy
+        How images are stored.
+    on_error : {"raise", "skip", "placeholder", "keep"}
+        With "placeholder" a sample whose image fails keeps its other values and gets a gray image, a square of the
+        policy's ``max_resolution`` or 256 pixels; with "keep" a damaged image is stored as Pillow shows it with
+        ``LOAD_TRUNCATED_IMAGES``, if it shows any.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[Any], Mapping[str, Any]],
+        fields: Mapping[str, Field],
+        policy: ImagePolicy,
+        *,
+        on_error: OnError = "raise",
+    ) -> None:
+        self._load = load
+        self._fields = dict(fields)
+        self._images = [name for name, field in self._fields.items() if isinstance(field, ImageField)]
+        self._followed = image_of(self._fields) if has_followers(self._fields) else None
+        self._policy = policy
+        self._on_error = on_error
+
+    def __call__(self, job: tuple[int, Any]) -> ConvertedSample:
+        """Convert one sample."""
+        index, task = job
+        # Before it is read: what changes while it is being read has then changed for whoever looks later.
+        before = tuple(stamps(task))
+        values: Mapping[str, Any] = {}
+        try:
+            values = self._load(task)
+            return self._converted(index, values)._replace(stamps=before)
+        except SampleFault as error:
+            fault = str(error)
+            # A source that knows the rest of a sample whose image cannot be read says so.
+            values = values or error.values
+        except MemoryError:
+            fault = "not enough memory for it"
+        except Exception as error:  # sources run the user's code; whatever it raises is this sample's fault
+            fault = raised(error)
+        sample = self._replaced(index, values, fault) if self._on_error == "placeholder" else None
+        return (sample or ConvertedSample(fault=fault))._replace(stamps=before)
+
+    def _converted(self, index: int, values: Mapping[str, Any]) -> ConvertedSample:
+        if values.keys() != self._fields.keys():
+            raise SampleFault(f"expected values for the fields {list(self._fields)}, got {list(values)}")
+        encoded: dict[str, Encoded] = {}
+        images, notes, faults = [], [], []
+        source_bytes = 0
+        geometry: Geometry | None = None
+        # The image first, for the others follow it.
+        for name in sorted(self._fields, key=lambda name: name != self._followed):
+            field, value = self._fields[name], values[name]
+            if isinstance(field, ImageField):
+                data = value.data if isinstance(value, FileImage) else value
+                source_bytes += len(data) if isinstance(data, bytes) else 0
+                found: list[str] = []
+                prefix = "" if len(self._images) == 1 else f"field '{name}': "
+                try:
+                    image, became, fault = self._stored(value, index, field, found, geometry)
+                    if name == self._followed:
+                        geometry = geometry_of(value, image, self._policy)
+                except SampleFault as error:
+                    raise SampleFault(f"{prefix}{error}") from error
+                images.append(became)
+                notes += [prefix + note for note in found]
+                faults += [prefix + fault] if fault else []
+                value = image
+            elif geometry is not None:
+                value = moved(name, field, value, geometry)
+            encoded[name] = _encoded(name, field, value)
+        return ConvertedSample(
+            encoded=[encoded[name] for name in self._fields], images=tuple(images), source_bytes=source_bytes,
+            stored_bytes=_stored_bytes(encoded.values()), notes="; ".join(notes), fault="; ".join(faults),
+            listed="damaged",
+        )  # fmt: skip
+
+    def _stored(
+        self, value: Any, index: int, field: ImageField, notes: list[str], follow: Geometry | None
+    ) -> tuple[EncodedImage, str, str]:
+        """Return an image as it is stored, what became of it, and what was wrong with it if that is tolerated."""
+        try:
+            return *store_image(self._policy, value, index, field, notes=notes, follow=follow), ""
+        except DamagedImage as error:
+            if self._on_error != "keep" or isinstance(field, MaskField):  # what is shown of damage are no labels
+                raise
+            fault = error
+        try:
+            shown = value.image if isinstance(value, FileImage) else what_pillow_shows(self._policy, bytes(value))
+            return *store_image(self._policy, shown, index, field, follow=follow), str(fault)
+        except SampleFault:
+            raise fault from None
+
+    def _replaced(self, index: int, values: Mapping[str, Any], fault: str) -> ConvertedSample | None:
+        if {*values, *self._images} != {*self._fields}:
+            return None
+        try:
+            others = [
+                None if name in self._images else _encoded(name, field, values[name])
+                for name, field in self._fields.items()
+            ]
+        except SampleFault:
+            return None
+        return self.with_placeholders(index, others, fault)
+
+    def with_placeholders(self, index: int, encoded: Sequence[Any], fault: str) -> ConvertedSample | None:
+        """Return a sample with gray images, or None if it has no images or they cannot be stored.
+
+        Parameters
+        ----------
+        index : int
+            Index of the sample in its source.
+        encoded : sequence of Encoded
+            Its values in the order of the fields; those of images do not matter.
+        fault : str
+            Why it cannot be stored as it is.
+        """
+        if not self._images:
+            return None
+        try:
+            values: list[Encoded] = [
+                self._placeholder(name, index, field) if isinstance(field, ImageField) else value
+                for (name, field), value in zip(self._fields.items(), encoded, strict=True)
+            ]
+        except SampleFault:
+            return None
+        return ConvertedSample(encoded=values, stored_bytes=_stored_bytes(values), fault=fault)
+
+    def _placeholder(self, name: str, index: int, field: ImageField) -> Encoded:
+        """Return gray pixels of a field's channels and depth, or a label map of zeros."""
+        side = self._policy.max_resolution or PLACEHOLDER_SIDE
+        shape = (side, side, field.channels)[: 2 if field.channels == 1 else 3]
+        level = 0 if isinstance(field, MaskField) else _GRAY * (257 if field.dtype.itemsize == 2 else 1)
+        image, _ = store_image(self._policy, np.full(shape, level, field.dtype), index, field)
+        return _encoded(name, field, image)
+
+
+def _encoded(name: str, field: Field, value: object) -> Encoded:
+    """Return a value as the file stores it; one that does not fit its field is a fault."""
+    try:
+        head, payload = field.encode(value)
+    except UsageError as error:
+        raise SampleFault(f"field '{name}': {error}") from error
+    return head, None if payload is None else pickle.PickleBuffer(payload.data)
+
+
+def _stored_bytes(encoded: Any) -> int:
+    return sum(0 if payload is None else payload.raw().nbytes for _, payload in encoded)
