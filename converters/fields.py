@@ -61,8 +61,8 @@ class Kind:
         The words between colons -> the field; raises `UsageError` if they make no sense.
     from_value : callable
         (field, typed value) -> what the field takes; raises ValueError or TypeError saying what is wrong.
-    from_text : callable
-        (field, text) -> the same.
+    from_text : callable, optional
+        (field, text) -> the same; by default the text is JSON of a typed value.
     from_bytes : callable, optional
         (field, a file's bytes) -> the same; by default the bytes are UTF-8 text.
     is_file : bool
@@ -72,7 +72,7 @@ class Kind:
     example: str
     make: Callable[[Sequence[str]], Field]
     from_value: Callable[[Any, Any], object]
-    from_text: Callable[[Any, str], object]
+    from_text: Callable[[Any, str], object] | None = None
     from_bytes: Callable[[Any, bytes], object] | None = None
     is_file: bool = False
 
@@ -111,14 +111,19 @@ class FieldSpec:
 
     def from_text(self, text: str) -> object:
         """Return the same for text, such as a cell of a CSV file."""
-        return self._tried(KINDS[self.kind].from_text, text)
+        return self._tried(KINDS[self.kind].from_text or self._from_json, text)
 
     def from_bytes(self, data: bytes) -> object:
         """Return the same for the bytes of a file that holds the value."""
-        read = KINDS[self.kind].from_bytes
-        if read is not None:
+        if (read := KINDS[self.kind].from_bytes) is not None:
             return self._tried(read, data)
-        return self._tried(KINDS[self.kind].from_text, _utf8(self, data))
+        try:
+            return self.from_text(data.decode("utf-8").strip())
+        except UnicodeDecodeError as error:
+            raise SampleFault(f"field '{self.name}': expected {self.kind} as UTF-8 text, got {_shown(data)}") from error
+
+    def _from_json(self, field: Field, text: str) -> object:
+        return KINDS[self.kind].from_value(field, json.loads(text))
 
     def _tried(self, read: Callable[[Any, Any], object], value: object) -> object:
         try:
@@ -227,29 +232,24 @@ def _plain(kind: type[Field]) -> Callable[[Sequence[str]], Field]:
     return make
 
 
-def _same(field: Field, value: object) -> object:
-    field.encode(value)  # says expected and got; the engine would as well, but not by the source's words
+def _checked(field: Field, value: object) -> object:
+    field.encode(value)  # says expected and got; the engine would as well, but without the source's name for it
     return value
 
 
 def _int_from_value(field: Field, value: object) -> object:
     if isinstance(value, str):
         raise TypeError("text is no number; declare it as text, or take it as the label")
-    return _same(field, value)
+    return _checked(field, value)
 
 
-def _int_from_text(_field: Field, text: str) -> int:
-    return int(_without_underscores(text), 10)
+def _number_from_text(number: Callable[[str], object]) -> Callable[[Any, str], object]:
+    def read(_field: Field, text: str) -> object:
+        if "_" in text:  # Python's own literals allow them; in data 1_000 is more likely a name
+            raise ValueError("it is no number")
+        return number(text)
 
-
-def _float_from_text(_field: Field, text: str) -> float:
-    return float(_without_underscores(text))
-
-
-def _without_underscores(text: str) -> str:
-    if "_" in text:  # Python's own literals allow them; in data 1_000 is more likely a name
-        raise ValueError("it is no number")
-    return text
+    return read
 
 
 def _text_from_value(field: Field, value: object) -> object:
@@ -257,11 +257,7 @@ def _text_from_value(field: Field, value: object) -> object:
         return value.decode("utf-8")
     if not isinstance(value, str):
         raise TypeError("it is not text")
-    return _same(field, value)
-
-
-def _bytes_from_text(_field: Field, text: str) -> bytes:
-    return text.encode("utf-8")
+    return _checked(field, value)
 
 
 def _bytes_from_value(_field: Field, value: object) -> bytes:
@@ -271,11 +267,7 @@ def _bytes_from_value(_field: Field, value: object) -> bytes:
 
 
 def _json_from_value(field: Field, value: object) -> object:
-    return _same(field, json.loads(value) if isinstance(value, bytes) else value)
-
-
-def _json_from_text(field: Field, text: str) -> object:
-    return _same(field, json.loads(text))
+    return _checked(field, json.loads(value) if isinstance(value, bytes) else value)
 
 
 def _coordinates(words: Sequence[str]) -> str | None:
@@ -308,10 +300,10 @@ def _make_boxes(words: Sequence[str]) -> Field:
     dtypes = [word for word in words if word not in known]
     if len(dtypes) > 1:
         raise UsageError(f"only a dtype, {', '.join(known)} may follow it, got {':'.join(words)!r}")
-    forms = [word for word in words if word in known]
-    if not set(forms) - {"relative"}:
-        forms.append("xyxy")
-    return VarArrayField(dtypes[0] if dtypes else "float32", (None, 4), coordinates=_coordinates(forms))
+    meaning = [word for word in words if word in known]
+    if not set(meaning) - {"relative"}:
+        meaning.append("xyxy")
+    return VarArrayField(dtypes[0] if dtypes else "float32", (None, 4), coordinates=_coordinates(meaning))
 
 
 def _make_mask(words: Sequence[str]) -> Field:
@@ -362,82 +354,59 @@ def _exact_array(value: object, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     return array
 
 
-def _array_from_text(field: NDArrayField | VarArrayField, text: str) -> npt.NDArray[Any]:
-    return _array_from_value(field, json.loads(text))
-
-
 def _array_from_bytes(field: NDArrayField | VarArrayField, data: bytes) -> npt.NDArray[Any]:
-    if data.startswith(b"\x93NUMPY"):
-        return _array_from_value(field, np.load(io.BytesIO(data), allow_pickle=False))
-    return _array_from_text(field, data.decode("utf-8"))
+    is_npy = data.startswith(b"\x93NUMPY")
+    return _array_from_value(
+        field, np.load(io.BytesIO(data), allow_pickle=False) if is_npy else json.loads(data.decode())
+    )
 
 
 def _image_from_value(_field: Field, value: object) -> object:
     if isinstance(value, str):
         raise TypeError("text is no image")
-    return value  # the image policy knows which kinds it can store, and says so
+    return value  # the image policy knows which values it can store, and says so
 
 
-def _image_from_text(_field: Field, _text: str) -> object:
-    raise TypeError("text is no image")
+def _array_kind(example: str, make: Callable[[Sequence[str]], Field]) -> Kind:
+    return Kind(example=example, make=make, from_value=_array_from_value, from_bytes=_array_from_bytes)
 
 
-def _image_from_bytes(_field: Field, data: bytes) -> bytes:
-    return data
+def _image_kind(example: str, make: Callable[[Sequence[str]], Field]) -> Kind:
+    return Kind(
+        example=example, make=make, from_value=_image_from_value, from_text=_image_from_value,
+        from_bytes=_image_from_value, is_file=True,
+    )  # fmt: skip
 
 
-# The kinds by name; sources and commands take whatever is here.
+# Sources and commands take whatever is here.
 KINDS: dict[str, Kind] = {
     "int": Kind(
-        example="label=int", make=_plain(IntField), from_value=_int_from_value, from_text=_int_from_text
+        example="label=int", make=_plain(IntField), from_value=_int_from_value,
+        from_text=_number_from_text(lambda text: int(text, 10)),
     ),
     "float": Kind(
-        example="weight=float", make=_plain(FloatField), from_value=_same, from_text=_float_from_text
+        example="weight=float", make=_plain(FloatField), from_value=_checked, from_text=_number_from_text(float)
     ),
     "text": Kind(
         example="caption=text", make=_plain(TextField), from_value=_text_from_value, from_text=_text_from_value,
         from_bytes=_text_from_value,
     ),
-    "json": Kind(
-        example="meta=json", make=_plain(JSONField), from_value=_json_from_value, from_text=_json_from_text
-    ),
+    "json": Kind(example="meta=json", make=_plain(JSONField), from_value=_json_from_value),
     "bytes": Kind(
-        example="raw=bytes", make=_plain(BytesField), from_value=_bytes_from_value, from_text=_bytes_from_text,
-        from_bytes=_bytes_from_value,
+        example="raw=bytes", make=_plain(BytesField), from_value=_bytes_from_value,
+        from_text=lambda _field, text: text.encode("utf-8"), from_bytes=_bytes_from_value,
     ),
-    "array": Kind(
-        example="emb=array:float32:8x64", make=_make_array, from_value=_array_from_value,
-        from_text=_array_from_text, from_bytes=_array_from_bytes,
-    ),
-    "vararray": Kind(
-        example="points=vararray:float32:?x2", make=_make_vararray, from_value=_array_from_value,
-        from_text=_array_from_text, from_bytes=_array_from_bytes,
-    ),
-    "boxes": Kind(
-        example="boxes=boxes", make=_make_boxes, from_value=_array_from_value, from_text=_array_from_text,
-        from_bytes=_array_from_bytes,
-    ),
-    "mask": Kind(
-        example="mask=mask", make=_make_mask, from_value=_image_from_value, from_text=_image_from_text,
-        from_bytes=_image_from_bytes, is_file=True,
-    ),
-    "image": Kind(
-        example="image=image", make=_make_image, from_value=_image_from_value, from_text=_image_from_text,
-        from_bytes=_image_from_bytes, is_file=True,
-    ),
+    "array": _array_kind("emb=array:float32:8x64", _make_array),
+    "vararray": _array_kind("points=vararray:float32:?x2", _make_vararray),
+    "boxes": _array_kind("boxes=boxes", _make_boxes),
+    "mask": _image_kind("mask=mask", _make_mask),
+    "image": _image_kind("image=image", _make_image),
 }  # fmt: skip
 
 
 def fields_of(specs: Mapping[str, FieldSpec]) -> dict[str, Field]:
     """Return the fields of declared names."""
     return {name: spec.field for name, spec in specs.items()}
-
-
-def _utf8(spec: FieldSpec, data: bytes) -> str:
-    try:
-        return data.decode("utf-8").strip()
-    except UnicodeDecodeError as error:
-        raise SampleFault(f"field '{spec.name}': expected {spec.kind} as UTF-8 text, got {_shown(data)}") from error
 
 
 def _shown(value: object) -> str:

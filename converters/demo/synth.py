@@ -14,6 +14,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -70,21 +71,17 @@ class SynthOptions:
     def __post_init__(self) -> None:
         from dataloading import UsageError
 
-        limits = {
-            "num_classes": (1, 100_000),
-            "num_images": (1, 100_000_000),
-            "skip": (0, 2**62),
-            "size": (16, 4096),
-            "seed": (0, 2**63 - 1),
-        }
-        for name, (low, high) in limits.items():
+        for name, low, high in (
+            ("num_classes", 1, 100_000), ("num_images", 1, 100_000_000), ("skip", 0, 2**62), ("size", 16, 4096),
+            ("seed", 0, 2**63 - 1),
+        ):  # fmt: skip
             value = getattr(self, name)
             if not low <= value <= high:
                 raise UsageError(f"{name} must be {low} to {high}, got {value}")
         if self.num_images < self.num_classes:
             raise UsageError(
                 f"{counted(self.num_images, 'image')} cannot fill {counted(self.num_classes, 'class')}: ask for at "
-                "least one image a class"
+                "least one image per class"
             )
 
     def tasks(self) -> Iterator[Task]:
@@ -96,19 +93,8 @@ class SynthOptions:
                 yield label, tuple(indices[start : start + IMAGES_PER_TASK])
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Summary:
-    """What was made.
-
-    Parameters
-    ----------
-    out : str
-        The folder.
-    num_images, num_classes, total_bytes : int
-        Counts, and the size of all files.
-    bits_per_pixel : float
-        Bits of JPEG data for each pixel; photographs of this size have 1 to 2.
-    """
+class Summary(NamedTuple):
+    """What was made: the folder, counts, the size of all files, and JPEG bits for each pixel (photographs: 1 to 2)."""
 
     out: str
     num_images: int
@@ -125,7 +111,7 @@ def make_dataset(
     overwrite: bool = False,
     progress: Callable[[int], object] | None = None,
 ) -> Summary:
-    """Write a folder of images, one folder a class.
+    """Write a folder of images, one folder per class.
 
     Parameters
     ----------
@@ -218,47 +204,31 @@ def _draw_task(folder: str, seed: int, size: int, task: Task) -> Done:
 @click.argument("out", type=click.Path(file_okay=False))
 @click.option("--num-classes", type=click.IntRange(min=1), default=10, show_default=True, help="How many classes.")
 @click.option("--num-images", type=click.IntRange(min=1), default=2000, show_default=True, help="How many images.")
-@click.option(
-    "--skip",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Leave out the first N images: other images of the same classes, for validation.",
-)
+@click.option("--skip", type=click.IntRange(min=0), default=0, show_default=True,
+              help="Leave out the first N images: other images of the same classes, for validation.")  # fmt: skip
 @click.option("--size", type=click.IntRange(16, 4096), default=400, show_default=True, help="Longest side in pixels.")
 @option_seed
 @option_num_workers
 @option_overwrite
 @option_json
 @option_quiet
-def synth(
-    out: str,
-    *,
-    num_classes: int,
-    num_images: int,
-    skip: int,
-    size: int,
-    seed: int,
-    num_workers: int | None,
-    overwrite: bool,
-    as_json: bool,
-    quiet: bool,
-) -> None:
-    """Make a photo-like dataset of JPEG files in OUT, one folder a class.
+def synth(out: str, *, num_workers: int | None, overwrite: bool, as_json: bool, quiet: bool, **options: int) -> None:
+    """Make a photo-like dataset of JPEG files in OUT, one folder per class.
 
-    For trying things where no real photographs may be had: the pictures have the detail and the file size of
+    For trying things out where there are no real photographs: the pictures have the detail and the file size of
     photographs, and their classes differ in shape, texture and (a little) colour, so that a model can learn them.
     """
     from tqdm import tqdm
 
-    options = SynthOptions(num_classes=num_classes, num_images=num_images, skip=skip, size=size, seed=seed)
     workers = default_num_workers() if num_workers is None else num_workers
-    with tqdm(total=num_images, unit="image", disable=quiet, file=sys.stderr) as bar:
-        summary = make_dataset(out, options, num_workers=workers, overwrite=overwrite, progress=bar.update)
+    with tqdm(total=options["num_images"], unit="image", disable=quiet, file=sys.stderr) as bar:
+        summary = make_dataset(
+            out, SynthOptions(**options), num_workers=workers, overwrite=overwrite, progress=bar.update
+        )
     if as_json:
-        click.echo(json.dumps(dataclasses.asdict(summary), indent=2))
+        click.echo(json.dumps(summary._asdict(), indent=2))
     else:
         click.echo(
             f"{summary.out}: {counted(summary.num_images, 'image')} in {counted(summary.num_classes, 'class')}, "
-            f"{summary.total_bytes / 1e6:.1f} MB, {summary.bits_per_pixel:.2f} bits a pixel"
+            f"{summary.total_bytes / 1e6:.1f} MB, {summary.bits_per_pixel:.2f} bits per pixel"
         )

@@ -56,7 +56,7 @@ _PARTS_AT_ONCE = 512
 # Results that wait for an earlier one, in tasks or chunks per worker and in bytes; beyond either, no new tasks go out.
 _WINDOW_PER_WORKER = 16
 _CHUNKS_PER_WORKER = 4
-_HELD_BYTES = 256 << 20
+HELD_BYTES = 256 << 20
 
 
 class DeadWorkerError(WorkerError):
@@ -289,7 +289,7 @@ class _Workers:
     def _hungry(self, unfinished: int, chunk: int) -> _Worker | None:
         """Return a worker that is to be given tasks, a new one where all are busy and more are allowed, or None."""
         window = max(_WINDOW_PER_WORKER, _CHUNKS_PER_WORKER * chunk)
-        if unfinished >= self._limit * window or self._held_bytes > _HELD_BYTES:
+        if unfinished >= self._limit * window or self._held_bytes > HELD_BYTES:
             return None
         best = min(self._workers, key=lambda worker: len(worker.positions), default=None)
         if (best is None or best.positions) and len(self._workers) < self._limit:
@@ -311,7 +311,7 @@ class _Workers:
         """Wait until something happens and take in what has arrived; in excess only what leads to the wanted result."""
         assert self._selector is not None
         fired = [(key.fileobj, key.data) for key, _ in self._selector.select()]
-        if self._held_bytes > _HELD_BYTES:  # the others wait, their pipes being full
+        if self._held_bytes > HELD_BYTES:  # the others wait, their pipes being full
             due = next(each for each in self._workers if each.positions and each.positions[0] == wanted)
             fired = [(source, due) for source in connection.wait([due.pipe, due.process.sentinel])]
         pipes = [worker for source, worker in fired if isinstance(source, connection.Connection)]

@@ -78,7 +78,7 @@ def geometry_of(image: object, stored: EncodedImage, policy: ImagePolicy) -> Geo
     image : object
         As the source gave it.
     stored : EncodedImage
-        What `ImagePolicy.store` made of it.
+        What `converters.images.store.store_image` made of it.
     policy : ImagePolicy
     """
     size, orientation = _as_given(image, policy)

@@ -6,14 +6,16 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from converters.engine.pool import DeadWorkerError, Pool, _Worker, _Workers, run_ordered
+from converters.engine.pool import DeadWorkerError, Pool, run_ordered
 from dataloading import UsageError
 
 
@@ -131,11 +133,9 @@ _OWNER = int(os.environ.setdefault("BETON_TEST_OWNER", str(os.getpid())))
 
 
 def children() -> set[int]:
-    with open(f"/proc/self/task/{os.getpid()}/children") as file:
-        found = {int(word) for word in file.read().split()}
-    from multiprocessing import resource_tracker
-
-    return found - {resource_tracker._resource_tracker._pid}
+    """The processes that this one has started, without Python's own resource tracker."""
+    found = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return {int(pid) for pid in found if b"resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes()}
 
 
 @pytest.mark.parametrize("num_workers", [0, 1, 3])
@@ -244,19 +244,20 @@ def test_a_worker_that_dies_in_the_middle_of_a_chunk_is_named_with_its_task(num_
     assert caught.value.position == 7000
 
 
-def test_quick_tasks_go_out_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    groups: list[int] = []
-    give = _Worker.give
+def test_quick_tasks_go_out_in_chunks_that_grow() -> None:
+    taken, ahead = 0, []
 
-    def counted(worker: _Worker, first: int, tasks: list[Any]) -> None:
-        groups.append(len(tasks))
-        give(worker, first, tasks)
+    def tasks() -> Iterator[bytes]:
+        nonlocal taken
+        for taken in range(1, 20_001):
+            yield b"%d" % taken
 
-    monkeypatch.setattr(_Worker, "give", counted)
-    assert list(run_ordered(echoing, (b"%d" % n for n in range(20_000)), num_workers=1))[-1] == b"19999"
-    assert sum(groups) == 20_000
-    assert groups[0] == 1
-    assert 8 < max(groups) <= 64
+    for number, result in enumerate(run_ordered(echoing, tasks(), num_workers=1), start=1):
+        assert result == b"%d" % number
+        ahead.append(taken - number)
+    # One by one at first; then as many as four chunks are on their way, of 64 tasks at most.
+    assert ahead[0] <= 16
+    assert 64 < max(ahead) <= 5 * 64
 
 
 @pytest.mark.parametrize("size", [10, 20_000, 100_000])
@@ -272,18 +273,14 @@ def test_large_tasks_and_large_results_do_not_wait_for_each_other() -> None:
 
 
 def test_results_in_excess_stay_with_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    held: list[int] = []
-    take = _Workers._take
-
-    def watched(workers: _Workers, *args: Any) -> None:
-        take(workers, *args)
-        held.append(workers._held_bytes)
-
-    monkeypatch.setattr("converters.engine.pool._HELD_BYTES", 50_000)
-    monkeypatch.setattr(_Workers, "_take", watched)
-    assert len(list(run_ordered(slow_once, range(4500), num_workers=2))) == 4500
-    # Beyond the limit is only what has been read at once.
-    assert max(held) < 400_000
+    monkeypatch.setattr("converters.engine.pool.HELD_BYTES", 50_000)
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in run_ordered(slow_once, range(4500), num_workers=2)) == 4500
+        # Beyond the limit is only what has been read at once; without one, 400 results of 20,000 bytes would wait.
+        assert tracemalloc.get_traced_memory()[1] < 1_500_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_leaving_early_ends_the_workers() -> None:
@@ -327,39 +324,42 @@ def test_a_working_folder_that_no_process_could_enter_is_refused_before_the_work
         Pool(square, num_workers=1)
 
 
-def test_a_worker_whose_end_was_taken_note_of_elsewhere_does_not_keep_a_pool_from_closing() -> None:
+def test_a_worker_whose_end_was_noticed_elsewhere_does_not_keep_a_pool_from_closing() -> None:
     """As when a signal's exception comes between a process's end and Python's note of it."""
+    before = children()
     pool = Pool(abs, num_workers=2)
     stream = pool.run(range(100))
     next(stream)
-    assert pool._workers is not None
-    for worker in pool._workers._workers:
-        os.kill(worker.process.pid or 0, signal.SIGKILL)
-        os.waitpid(worker.process.pid or 0, 0)
+    for pid in children() - before:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
     pool.close()
-    assert pool._workers._workers == []
+    assert list(pool.run(range(3))) == [0, 1, 2]
+    pool.close()
+    assert children() == before
 
 
 def test_a_signal_while_a_pool_closes_comes_when_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     def leave(*_: object) -> None:
         raise SystemExit(143)
 
-    before = signal.signal(signal.SIGTERM, leave)
+    def interrupted(process: BaseProcess, timeout: float | None = None) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        join(process, timeout)
+
+    children_before, handler_before = children(), signal.signal(signal.SIGTERM, leave)
+    join = BaseProcess.join
     try:
         pool = Pool(abs, num_workers=2)
         stream = pool.run(range(100))
         next(stream)
-        assert pool._workers is not None
-        workers = [worker.process for worker in pool._workers._workers]
-        pids = [process.pid or 0 for process in workers]
-        join = workers[0].join
-        monkeypatch.setattr(workers[0], "join", lambda: (signal.raise_signal(signal.SIGTERM), join()))
+        pids = children() - children_before
+        monkeypatch.setattr(BaseProcess, "join", interrupted)
         with pytest.raises(SystemExit):
             pool.close()
         assert signal.getsignal(signal.SIGTERM) is leave
-        assert pool._workers._workers == []
         for pid in pids:
             with pytest.raises(ChildProcessError):
                 os.waitpid(pid, 0)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, handler_before)
