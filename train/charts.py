@@ -17,13 +17,6 @@ OURS = "#0072B2"
 def new_figure(width: float, height: float, **options: Any) -> Any:
     """Make a Figure of so many inches.
 
-    Parameters
-    ----------
-    width, height : float
-        Inches.
-    **options
-        Of ``matplotlib.figure.Figure``.
-
     Raises
     ------
     UsageError

@@ -107,27 +107,10 @@ def save_checkpoint(
     meta: dict[str, Any],
     keep: int,
 ) -> Path:
-    """Write one checkpoint; every rank calls it.
+    """Write one checkpoint and return its folder; every rank calls it.
 
-    Parameters
-    ----------
-    directory : Path
-        Where checkpoints live; shared by all nodes.
-    world, progress
-        Who and where we are.
-    model, optimizer, ema
-        Sharded or replicated state.
-    rank_state : dict
-        What only this rank knows.
-    meta : dict
-        What a resuming run must agree with.
-    keep : int
-        Older checkpoints beyond this number are removed.
-
-    Returns
-    -------
-    Path
-        The finished checkpoint.
+    `directory` is shared by all nodes. `rank_state` holds what only this rank knows, `meta` what a run must share to
+    resume from here. Of the older checkpoints only the `keep` newest stay.
     """
     final = directory / f"step-{progress.step:08d}"
     partial = directory / f".partial-{final.name}"

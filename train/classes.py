@@ -110,13 +110,6 @@ def describe_match(train: Labelled, other: Labelled, numbers: Sequence[int]) -> 
 def check_labels(data: Labelled, num_classes: int) -> None:
     """Refuse labels that are no class, before training trips over them.
 
-    Parameters
-    ----------
-    data : Labelled
-        Training or validation data.
-    num_classes : int
-        Labels must be below it.
-
     Raises
     ------
     UsageError

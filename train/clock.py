@@ -45,13 +45,7 @@ class StepTimes:
 
 
 class StepClock:
-    """Time the steps of one process.
-
-    Parameters
-    ----------
-    device : torch.device
-        Where the work runs.
-    """
+    """Time the steps of one process."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
@@ -96,13 +90,7 @@ def _mark() -> torch.cuda.Event:
 
 
 class DeviceMonitor:
-    """Samples the utilisation that the NVIDIA driver reports, in a thread, ten times a second.
-
-    Parameters
-    ----------
-    device : torch.device
-        A CUDA device; any other is not watched.
-    """
+    """Samples the utilisation that the NVIDIA driver reports, in a thread, ten times a second."""
 
     def __init__(self, device: torch.device) -> None:
         self.samples: list[float] = []

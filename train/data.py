@@ -140,15 +140,6 @@ def make_data(options: TrainOptions, world: World, device: torch.device) -> Trai
 def split_indices(num_samples: int, val_fraction: float, seed: int) -> tuple[np.ndarray | None, np.ndarray | None]:
     """Divide sample numbers into training and validation, by chance but the same for each loader and rank.
 
-    Parameters
-    ----------
-    num_samples : int
-        Samples of the data set.
-    val_fraction : float
-        Share to hold out; 0 means that all train and none validate.
-    seed : int
-        Of the division.
-
     Returns
     -------
     tuple of numpy.ndarray or None

@@ -53,11 +53,6 @@ class World:
 def detect_world(environ: Mapping[str, str]) -> World:
     """Read the launcher's environment variables.
 
-    Parameters
-    ----------
-    environ : Mapping
-        Usually ``os.environ``.
-
     Raises
     ------
     UsageError

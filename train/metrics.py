@@ -17,13 +17,7 @@ from .distributed import sum_over_ranks
 
 
 class Tally:
-    """Sums over images of this rank; means are taken after adding up all ranks.
-
-    Parameters
-    ----------
-    device : torch.device
-        Where the sums live, so that counting does not wait for the device.
-    """
+    """Sums over images of this rank; means are taken after adding up all ranks."""
 
     def __init__(self, device: torch.device) -> None:
         # count, loss, top-1 hits, top-5 hits
@@ -31,19 +25,7 @@ class Tally:
         self.sums = torch.zeros(4, dtype=dtype, device=device)
 
     def add(self, logits: torch.Tensor, labels: torch.Tensor, num_valid: int, losses: torch.Tensor) -> None:
-        """Count the first `num_valid` rows of a batch.
-
-        Parameters
-        ----------
-        logits : torch.Tensor
-            Shape (N, C).
-        labels : torch.Tensor
-            Shape (N,).
-        num_valid : int
-            Rows that are not padding.
-        losses : torch.Tensor
-            Loss of each row, shape (N,).
-        """
+        """Count the first `num_valid` rows of a batch: logits (N, C), class numbers (N,), the loss of each row (N,)."""
         logits, labels = logits[:num_valid].float(), labels[:num_valid]
         best = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
         count = self.sums.new_tensor(num_valid)

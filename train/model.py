@@ -21,15 +21,7 @@ from .options import ModelOptions
 
 
 class TinyNet(nn.Module):
-    """A network for tests: two convolutions and one linear layer.
-
-    Parameters
-    ----------
-    num_classes : int
-        Outputs.
-    batch_norm : bool
-        Batch norm, which keeps statistics; else group norm, whose rows do not see one another.
-    """
+    """A network for tests, with batch norm, which keeps statistics, or group norm, which treats rows separately."""
 
     def __init__(self, num_classes: int, *, batch_norm: bool = False) -> None:
         super().__init__()
@@ -202,17 +194,7 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def parameter_groups(model: nn.Module, *, weight_decay: float, decay_norms: bool) -> list[dict[str, Any]]:
-    """Split parameters into those that decay and those that do not (norms and biases: all with one dimension).
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        The network, wrapped or not.
-    weight_decay : float
-        Penalty of the first group.
-    decay_norms : bool
-        Put everything into one group.
-    """
+    """Split parameters into those that decay and those that do not (norms and biases: all with one dimension)."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if decay_norms or weight_decay == 0:
         return [{"params": parameters, "weight_decay": weight_decay}]
@@ -228,13 +210,6 @@ class MovingAverage:
 
     With the usual warm-up of the decay, ``min(decay, (1 + step) / (10 + step))``, early averages are not dominated by
     the random start.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The wrapped network; sharded parameters are averaged where they are.
-    decay : float
-        0 < decay < 1.
     """
 
     def __init__(self, module: nn.Module, decay: float) -> None:
@@ -262,15 +237,7 @@ class MovingAverage:
 
 
 def count_flops(model: nn.Module, image_size: int) -> float:
-    """Return the floating-point operations of one forward pass of one image, counted on fake tensors.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        The plain network, before it is wrapped.
-    image_size : int
-        Side of the image in pixels.
-    """
+    """Return the floating-point operations of one forward pass of one image, counted on fake tensors."""
     import copy
 
     from torch.utils.flop_counter import FlopCounterMode

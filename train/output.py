@@ -14,7 +14,6 @@ from pathlib import Path
 
 from dataloading import UsageError
 from dataloading.messages import counted
-from dataloading.tools import open_locked
 
 _LOCK = ".lock"
 
@@ -28,6 +27,8 @@ def hold_folder(folder: Path, *, option: str = "--output") -> Iterator[None]:
     UsageError
         Another process holds it.
     """
+    from dataloading.tools import open_locked  # here, so that --help does not import NumPy
+
     folder.mkdir(parents=True, exist_ok=True)
     lock = folder / _LOCK
     try:
@@ -70,7 +71,7 @@ def clear_for_run(folder: Path, checkpoints: dict[int, Path], *, resume: Path | 
     Returns
     -------
     list of str
-        What was removed, to be told.
+        What was removed, to tell the user.
 
     Raises
     ------

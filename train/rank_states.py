@@ -44,15 +44,5 @@ def _mean(tensors: list[torch.Tensor]) -> torch.Tensor:
 
 
 def seed_rank(seed: int, step: int, rank: int) -> None:
-    """Seed torch's generators for this rank's dropout, from optimiser step `step` on: others on every rank.
-
-    Parameters
-    ----------
-    seed : int
-        Of the run.
-    step : int
-        Optimiser steps taken: 0, or where a run goes on with another number of ranks.
-    rank : int
-        This process.
-    """
+    """Seed torch's generators for this rank's dropout, from optimiser step `step` on: differently on every rank."""
     torch.manual_seed(int(np.random.SeedSequence((seed, step, rank)).generate_state(1, np.uint64)[0] >> np.uint64(1)))

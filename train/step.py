@@ -46,13 +46,6 @@ class SimulatedCompute:
     """A stand-in for a device that takes a fixed number of images per second: it sleeps and computes nothing.
 
     Ranks meet after each step, as they do when gradients are averaged.
-
-    Parameters
-    ----------
-    rate : float
-        Images/s of one process's device.
-    clock : StepClock
-        Notes how long the device was busy.
     """
 
     def __init__(self, rate: float, clock: StepClock) -> None:

@@ -1,7 +1,7 @@
 """The training loop: epochs and steps, logging, validation, checkpoints, signals.
 
-Owns the order of things. What a step does is in ``work``, where batches come from in ``loaders``, what a checkpoint
-is in ``checkpoint``; each can be read without the others.
+What a step does is in ``step``, where batches come from in ``loaders``, what a checkpoint is in ``checkpoint``; each
+can be read without the others.
 """
 
 from __future__ import annotations
@@ -56,15 +56,6 @@ STOPPED = 128 + signal.SIGTERM
 class Trainer:
     """One process of a training run.
 
-    Parameters
-    ----------
-    options : TrainOptions
-        Everything the run was told.
-    world : World
-        Place of this process; the process group is open.
-    device : torch.device
-        This process's device.
-
     Raises
     ------
     UsageError
@@ -75,7 +66,7 @@ class Trainer:
         self._options = options
         self._world = world
         self._device = device
-        self._born = time.perf_counter()
+        self._start_time = time.perf_counter()
         self.clock = StepClock(device)
         self._vote = StopVote()
         self._stop_asked = False
@@ -138,7 +129,7 @@ class Trainer:
             nesterov=options.optim.nesterov,
         )
         self._ema = MovingAverage(self._replica.module, options.optim.ema) if options.optim.ema else None
-        # Weights were drawn alike on all ranks; dropout must not be.
+        # Initial weights are the same on all ranks; dropout must not be.
         seed_rank(options.run.seed, 0, self._world.rank)
         self._network = NetworkCompute(
             options,
@@ -180,7 +171,9 @@ class Trainer:
         finished = self._finished
         if self._network is not None and (stopped or options.run.checkpoint_steps):
             self._save()
-        self.log.record("done", step=self._progress.step, finished=finished, seconds=time.perf_counter() - self._born)
+        self.log.record(
+            "done", step=self._progress.step, finished=finished, seconds=time.perf_counter() - self._start_time
+        )
         self.log.say("stopped by a signal" if stopped and not finished else "done")
         return STOPPED if stopped and not finished else 0
 
@@ -190,14 +183,14 @@ class Trainer:
         return progress.step >= optim.steps if optim.steps else progress.epoch >= optim.epochs
 
     def _share_done(self, progress: Progress) -> float:
-        """Return how much of the run is done: of its images, or with ``--steps`` of its steps, whatever their size."""
+        """Return the completed fraction of the run: of its images, or with ``--steps`` of its steps."""
         optim = self._options.optim
         if optim.steps:
             return progress.step / optim.steps
         return (progress.epoch + progress.images / self._data.num_images) / optim.epochs
 
     def _total_steps(self) -> int:
-        """Count the steps of the whole run; those of the past may have had another size."""
+        """Count the steps of the whole run; steps before a resume may have had another size."""
         optim, progress = self._options.optim, self._progress
         if self._finished:
             return progress.step
@@ -206,9 +199,9 @@ class Trainer:
         return optim.steps or progress.step + left + later * self._steps_per_epoch
 
     def _train_epoch(self) -> tuple[bool, bool]:
-        """Train what is left of an epoch; return whether a signal stopped it, and whether it was seen to its end."""
+        """Train the rest of an epoch; return whether a signal stopped it, and whether it was completed."""
         self._epoch_start = time.perf_counter()
-        self._loader.set_epoch(self._progress.epoch)  # where a resumed loader stands already
+        self._loader.set_epoch(self._progress.epoch)  # where a resumed loader is already
         left = self._loader.batches_left
         self._steps.start_epoch(total_steps=self._total_steps())
         batches = iter(self._loader)
@@ -223,7 +216,7 @@ class Trainer:
                 if every and self._progress.step % every == 0 and self._network is not None:
                     self._save()
             if not left and next(batches, None) is not None:
-                # Asking once more also tells the loader that the epoch is over: ours begins the next one meanwhile.
+                # Asking once more also ends the epoch for the loader: ours prefetches the next one meanwhile.
                 raise UsageError(f"--loader {self._options.data.loader} delivers more batches than it said")
         finally:
             # Leaving early must end the loader's work now, not when the garbage collector finds it.
@@ -273,19 +266,15 @@ class Trainer:
         self._steps.flush()
         progress = self._progress
         seconds = time.perf_counter() - self._epoch_start
-        record: dict[str, Any] = {
-            "epoch": progress.epoch,
-            "step": progress.step,
-            "seconds": seconds,
-            "images_per_s": self._steps.epoch_images / max(seconds, 1e-9),
-            "wait_pct": self._steps.epoch_wait_pct,
-        }
+        rate = self._steps.epoch_images / max(seconds, 1e-9)
+        record: dict[str, Any] = {"epoch": progress.epoch, "step": progress.step, "seconds": seconds}
+        record |= {"images_per_s": rate, "wait_pct": self._steps.epoch_wait_pct}
         if self._network is not None:
             record |= {f"train_{name}": value for name, value in self._network.tally.result().items()}
             self._network.tally.sums.zero_()
         self.log.record("epoch", **record)
         self.log.say(
-            f"epoch {progress.epoch}: {record['images_per_s']:.0f} images/s, waited for data "
+            f"epoch {progress.epoch}: {rate:.0f} images/s, waited for data "
             f"{record['wait_pct']:.1f} % of the time"
             + (f", loss {record['train_loss']:.4f}, top-1 {record['train_top1']:.2f} %" if self._network else "")
         )
@@ -332,7 +321,7 @@ class Trainer:
             num_cores=num_cores(),
             steps_per_epoch=self._steps_per_epoch,
             total_steps=self._total_steps(),
-            startup_s=time.perf_counter() - self._born,
+            startup_s=time.perf_counter() - self._start_time,
             device_monitor=self._steps.monitor_problem or "nvml",
         )
         simulated = self._network is None
@@ -365,7 +354,7 @@ class Trainer:
     # ------------------------------------------------------------------ checkpoints and signals
 
     def _identity(self) -> dict[str, Any]:
-        """Return what must be the same for a run to be continued: its data, its network and its length."""
+        """Return what must be the same to resume a run: its data, its network and its length."""
         options = self._options
         return {
             "model": options.model.model,
@@ -413,7 +402,7 @@ class Trainer:
         self.log.record("checkpoint", step=self._progress.step, path=str(path))
 
     def _resume(self) -> dict[str, Any] | None:
-        """Go on from the checkpoint that ``--resume`` names; return its ``meta.json``, or None without one."""
+        """Load the checkpoint that ``--resume`` names; return its ``meta.json``, or None without one."""
         directory = self._output / "checkpoints" if self._output is not None else None
         path = choose_checkpoint(self._options.run.resume, directory)
         if path is None or self._network is None:
@@ -436,20 +425,19 @@ class Trainer:
         self._network.scaler.load_state_dict(state["scaler"])
         if self._progress.images:
             self._loader.load_state_dict(state["loader"])
-        # With --steps the warm-up depends on the size of a step; the run keeps the curve it began with.
+        # With --steps the warm-up depends on the size of a step; a resumed run keeps its curve.
         self.schedule = replace(self.schedule, warmup=meta["warmup"])
-        if "random" in state:
+        if "random" in state or self._world.is_main:
             self._network.tally.sums.copy_(state["tally"])
+        if "random" in state:
             set_random_state(state["random"], self._device)
         else:
-            if self._world.is_main:
-                self._network.tally.sums.copy_(state["tally"])
             seed_rank(self._options.run.seed, self._progress.step, self._world.rank)
         return meta
 
     @contextmanager
     def _signals_noted(self) -> Iterator[None]:
-        """Turn SIGTERM (and SLURM's SIGUSR1 before the time limit) into a request that the next step honours."""
+        """Turn SIGTERM (and SLURM's SIGUSR1 before the time limit) into a request to stop after the step."""
 
         def note(_number: int, _frame: object) -> None:
             self._stop_asked = True
@@ -489,7 +477,7 @@ def _changed_options(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[
 
 @contextmanager
 def output_held(run: RunOptions, world: World) -> Iterator[None]:
-    """Hold ``--output`` for this run, on the first rank for all; every rank raises what that one found.
+    """Lock ``--output`` for this run, on the first rank for all; every rank raises that rank's error.
 
     Raises
     ------
@@ -521,13 +509,6 @@ def output_held(run: RunOptions, world: World) -> Iterator[None]:
 
 def run_training(options: TrainOptions, environ: Mapping[str, str] | None = None) -> int:
     """Run one process of a training job, as the launcher's environment describes it.
-
-    Parameters
-    ----------
-    options : TrainOptions
-        Everything the run was told.
-    environ : Mapping, optional
-        Instead of ``os.environ``.
 
     Returns
     -------

@@ -1,7 +1,7 @@
 """``beton bench FILE``: how fast a file loads on this machine, where the time goes, and how others do on it.
 
-Parses options and prints; the measuring is in ``benchmarking``. Progress goes to stderr, the result to stdout.
-``beton bench shuffle``, a verb of its own, is in bench_shuffle.py.
+Parses options and prints; the measuring is in ``harness``. Progress goes to stderr, the result to stdout.
+``beton bench shuffle``, a verb of its own, is in ``shuffle``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,15 +22,15 @@ from dataloading.cli import Choice, default_num_workers, note, option_json, opti
 from dataloading.messages import counted
 from train.option_types import different_numbers, measured_loaders
 
+from .spec import PIPELINES, BenchSpec
+
 if TYPE_CHECKING:
     from train.bench.harness import Result
-    from train.bench.spec import BenchSpec
 
 __all__ = ["bench"]
 
 # Small files are repeated to epochs of this many images: 40 to 160 batches, as borders are rare in real training.
 _EPOCH_IMAGES = 20_000
-_PIPELINES = ("train", "train-normalized", "eval")
 _DEFAULT_LOADERS = "beton,torch,kernels,synthetic"
 
 
@@ -64,9 +65,9 @@ class _Bench(click.Command):
 @click.option("--loaders", default=_DEFAULT_LOADERS, callback=measured_loaders, metavar="NAMES",
               help="Separated by commas: beton; torch, torch-fast, ffcv; dali, webdataset, litdata, "
                    "mosaicml-streaming, grain, spdl, timm; kernels and synthetic are ceilings; or all.")  # fmt: skip
-@click.option("--pipeline", type=Choice(_PIPELINES), default="train",
+@click.option("--pipeline", type=Choice(tuple(PIPELINES)), default="train",
               help="train: RandomResizedCrop 224 and flip, uint8; eval: Resize 256, CenterCrop 224.")  # fmt: skip
-@click.option("--batch-size", type=click.IntRange(min=1), default=128, help="Images a batch.")
+@click.option("--batch-size", type=click.IntRange(min=1), default=128, help="Images per batch.")
 @click.option(
     "--num-workers", type=click.IntRange(min=1), default=None, show_default="all cores", help="Workers of each."
 )
@@ -106,21 +107,15 @@ def bench(
     with Reader(file) as reader:  # a file that cannot be read fails here, before any process starts
         num_samples, num_bytes = reader.num_samples, reader.num_bytes
     with tempfile.TemporaryDirectory(prefix="beton-bench-") as temporary:
-        specs = _specs(
-            file,
-            loaders,
-            workers or [num_workers or default_num_workers()],
-            work_dir or temporary,
-            options,
-            bool(workers),
-        )
+        counts = workers or [num_workers or default_num_workers()]
+        specs = _specs(file, loaders, counts, work_dir or temporary, options, sweep=bool(workers))
         labels = [spec.label for spec in specs]
         base = _baseline(baseline, labels, specs)
         say = (lambda text: None) if quiet else note
         results = _measure(specs, options, say)
     head = (
-        f"{file}: {counted(num_samples, 'sample')}, {num_bytes / 2**20:,.0f} MiB; {_words(options['pipeline'])}; batch "
-        f"{options['batch_size']}; {counted(options['rounds'], 'round')} of {options['seconds']:g} s"
+        f"{file}: {counted(num_samples, 'sample')}, {num_bytes / 2**20:,.0f} MiB; {PIPELINES[options['pipeline']]}; "
+        f"batch {options['batch_size']}; {counted(options['rounds'], 'round')} of {options['seconds']:g} s"
     )
     if out is not None:
         for path in _write(Path(out), results, base, head, workers):
@@ -135,17 +130,9 @@ def bench(
         click.get_current_context().exit(1)
 
 
-def _words(pipeline: str) -> str:
-    from train.bench.spec import PIPELINES
-
-    return PIPELINES[pipeline]
-
-
 def _specs(
-    file: str, loaders: Sequence[str], workers: Sequence[int], work_dir: str, options: dict[str, Any], sweep: bool
+    file: str, loaders: Sequence[str], workers: Sequence[int], work_dir: str, options: dict[str, Any], *, sweep: bool
 ) -> list[BenchSpec]:
-    from train.bench.spec import BenchSpec
-
     return [
         BenchSpec(
             loader=name,
@@ -174,7 +161,6 @@ def _baseline(given: str | None, labels: list[str], specs: Sequence[BenchSpec]) 
 
 def _measure(specs: Sequence[BenchSpec], options: dict[str, Any], say: Any) -> list[Result]:
     from train.bench.harness import find_peers_python, measure, search_workers
-    from train.bench.spec import BenchSpec
 
     python = find_peers_python(options["peers_python"])
     chosen = []
@@ -182,15 +168,14 @@ def _measure(specs: Sequence[BenchSpec], options: dict[str, Any], say: Any) -> l
         if options["search_workers"] and spec.loader not in ("beton", "kernels", "synthetic"):
             candidates = range(1, 2 * spec.num_workers + 1)
             best, _ = search_workers(spec, candidates, seconds=options["seconds"], peers_python=python, progress=say)
-            spec = BenchSpec(
-                **{**spec.as_dict(), "num_workers": best, "label": f"{spec.label} ({counted(best, 'worker')})"}
-            )
+            spec = replace(spec, num_workers=best, label=f"{spec.label} ({counted(best, 'worker')})")
         chosen.append(spec)
     return measure(chosen, num_rounds=options["rounds"], seconds=options["seconds"], peers_python=python, progress=say)
 
 
 def _text(results: Sequence[Result], baseline: str) -> list[str]:
     from train.bench.report import RATE_HEAD, noise, rate_rows
+    from train.summaries import compare
     from train.tables import format_table
 
     text = [format_table(RATE_HEAD, rate_rows(results, baseline))]
@@ -199,8 +184,8 @@ def _text(results: Sequence[Result], baseline: str) -> list[str]:
     if ours is not None:
         text += ["", *hop_lines(ours)]
         kernels = _best(results, "kernels", num_workers=ours.spec.num_workers)
-        if kernels is not None and ours.summary is not None and kernels.summary is not None:
-            share = ours.summary.median / kernels.summary.median
+        if kernels is not None:
+            share = compare(ours.rates, kernels.rates).of_medians
             text.append(f"The Loader delivers {share:.0%} of what its kernels reach without it.")
         text.append(str(ours.report.get("verdict", "")))
     warning = noise(results)
@@ -208,7 +193,7 @@ def _text(results: Sequence[Result], baseline: str) -> list[str]:
 
 
 def _stock_lines(results: Sequence[Result]) -> list[str]:
-    """Say how the stock loaders that were measured are tuned."""
+    """Describe how the stock loaders that were measured are tuned."""
     from train.loaders import LOADERS
 
     tuned = "processes that persist, prefetch_factor=4, one thread each; the same images and transforms"
@@ -225,42 +210,35 @@ def _best(results: Sequence[Result], loader: str, num_workers: int | None = None
     found = [
         result
         for result in results
-        if result.spec.loader == loader
-        and result.summary is not None
-        and num_workers in (None, result.spec.num_workers)
+        if result.spec.loader == loader and result.rates and num_workers in (None, result.spec.num_workers)
     ]
-    return max(found, key=lambda result: result.summary.median if result.summary else 0.0, default=None)
+    return max(found, key=lambda result: result.median, default=None)
 
 
 def hop_lines(result: Result) -> list[str]:
     """Return our Loader's worker time by hop, one line each."""
-    report = result.report
-    seconds = report.get("hop_seconds", {})
+    seconds = result.report.get("hop_seconds", {})
     total = sum(seconds.values())
     if not total:
         return []
-    made = max(1, report["num_samples"])
-    lines = [f"hops of {result.spec.label}, worker time:"]
-    lines += [
-        f"  {hop:<10}{value / made * 1e3:8.3f} ms an image {value / total:6.1%}" for hop, value in seconds.items()
+    made = max(1, result.report["num_samples"])
+    return [
+        f"hops of {result.spec.label}, worker time:",
+        *(f"  {hop:<10}{value / made * 1e3:8.3f} ms an image {value / total:6.1%}" for hop, value in seconds.items()),
     ]
-    return lines
 
 
 def _write(out: Path, results: Sequence[Result], baseline: str, head: str, workers: list[int] | None) -> list[Path]:
-    from train.bench.report import RATE_HEAD, bars, rate_rows, results_as_data, write_report
+    from train.bench.report import RATE_HEAD, bars, rate_rows, rates_by_workers, results_as_data, write_report
     from train.charts import lines
     from train.tables import markdown_table
 
     title = head.replace(results[0].spec.path, Path(results[0].spec.path).name, 1)
-    if workers:
-        series: dict[str, list[tuple[float, float]]] = {}
-        for result in results:
-            if result.summary is not None and result.spec.loader != "synthetic":
-                series.setdefault(result.spec.loader, []).append((result.spec.num_workers, result.summary.median))
-        figure = lines(series, title=title, x="workers", y="images/s")
-    else:
-        figure = bars(results, title=title, baseline=baseline)
+    figure = (
+        lines(rates_by_workers(results), title=title, x="workers", y="images/s")
+        if workers
+        else bars(results, title=title, baseline=baseline)
+    )
     ours = _best(results, "beton")
     hops = "```\n" + "\n".join([*hop_lines(ours), str(ours.report.get("verdict", ""))]) + "\n```" if ours else ""
     return write_report(

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -70,6 +70,11 @@ class Result:
         """Median, smallest and largest rate, or None where nothing was measured."""
         return summarise(self.rates) if self.rates else None
 
+    @property
+    def median(self) -> float:
+        """Median rate, 0 where nothing was measured."""
+        return self.summary.median if self.summary is not None else 0.0
+
     def median_of(self, key: str) -> float | None:
         """Return the median over rounds of a figure that the child reports."""
         values = [entry[key] for entry in self.rounds if entry.get(key) is not None]
@@ -85,17 +90,7 @@ class LoaderProcessError(Exception):
 
 
 class LoaderProcess:
-    """One loader in a process group of its own.
-
-    Parameters
-    ----------
-    spec : BenchSpec
-        Its task.
-    python : str
-        Interpreter to run it with.
-    environment : mapping, optional
-        Variables to set for it.
-    """
+    """One loader in a process group of its own."""
 
     def __init__(
         self, spec: BenchSpec, *, python: str = sys.executable, environment: dict[str, str] | None = None
@@ -313,9 +308,7 @@ def search_workers(
     """
     rates = {}
     for num_workers in candidates:
-        one = BenchSpec(
-            **{**spec.as_dict(), "num_workers": num_workers, "label": f"{spec.label}, {counted(num_workers, 'worker')}"}
-        )
+        one = replace(spec, num_workers=num_workers, label=f"{spec.label}, {counted(num_workers, 'worker')}")
         [result] = measure([one], num_rounds=1, seconds=seconds, peers_python=peers_python, progress=progress)
         rates[num_workers] = result.rates[0] if result.rates else 0.0
     best = max(rates, key=lambda count: rates[count], default=spec.num_workers)

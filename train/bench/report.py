@@ -1,7 +1,7 @@
-"""Figures as text, Markdown, JSON and pictures. Measures nothing.
+"""Results as text, Markdown, JSON and pictures. Measures nothing.
 
-Each result file states hardware, versions, the command that made it and what noise there was, so that it can be
-judged and made again.
+Each result file states hardware, versions, the command that made it and the noise of the machine, so that it can be
+judged and reproduced.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ __all__ = [
     "bars",
     "noise",
     "rate_rows",
+    "rates_by_workers",
     "result_stem",
     "results_as_data",
     "write_report",
@@ -75,6 +76,15 @@ def rate_rows(results: Sequence[Result], baseline: str) -> list[list[str]]:
     return rows
 
 
+def rates_by_workers(results: Sequence[Result]) -> dict[str, list[tuple[float, float]]]:
+    """Return ``(workers, images/s)`` of each loader, for `train.charts.lines`."""
+    series: dict[str, list[tuple[float, float]]] = {}
+    for result in results:
+        if result.rates and result.spec.loader != "synthetic":
+            series.setdefault(result.spec.loader, []).append((result.spec.num_workers, result.median))
+    return series
+
+
 def noise(results: Sequence[Result]) -> str | None:
     """Return a warning when something else used the processor, or None."""
     shares = [
@@ -119,13 +129,13 @@ def write_report(
     out : Path
         Folder; made when missing.
     topic, title : str
-        Of the file's name and its head.
+        For the file's name and its heading.
     command : str
-        What to type to make it again.
+        What to type to reproduce it.
     sections : sequence of str
         Markdown, in order.
     data : JSON-able
-        The figures behind the text.
+        The numbers behind the text.
     results : sequence of Result
         Loaders whose versions and noise are stated.
     versions : mapping, optional
@@ -151,13 +161,14 @@ def write_report(
                 others.setdefault(f"{name} {version}", []).append(result.spec.label)
     stated = [f"{name} {version}" for name, version in sorted(known.items())]
     stated += [f"{name} for {', '.join(labels)}" for name, labels in others.items()]
-    text = [f"# {title}", ""]
-    text.append(
-        f"- Machine: {facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']} GiB, Linux {facts['kernel']}"
-    )
-    text.append(f"- Date: {day:%Y-%m-%d}")
-    text.append("- Versions: " + "; ".join(stated))
-    text.append(f"- Command: `{command}`")
+    text = [
+        f"# {title}",
+        "",
+        f"- Machine: {facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']} GiB, Linux {facts['kernel']}",
+        f"- Date: {day:%Y-%m-%d}",
+        "- Versions: " + "; ".join(stated),
+        f"- Command: `{command}`",
+    ]
     warning = noise(results)
     if warning:
         text.append(f"- Noise: {warning}")
@@ -167,14 +178,8 @@ def write_report(
         text += ["", section]
     paths = [out / f"{stem}.md", out / f"{stem}.json"]
     paths[0].write_text("\n".join(text) + "\n", encoding="utf-8")
-    payload = {
-        "title": title,
-        "hardware": facts,
-        "date": str(day),
-        "versions": stated,
-        "command": command,
-        "data": data,
-    }
+    payload = {"title": title, "hardware": facts, "date": str(day), "versions": stated, "command": command}
+    payload["data"] = data
     paths[1].write_text(json.dumps(names_only(payload), indent=1, default=str) + "\n", encoding="utf-8")
     if figure is not None:
         paths.append(out / f"{stem}.png")
@@ -190,7 +195,7 @@ def results_as_data(results: Sequence[Result]) -> list[dict[str, Any]]:
             "status": result.status,
             "spec": {**result.spec.as_dict(), "pipeline_words": PIPELINES[result.spec.pipeline]},
             "images_per_second": result.rates,
-            "median": None if result.summary is None else result.summary.median,
+            "median": result.median if result.rates else None,
             "rounds": result.rounds,
             "start": result.start,
             "report": result.report,
@@ -207,7 +212,7 @@ def bars(results: Sequence[Result], *, title: str, baseline: str) -> Any:
     matplotlib Figure
     """
     shown = [result for result in results if result.summary is not None and result.spec.loader != "synthetic"]
-    shown.sort(key=lambda result: result.summary.median if result.summary else 0.0)
+    shown.sort(key=lambda result: result.median)
     figure, axes = one_chart(8.0, 1.2 + 0.42 * max(1, len(shown)))
     base = next((result.summary for result in shown if result.spec.label == baseline), None)
     for place, result in enumerate(shown):
@@ -231,7 +236,7 @@ def bars(results: Sequence[Result], *, title: str, baseline: str) -> Any:
 
 
 def names_only(value: Any) -> Any:
-    """Replace absolute paths by their last part: where things lay on this machine says nothing to others."""
+    """Replace absolute paths by their last part: folders of this machine mean nothing to others."""
     if isinstance(value, dict):
         return {key: names_only(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

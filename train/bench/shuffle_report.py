@@ -1,7 +1,4 @@
-"""What windows of pages give, as a table, as data and as a picture: the figures come from `compare_windows`.
-
-Knows no files and measures nothing itself.
-"""
+"""How well windows of pages mix, as a table, as data and as a picture: `compare_windows` measures it."""
 
 from __future__ import annotations
 
@@ -17,6 +14,9 @@ __all__ = ["HEAD", "draw_windows", "smallest_window", "window_rows", "windows_as
 HEAD = ("window", "memory MiB", "classes/batch", "true shuffle", "missing", "rank corr.", "distance", "")
 _MARK, _IDEAL = "#D55E00", "#7F7F7F"
 _MIB = 1 << 20
+_OF_WINDOW = ("window_pages", "window_bytes", "memory_bytes")
+_QUALITY = ("mean_distinct_classes", "expected_distinct_classes", "missing_classes", "rank_correlation",
+            "neighbour_distance", "num_batches", "num_classes")  # fmt: skip
 
 
 def smallest_window(found: Sequence[WindowQuality], within: float) -> WindowQuality | None:
@@ -30,7 +30,7 @@ def smallest_window(found: Sequence[WindowQuality], within: float) -> WindowQual
 
 
 def window_rows(found: Sequence[WindowQuality], within: float) -> list[list[str]]:
-    """Return one row of text a window, for `HEAD`."""
+    """Return one row of text per window, for `HEAD`."""
     best = smallest_window(found, within)
     rows = []
     for each in found:
@@ -56,25 +56,15 @@ def windows_as_data(found: Sequence[WindowQuality], within: float) -> dict[str, 
         "within": within,
         "smallest_window_pages": None if best is None else best.window_pages,
         "windows": [
-            {
-                "window_pages": each.window_pages,
-                "window_bytes": each.window_bytes,
-                "memory_bytes": each.memory_bytes,
-                "mean_distinct_classes": each.quality.mean_distinct_classes,
-                "expected_distinct_classes": each.quality.expected_distinct_classes,
-                "missing_classes": each.quality.missing_classes,
-                "rank_correlation": each.quality.rank_correlation,
-                "neighbour_distance": each.quality.neighbour_distance,
-                "num_batches": each.quality.num_batches,
-                "num_classes": each.quality.num_classes,
-            }
+            {name: getattr(each, name) for name in _OF_WINDOW}
+            | {name: getattr(each.quality, name) for name in _QUALITY}
             for each in found
         ],
     }
 
 
 def draw_windows(found: Sequence[WindowQuality], within: float, *, title: str) -> Any:
-    """Draw distinct classes a batch over the window, against a true shuffle's; without classes, neighbours' distance.
+    """Draw distinct classes per batch over the window, against a true shuffle; without classes, neighbours' distance.
 
     Returns
     -------

@@ -27,13 +27,7 @@ _STATED = ("torch", "torchvision", "numpy", "numba", "pillow")
 
 
 class Stream:
-    """Batches of a loader, epoch after epoch, with the time between them.
-
-    Parameters
-    ----------
-    loader : MeasuredLoader
-        Where they come from.
-    """
+    """Batches of a loader, epoch after epoch, with the time between them."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader

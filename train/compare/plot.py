@@ -18,15 +18,6 @@ _COLOURS = {"beton": OURS, "torch": "#7F7F7F", "torch-fast": "#E69F00", "ffcv": 
 def draw(comparison: Comparison, path: Path, *, title: str, verdict: str) -> None:
     """Write the picture.
 
-    Parameters
-    ----------
-    comparison : Comparison
-        What to draw.
-    path : Path
-        PNG file to write.
-    title, verdict : str
-        What ran, and what came out.
-
     Raises
     ------
     UsageError

@@ -91,15 +91,7 @@ def _cell(value: Summary | None, digits: int) -> str:
 
 
 def write_reports(comparison: Comparison, out: str) -> list[Path]:
-    """Write ``compare.json`` and ``compare.png`` into `out` and return their paths.
-
-    Parameters
-    ----------
-    comparison : Comparison
-        The figures.
-    out : str
-        Directory; made when missing.
-    """
+    """Write ``compare.json`` and ``compare.png`` into `out` and return their paths."""
     from train.compare.plot import draw
 
     directory = Path(out)

@@ -178,15 +178,6 @@ class Comparison:
 def summarise_run(records: Sequence[Mapping[str, Any]], *, loader: str, repeat: int, warmup: int) -> RunResult:
     """Turn one run's log into figures.
 
-    Parameters
-    ----------
-    records : sequence of dict
-        ``log.jsonl``, in order.
-    loader, repeat
-        Which run it was.
-    warmup : int
-        First steps to leave out of rates.
-
     Raises
     ------
     BetonError
@@ -250,13 +241,6 @@ def summarise_loaders(runs: Sequence[RunResult], loaders: Sequence[str]) -> list
 
 def run_comparison(options: CompareOptions, *, progress: Callable[[str], None]) -> Comparison:
     """Run every loader `repeats` times and gather the figures.
-
-    Parameters
-    ----------
-    options : CompareOptions
-        What to run.
-    progress : callable
-        Told, in one line, how each run went.
 
     Raises
     ------

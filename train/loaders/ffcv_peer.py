@@ -38,11 +38,6 @@ def _thread_count_kept() -> Iterator[None]:
 class FfcvLoader(TrainingLoader):
     """`ffcv.loader.Loader` on a ``.beton`` file, whoever wrote it.
 
-    Parameters
-    ----------
-    spec : LoaderSpec
-        What to deliver.
-
     Raises
     ------
     UsageError

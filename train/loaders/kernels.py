@@ -12,13 +12,7 @@ from .ours import our_transforms
 
 
 class Kernels(MeasuredLoader):
-    """Not a stream of batches: `measure` runs the kernels for a while.
-
-    Parameters
-    ----------
-    spec : LoaderSpec
-        Data, pipeline and number of threads.
-    """
+    """Not a stream of batches: `measure` runs the kernels for a while."""
 
     def __init__(self, spec: LoaderSpec) -> None:
         from dataloading.testing import KernelCeiling

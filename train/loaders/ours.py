@@ -23,13 +23,7 @@ def our_transforms(spec: LoaderSpec) -> list[Any]:
 
 
 class BetonLoader(TrainingLoader):
-    """`dataloading.Loader`.
-
-    Parameters
-    ----------
-    spec : LoaderSpec
-        What to deliver.
-    """
+    """`dataloading.Loader`."""
 
     def __init__(self, spec: LoaderSpec) -> None:
         from dataloading import Loader

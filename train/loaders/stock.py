@@ -79,13 +79,7 @@ def decode_bytes(data: bytes) -> torch.Tensor:
 
 
 class DecodeAndCrop:
-    """What peers without a decoder of their own do with a compressed image; picklable, for worker processes.
-
-    Parameters
-    ----------
-    spec : LoaderSpec
-        Sizes and normalisation.
-    """
+    """What peers without a decoder of their own do with a compressed image; picklable, for worker processes."""
 
     def __init__(self, spec: LoaderSpec) -> None:
         self._transform = torch_transform(spec, pillow=False, normalise=wants_normalised(spec))
@@ -106,19 +100,7 @@ def worker_options(spec: LoaderSpec) -> dict[str, Any]:
 
 
 class StockDataset(Dataset[tuple[torch.Tensor, int]]):
-    """Decode and transform one sample, as a training script would.
-
-    Parameters
-    ----------
-    images : StoredImages
-        Stored bytes.
-    spec : LoaderSpec
-        Sizes and normalisation.
-    pillow : bool
-        Decode with Pillow, else to a tensor with torchvision.io.
-    normalise : bool
-        Normalise here; else deliver uint8.
-    """
+    """Decode and transform one sample, as a training script would."""
 
     def __init__(self, images: StoredImages, spec: LoaderSpec, *, pillow: bool, normalise: bool) -> None:
         self._images = images
@@ -144,15 +126,7 @@ class StockDataset(Dataset[tuple[torch.Tensor, int]]):
 
 
 class KeyedBatches(Sampler[list[tuple[int, int | None]]]):
-    """Batches of (sample index, seed), in `DistributedSampler`'s order, from any batch of an epoch on.
-
-    Parameters
-    ----------
-    spec : LoaderSpec
-        Shares and seed.
-    indices : numpy.ndarray
-        Samples of the data set that take part, int64.
-    """
+    """Batches of (sample index, seed), in `DistributedSampler`'s order, from any batch of an epoch on."""
 
     def __init__(self, spec: LoaderSpec, indices: np.ndarray) -> None:
         self._spec = spec
@@ -197,13 +171,7 @@ class KeyedBatches(Sampler[list[tuple[int, int | None]]]):
 
 
 class PillowLoader(TrainingLoader):
-    """``torch``: a `torch.utils.data.DataLoader` over Pillow and v2 on Pillow images, which normalises in its workers.
-
-    Parameters
-    ----------
-    spec : LoaderSpec
-        What to deliver.
-    """
+    """``torch``: Pillow, and v2 on Pillow images; it normalises in its workers."""
 
     name = "torch"
     pillow = True

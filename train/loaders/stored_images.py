@@ -51,11 +51,6 @@ class StoredImages(Protocol):
 class FolderImages:
     """Class folders as `torchvision.datasets.ImageFolder` sees them.
 
-    Parameters
-    ----------
-    path : str
-        Directory with one folder per class.
-
     Raises
     ------
     UsageError
@@ -91,11 +86,6 @@ class FileImages:
 
     Where each sample lies is looked up once for all samples (24 bytes each), so that a stock loader pays no more
     for a sample than the copy of its bytes: less than opening a file would cost it.
-
-    Parameters
-    ----------
-    path : str
-        The file.
 
     Raises
     ------
