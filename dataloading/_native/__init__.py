@@ -12,6 +12,7 @@ module        what it holds
 ``regions``   ``REQUEST`` and ``decode_regions``: the hot path, many samples a call
 ``plan``      geometry of a pipeline's front: which region each request asks for
 ``jpeg``      one JPEG at a time: probe, decode, encode, transcode
+``augment``   random operations on pixels: drawing, and running compiled kernels
 ``gate``      waiting for other threads where no signal handler can run
 ``resize``    whole images resized exactly as Pillow does
 ============= ==========================================================================================
@@ -19,6 +20,7 @@ module        what it holds
 
 from __future__ import annotations
 
+from .augment import AugmentFailure, AugmentProgram, Draws
 from .gate import Gate, close_gates, this_thread_is_own
 from .jpeg import JpegInfo, check_jpeg, decode_jpeg, encode_jpeg, probe_jpeg, transcode_jpeg
 from .library import kernels_in_use, library_path, use_kernels
@@ -50,6 +52,9 @@ __all__ = [
     "PAD_REFLECT",
     "PAD_SYMMETRIC",
     "REQUEST",
+    "AugmentFailure",
+    "AugmentProgram",
+    "Draws",
     "Gate",
     "JpegInfo",
     "PlanFailure",

@@ -83,6 +83,8 @@ def _load() -> ctypes.CDLL:
         "beton_request_size": (i64, []),
         "beton_decode_regions": (i64, [pointer, i64]),
         "beton_plan_requests": (i64, [pointer] * 3 + [i64] + [pointer] * 4 + [i64, i64, pointer]),
+        "beton_augment_draw": (i64, [pointer, pointer, i64, pointer, pointer]),
+        "beton_augment_run": (i32, [pointer] * 4 + [i64, i64] + [pointer] * 3),
         "beton_status_text": (text, [i32]),
         "beton_jpeg_probe": (i32, [pointer, i64, ctypes.POINTER(Info)]),
         "beton_jpeg_decode": (i32, [pointer, i64, pointer, i64, pointer]),

@@ -15,11 +15,10 @@ import abc
 import dataclasses
 import enum
 import numbers
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from dataloading.checks import as_integer, true_or_false
 from dataloading.errors import UsageError
@@ -31,7 +30,7 @@ __all__ = [
     "BatchOp",
     "Geometry",
     "ImageState",
-    "KernelCall",
+    "ImageTransform",
     "PixelOp",
     "Placeholder",
     "Transform",
@@ -97,31 +96,6 @@ class ImageState:
         return f"{self.height}x{self.width}"
 
 
-@dataclasses.dataclass(frozen=True)
-class KernelCall:
-    """One kernel call of the fused loop.
-
-    Parameters
-    ----------
-    kernel : callable
-        Compiled function. ``kind`` says how it is called:
-        "in_place": ``kernel(image_CHW, key, *arguments)`` changes the image;
-        "repack": the same, and returns the smaller image, which it packed to the front of the same memory;
-        "convert": ``kernel(image_CHW, key, *arguments, out_CHW)`` writes the output slot.
-    kind : str
-        See above.
-    arguments : tuple of ndarray
-        Constant per pipeline.
-    random : bool
-        The kernel draws random numbers: ``key`` is its own stream. Otherwise it is of no meaning.
-    """
-
-    kernel: Callable[..., Any]
-    kind: str = "in_place"
-    arguments: tuple[npt.NDArray[Any], ...] = ()
-    random: bool = True
-
-
 class Transform:
     """Base of everything that can stand in a pipeline's list and belongs to this project."""
 
@@ -147,40 +121,15 @@ class Placeholder(Transform):
     """Does nothing and holds a place in the list: what stands behind it draws the random numbers of its own place."""
 
 
-class Geometry(Transform, abc.ABC):
-    """Says which pixels are wanted, and where they go."""
+class ImageTransform(Transform, abc.ABC):
+    """Works on single images."""
 
-    @abc.abstractmethod
-    def lower(self, state: ImageState) -> tuple[int, list[float], ImageState]:
-        """Return the operation's code, its row of numbers, and what is known of the images after it.
-
-        Raises
-        ------
-        UsageError
-            Where the decoder's request cannot hold this operation after the ones before it.
-        """
-
-    def step(self, state: ImageState) -> tuple[KernelCall, ImageState]:
-        """Return the operation as a kernel on pixels, where it cannot be part of the decoder's request."""
-        raise UsageError(
-            f"{self.name} after a transform that changes pixels cannot be part of decoding. "
-            f"Move {self.name} to the front of the list, before every transform that changes pixels"
-        )
-
-
-class PixelOp(Transform, abc.ABC):
-    """Changes pixels."""
-
-    # True where mirroring before or after makes no difference, so that flips can move to the front.
-    mirrors: ClassVar[bool] = False
     # True where it treats each channel alike; otherwise images must be gray or RGB.
     any_channels: ClassVar[bool] = False
-    # What images it works on. Of floats: with values from 0 to 1 (``ImageState.bound``), or any at all.
+    # What images it works on.
     dtypes: ClassVar[tuple[str, ...]] = ("uint8",)
-
-    def step(self, state: ImageState) -> tuple[KernelCall, ImageState]:
-        """Return the kernel call, and what is known of the images after it."""
-        raise NotImplementedError
+    # True where values mean something by themselves: then floats must be between 0 and 1, as before Normalize.
+    bounded: ClassVar[bool] = True
 
     def operation(self, state: ImageState) -> Operation:
         """Return what to do with the pixels of images of this size, number of channels and dtype.
@@ -196,9 +145,53 @@ class PixelOp(Transform, abc.ABC):
         """Return the transform as a node of the tree; ``place`` selects its random stream."""
         from dataloading.transforms.operation import Node
 
+        self.check_images(state)
         operation = self.operation(state)
         after = operation.after or state
         return Node("leaf", self.name, state, after, operation=operation, p=operation.p, place=place)
+
+    def check_images(self, state: ImageState) -> None:
+        """Raise UsageError where such images cannot be used."""
+        if state.dtype not in self.dtypes or (self.bounded and state.bound is None):
+            fix = "Leave it out" if state.dtype in ("uint16", "int64") else "Put it before Normalize"
+            raise UsageError(f"{self.name} needs {self.dtypes[0]} images, got {state.dtype}. {fix}")
+        if state.channels not in (1, 3) and not self.any_channels:
+            raise UsageError(
+                f"{self.name} works on gray or RGB images, got {state.channels} channels. Leave it out; "
+                f"geometry, Normalize, ToDtype, RandomErasing, Cutout and Custom take any number"
+            )
+
+
+class Geometry(ImageTransform):
+    """Says which pixels are wanted, and where they go."""
+
+    any_channels: ClassVar[bool] = True
+    dtypes: ClassVar[tuple[str, ...]] = tuple(STORAGE_DTYPES)
+    bounded: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def lower(self, state: ImageState) -> tuple[int, list[float], ImageState]:
+        """Return the operation's code, its row of numbers, and what is known of the images after it.
+
+        Raises
+        ------
+        UsageError
+            Where the decoder's request cannot hold this operation after the ones before it.
+        """
+
+    def operation(self, state: ImageState) -> Operation:
+        """Return the operation on pixels, where it cannot be part of the decoder's request."""
+        raise UsageError(
+            f"{self.name} after a transform that changes pixels cannot be part of decoding. "
+            f"Move {self.name} to the front of the list, before every transform that changes pixels"
+        )
+
+
+class PixelOp(ImageTransform):
+    """Changes pixels."""
+
+    # True where mirroring before or after makes no difference, so that flips can move to the front.
+    mirrors: ClassVar[bool] = False
 
 
 class BatchOp(Transform, abc.ABC):

@@ -1,17 +1,18 @@
-"""The transforms that change colours. uint8 in, uint8 out: they stand before Normalize."""
+"""The transforms that change colours. The dtype stays: they stand before Normalize."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-import numpy as np
-import numpy.typing as npt
-
 from dataloading.errors import UsageError
-from dataloading.transforms.base import ImageState, KernelCall, PixelOp, check_probability, check_range
+from dataloading.transforms.base import ImageState, PixelOp, check_probability, check_range
+from dataloading.transforms.operation import Law, Node, Operation, constant, uniform
+
+_VALUES = ("uint8", "uint16", "float32")
+_ADJUSTMENTS = ("brightness", "contrast", "saturation", "hue")
 
 __all__ = [
     "ColorJitter",
@@ -24,13 +25,24 @@ __all__ = [
 ]
 
 
-def _needs_uint8(owner: PixelOp, state: ImageState) -> None:
-    if state.dtype != "uint8":
-        raise UsageError(f"{owner.name} needs uint8 images, got {state.dtype}. Put it before Normalize")
+def _value_operation(
+    kernel: str,
+    state: ImageState,
+    params: Mapping[str, Law] | None = None,
+    *,
+    p: float | None = None,
+    kind: str = "table",
+) -> Operation:
+    """Return a function of single values: a table for uint8 images, a loop over pixels for others."""
+    assert state.bound is not None
+    if state.dtype == "uint8":
+        return Operation(f"color.{kernel}", params or {}, kind=kind, p=p)
+    constants = [state.bound, float(state.dtype != "float32")]
+    return Operation(f"color.{kernel}_values", params or {}, kind="in_place", p=p, constants=constants)
 
 
-def _p(p: float) -> npt.NDArray[np.float64]:
-    return np.array([p], dtype=np.float64)
+def _nothing(state: ImageState, name: str, place: int | None) -> Node:
+    return Node("sequence", name, state, state, place=place)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +68,7 @@ class ColorJitter(PixelOp):
     """
 
     mirrors: ClassVar[bool] = True
+    dtypes: ClassVar[tuple[str, ...]] = _VALUES
 
     brightness: float | Sequence[float] | None = None
     contrast: float | Sequence[float] | None = None
@@ -64,7 +77,7 @@ class ColorJitter(PixelOp):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for what in ("brightness", "contrast", "saturation", "hue"):
+        for what in _ADJUSTMENTS:
             value = getattr(self, what)
             center, low, high = (0.0, -0.5, 0.5) if what == "hue" else (1.0, 0.0, math.inf)
             if value is None:
@@ -78,17 +91,25 @@ class ColorJitter(PixelOp):
             pair = check_range(self.name, what, value, low, high)
             object.__setattr__(self, what, None if pair == (center, center) else pair)
 
-    def step(self, state: ImageState) -> tuple[KernelCall, ImageState]:
-        """See ``PixelOp.step``."""
-        from dataloading.transforms.kernels import color
+    def node(self, state: ImageState, place: int | None) -> Node:
+        """See ``ImageTransform.node``: the four adjustments in random order, all drawing from one stream."""
+        self.check_images(state)
+        children = [self._adjustment(row, what, state) for row, what in enumerate(_ADJUSTMENTS)]
+        return Node("permutation", self.name, state, state, children=tuple(children), place=place)
 
-        _needs_uint8(self, state)
-        ranges = np.zeros((4, 3))
-        for row, value in enumerate((self.brightness, self.contrast, self.saturation, self.hue)):
-            if isinstance(value, tuple):
-                ranges[row] = (*value, 1.0)
-        kernel = color.jitter if self.hue is None else color.jitter_with_hue
-        return KernelCall(kernel, arguments=(ranges, color.ORDERS)), state
+    def _adjustment(self, row: int, what: str, state: ImageState) -> Node:
+        bounds = getattr(self, what)
+        if bounds is None or (row >= 2 and state.channels == 1):
+            return _nothing(state, what, None)
+        params = {what: uniform(*bounds, number=1 + row)}  # number 0 is the order
+        if row < 2:
+            operation = _value_operation(what, state, params, kind="statistics" if what == "contrast" else "table")
+        else:
+            assert state.bound is not None
+            # What torchvision's to_dtype multiplies with on the way from floats to integers.
+            levels = state.bound + (0.0 if state.dtype == "float32" else 1.0 - 1e-3)
+            operation = Operation(f"color.{what}", params, kind="in_place", constants=[state.bound, levels])
+        return Node("leaf", what, state, state, operation=operation)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +128,7 @@ class Grayscale(PixelOp):
     """
 
     mirrors: ClassVar[bool] = True
+    dtypes: ClassVar[tuple[str, ...]] = _VALUES
 
     num_output_channels: int = 1
 
@@ -115,18 +137,20 @@ class Grayscale(PixelOp):
         if isinstance(self.num_output_channels, bool) or self.num_output_channels not in (1, 3):
             raise UsageError(f"{self.name}: num_output_channels must be 1 or 3, got {self.num_output_channels!r}")
 
-    def step(self, state: ImageState) -> tuple[KernelCall, ImageState]:
-        """See ``PixelOp.step``."""
-        from dataloading.transforms.kernels import color
-
-        _needs_uint8(self, state)
-        if state.channels == 1:
-            if self.num_output_channels == 3:
-                raise UsageError(f"{self.name}: the images are grey, and three equal channels carry nothing more")
-            return KernelCall(color.point_table, arguments=(_p(0.0), np.arange(256, dtype=np.uint8))), state
+    def node(self, state: ImageState, place: int | None) -> Node:
+        """See ``ImageTransform.node``."""
+        if state.channels != 1:
+            return super().node(state, place)
         if self.num_output_channels == 3:
-            return KernelCall(color.to_gray, arguments=(_p(1.0),)), state
-        return KernelCall(color.to_gray_one_channel, "repack", random=False), state.replace(channels=1)
+            raise UsageError(f"{self.name}: the images are grey, and three equal channels carry nothing more")
+        self.check_images(state)
+        return _nothing(state, self.name, place)
+
+    def operation(self, state: ImageState) -> Operation:
+        """See ``ImageTransform.operation``."""
+        if self.num_output_channels == 3:
+            return Operation("color.gray", kind="in_place")
+        return Operation("color.one_gray", after=state.replace(channels=1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,6 +164,7 @@ class RandomGrayscale(PixelOp):
     """
 
     mirrors: ClassVar[bool] = True
+    dtypes: ClassVar[tuple[str, ...]] = _VALUES
 
     p: float = 0.1
 
@@ -147,36 +172,20 @@ class RandomGrayscale(PixelOp):
         super().__post_init__()
         object.__setattr__(self, "p", check_probability(self.name, self.p))
 
-    def step(self, state: ImageState) -> tuple[KernelCall, ImageState]:
-        """See ``PixelOp.step``."""
-        from dataloading.transforms.kernels import color
+    def node(self, state: ImageState, place: int | None) -> Node:
+        """See ``ImageTransform.node``."""
+        if state.channels != 1:
+            return super().node(state, place)
+        self.check_images(state)
+        return _nothing(state, self.name, place)
 
-        _needs_uint8(self, state)
-        if state.channels == 1:
-            return KernelCall(color.point_table, arguments=(_p(0.0), np.arange(256, dtype=np.uint8))), state
-        return KernelCall(color.to_gray, arguments=(_p(self.p),)), state
-
-
-class _PointOp(PixelOp):
-    """A function of single values: a table of 256 entries, applied with probability ``p``."""
-
-    mirrors: ClassVar[bool] = True
-    p: float
-
-    def table(self) -> npt.NDArray[np.uint8]:
-        """Return the result for each value, shape (256,)."""
-        raise NotImplementedError
-
-    def step(self, state: ImageState) -> tuple[KernelCall, ImageState]:
-        """See ``PixelOp.step``."""
-        from dataloading.transforms.kernels import color
-
-        _needs_uint8(self, state)
-        return KernelCall(color.point_table, arguments=(_p(self.p), self.table())), state
+    def operation(self, state: ImageState) -> Operation:
+        """See ``ImageTransform.operation``."""
+        return Operation("color.gray", kind="in_place", p=self.p)
 
 
 @dataclasses.dataclass(frozen=True)
-class RandomInvert(_PointOp):
+class RandomInvert(PixelOp):
     """Replace x by 255 - x with probability ``p``.
 
     Examples
@@ -185,19 +194,23 @@ class RandomInvert(_PointOp):
     RandomInvert(p=0.5)
     """
 
+    mirrors: ClassVar[bool] = True
+    dtypes: ClassVar[tuple[str, ...]] = _VALUES
+    any_channels: ClassVar[bool] = True
+
     p: float = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "p", check_probability(self.name, self.p))
 
-    def table(self) -> npt.NDArray[np.uint8]:
-        """See ``_PointOp.table``."""
-        return np.arange(255, -1, -1, dtype=np.uint8)
+    def operation(self, state: ImageState) -> Operation:
+        """See ``ImageTransform.operation``."""
+        return _value_operation("invert", state, p=self.p)
 
 
 @dataclasses.dataclass(frozen=True)
-class RandomSolarize(_PointOp):
+class RandomSolarize(PixelOp):
     """Invert values of at least ``threshold`` with probability ``p``.
 
     Parameters
@@ -212,6 +225,10 @@ class RandomSolarize(_PointOp):
     RandomSolarize(threshold=128, p=0.2)
     """
 
+    mirrors: ClassVar[bool] = True
+    dtypes: ClassVar[tuple[str, ...]] = _VALUES
+    any_channels: ClassVar[bool] = True
+
     threshold: float
     p: float = 0.5
 
@@ -221,14 +238,13 @@ class RandomSolarize(_PointOp):
         if not isinstance(self.threshold, (int, float)) or not 0 <= self.threshold <= 255:
             raise UsageError(f"{self.name}: threshold must be between 0 and 255, got {self.threshold!r}")
 
-    def table(self) -> npt.NDArray[np.uint8]:
-        """See ``_PointOp.table``."""
-        values = np.arange(256)
-        return np.where(values >= self.threshold, 255 - values, values).astype(np.uint8)
+    def operation(self, state: ImageState) -> Operation:
+        """See ``ImageTransform.operation``."""
+        return _value_operation("solarize", state, {"threshold": constant(self.threshold)}, p=self.p)
 
 
 @dataclasses.dataclass(frozen=True)
-class RandomPosterize(_PointOp):
+class RandomPosterize(PixelOp):
     """Keep only the upper ``bits`` bits of each value with probability ``p``.
 
     Parameters
@@ -243,6 +259,10 @@ class RandomPosterize(_PointOp):
     RandomPosterize(bits=4, p=0.5)
     """
 
+    mirrors: ClassVar[bool] = True
+    dtypes: ClassVar[tuple[str, ...]] = _VALUES
+    any_channels: ClassVar[bool] = True
+
     bits: int
     p: float = 0.5
 
@@ -252,9 +272,9 @@ class RandomPosterize(_PointOp):
         if isinstance(self.bits, bool) or not isinstance(self.bits, int) or not 0 <= self.bits <= 8:
             raise UsageError(f"{self.name}: bits must be an integer between 0 and 8, got {self.bits!r}")
 
-    def table(self) -> npt.NDArray[np.uint8]:
-        """See ``_PointOp.table``."""
-        return (np.arange(256) & (((1 << self.bits) - 1) << (8 - self.bits))).astype(np.uint8)
+    def operation(self, state: ImageState) -> Operation:
+        """See ``ImageTransform.operation``."""
+        return _value_operation("posterize", state, {"bits": constant(self.bits)}, p=self.p)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -268,6 +288,8 @@ class RandomAutocontrast(PixelOp):
     """
 
     mirrors: ClassVar[bool] = True
+    dtypes: ClassVar[tuple[str, ...]] = _VALUES
+    any_channels: ClassVar[bool] = True
 
     p: float = 0.5
 
@@ -275,9 +297,6 @@ class RandomAutocontrast(PixelOp):
         super().__post_init__()
         object.__setattr__(self, "p", check_probability(self.name, self.p))
 
-    def step(self, state: ImageState) -> tuple[KernelCall, ImageState]:
-        """See ``PixelOp.step``."""
-        from dataloading.transforms.kernels import color
-
-        _needs_uint8(self, state)
-        return KernelCall(color.autocontrast, arguments=(_p(self.p),)), state
+    def operation(self, state: ImageState) -> Operation:
+        """See ``ImageTransform.operation``."""
+        return _value_operation("autocontrast", state, p=self.p, kind="statistics")

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 
 from dataloading.checks import as_integer
 from dataloading.errors import UsageError
-from dataloading.transforms.base import ImageState, KernelCall, PixelOp, Transform, check_choice
+from dataloading.transforms.base import STORAGE_DTYPES, ImageState, PixelOp, Transform, check_choice
+from dataloading.transforms.operation import Operation
 
 __all__ = ["AsList", "Custom"]
 
@@ -58,6 +59,8 @@ class Custom(PixelOp):
     """
 
     any_channels: ClassVar[bool] = True
+    dtypes: ClassVar[tuple[str, ...]] = tuple(STORAGE_DTYPES)
+    bounded: ClassVar[bool] = False
 
     fn: Callable[..., Any]
     _: dataclasses.KW_ONLY
@@ -92,21 +95,20 @@ class Custom(PixelOp):
                 raise UsageError(f"{self.name}: out_shape must be (channels, height, width), got {self.out_shape!r}")
             object.__setattr__(self, "out_shape", shape)
 
-    def step(self, state: ImageState) -> tuple[KernelCall, ImageState]:
-        """See ``PixelOp.step``."""
-        from dataloading.transforms.kernels import fuse
-
+    def operation(self, state: ImageState) -> Operation:
+        """See ``ImageTransform.operation``."""
         if state.dtype in ("float16", "bfloat16"):
             raise UsageError(
                 f"{self.name} cannot compute on {state.dtype} images: Numba has no such arithmetic. "
                 f'Put it before Normalize, or use Normalize(..., dtype="float32")'
             )
-        compiled = fuse.compiled(self.fn)
         if self.in_place:
-            return KernelCall(compiled), state
+            return Operation(self.fn, kind="custom")
         if state.written:
             raise UsageError(f"{self.name}: an earlier transform has written the output already. Use in_place=True")
         channels, height, width = self.out_shape or (state.channels, state.height, state.width)
-        return KernelCall(compiled, "convert"), state.replace(
-            channels=channels, height=height, width=width, dtype=self.out_dtype, written=True
+        bound = 255.0 if self.out_dtype == "uint8" else None
+        after = state.replace(
+            channels=channels, height=height, width=width, dtype=self.out_dtype, written=True, bound=bound
         )
+        return Operation(self.fn, kind="custom_writes", after=after)

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from dataloading.errors import UsageError
 from dataloading.transforms.base import (
+    FLOAT_DTYPES,
     ImageState,
-    KernelCall,
     PixelOp,
     check_inplace,
     check_numbers,
@@ -24,21 +24,22 @@ from dataloading.transforms.base import (
     per_channel,
 )
 from dataloading.transforms.normalize import to_storage
+from dataloading.transforms.operation import Operation, constant, integer
 
 __all__ = ["Cutout", "RandomErasing"]
 
 
 def _stored(owner: str, what: str, value: float | Sequence[float], state: ImageState) -> npt.NDArray[Any]:
-    """Return ``value`` one a channel, in the dtype the image has at this place."""
+    """Return ``value`` one a channel, as the dtype that the image has at this place stores it."""
     values = np.array(per_channel(owner, what, value, state.channels))
-    if state.dtype != "uint8":
+    if state.dtype not in ("uint8", "uint16"):
         return to_storage(values, state.dtype)
-    if np.any((values < 0) | (values > 255) | (values != np.floor(values))):
+    if np.any((values < 0) | (values > state.bound) | (values != np.floor(values))):
         raise UsageError(
-            f"{owner}: {what} must be integers between 0 and 255 for uint8 images, got {value!r}. "
-            f"Behind Normalize any number will do"
+            f"{owner}: {what} must be integers between 0 and {state.bound:.0f} for {state.dtype} images, "
+            f"got {value!r}. Behind Normalize any number will do"
         )
-    return values.astype(np.uint8)
+    return values
 
 
 @functools.cache
@@ -76,6 +77,8 @@ class RandomErasing(PixelOp):
     """
 
     any_channels: ClassVar[bool] = True
+    dtypes: ClassVar[tuple[str, ...]] = ("uint8", "uint16", *FLOAT_DTYPES)
+    bounded: ClassVar[bool] = False
 
     p: float = 0.5
     scale: Sequence[float] = (0.02, 0.33)
@@ -94,20 +97,29 @@ class RandomErasing(PixelOp):
         if not isinstance(self.value, str):
             check_numbers(self.name, "value", self.value)
 
-    def step(self, state: ImageState) -> tuple[KernelCall, ImageState]:
-        """See ``PixelOp.step``."""
-        from dataloading.transforms.kernels import erase
-
+    def operation(self, state: ImageState) -> Operation:
+        """See ``ImageTransform.operation``."""
         low, high = (math.log(float(np.float32(v))) for v in self.ratio)
         low, high = float(np.float32(low)), float(np.float32(high))  # torchvision keeps them in float32
-        row = np.array([self.p, *self.scale, low, high])
+        box = np.array([*self.scale, low, high])
+        names = ("top", "left", "height", "width")
         if not isinstance(self.value, str):
-            return KernelCall(erase.erase, arguments=(row, _stored(self.name, "value", self.value, state))), state
-        if state.dtype == "uint8":
+            constants = np.concatenate([box, _stored(self.name, "value", self.value, state)])
+            return Operation(
+                "erase.erase", names, kind="in_place", p=self.p, draw="erase.draw_erasing", constants=constants
+            )
+        if state.dtype in ("uint8", "uint16"):
             raise UsageError(
                 f'{self.name}: value="random" is normal noise, which needs floats. Put it behind Normalize'
             )
-        return KernelCall(erase.erase_noise, arguments=(row, _normal_quantiles(state.dtype))), state
+        return Operation(
+            "erase.erase_noise",
+            (*names, "noise"),
+            kind="in_place",
+            p=self.p,
+            draw="erase.draw_erasing_noise",
+            constants=np.concatenate([box, _normal_quantiles(state.dtype).view(np.float64)]),
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,6 +142,8 @@ class Cutout(PixelOp):
     """
 
     any_channels: ClassVar[bool] = True
+    dtypes: ClassVar[tuple[str, ...]] = ("uint8", "uint16", *FLOAT_DTYPES)
+    bounded: ClassVar[bool] = False
 
     size: int
     fill: float | Sequence[float] = 0
@@ -142,12 +156,16 @@ class Cutout(PixelOp):
             raise UsageError(f"{self.name}: size must be a positive integer, got {self.size!r}")
         check_numbers(self.name, "fill", self.fill)
 
-    def step(self, state: ImageState) -> tuple[KernelCall, ImageState]:
-        """See ``PixelOp.step``."""
-        from dataloading.transforms.kernels import erase
-
+    def operation(self, state: ImageState) -> Operation:
+        """See ``ImageTransform.operation``."""
         assert state.height is not None and state.width is not None
         if self.size > min(state.height, state.width):
             raise UsageError(f"{self.name}: size {self.size} is larger than the image, {state.size_text}")
-        row = np.array([self.p, float(self.size)])
-        return KernelCall(erase.cutout, arguments=(row, _stored(self.name, "fill", self.fill, state))), state
+        params = {
+            "top": integer(0, state.height - self.size + 1),
+            "left": integer(0, state.width - self.size + 1),
+            "height": constant(self.size),
+            "width": constant(self.size),
+        }
+        fill = _stored(self.name, "fill", self.fill, state)
+        return Operation("erase.erase", params, kind="in_place", p=self.p, constants=fill)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from dataloading.transforms.base import (
     ROW_LENGTH,
     Geometry,
     ImageState,
-    KernelCall,
     check_antialias,
     check_choice,
     check_fill,
@@ -30,6 +29,7 @@ from dataloading.transforms.base import (
     check_range,
     check_size,
 )
+from dataloading.transforms.operation import Operation, constant, integer
 
 __all__ = [
     "CenterCrop",
@@ -224,12 +224,8 @@ def _after_crop(state: ImageState, height: int, width: int, *, pads: bool) -> Im
     )
 
 
-def _crop_step(
-    owner: Geometry, state: ImageState, size: tuple[int, int], *, random: bool
-) -> tuple[KernelCall, ImageState]:
+def _crop_operation(owner: Geometry, state: ImageState, size: tuple[int, int], *, random: bool) -> Operation:
     """Return a crop as a kernel on pixels that have been changed already."""
-    from dataloading.transforms.kernels import move
-
     height, width = size
     if state.written:
         raise UsageError(f"{owner.name} cannot follow a transform that writes the output. Move it before that one")
@@ -239,8 +235,12 @@ def _crop_step(
             f"{owner.name}: padding after a transform that changes pixels is not possible (size {height}x{width}, "
             f"image {state.size_text}). Move {owner.name} to the front of the list"
         )
-    row = np.array([height, width, int(random)], dtype=np.int64)
-    return KernelCall(move.crop, "repack", (row,)), state.replace(height=height, width=width, min_side=min(size))
+    down, right = state.height - height, state.width - width
+    if random:
+        params = {"top": integer(0, down + 1), "left": integer(0, right + 1)}
+    else:
+        params = {"top": constant(round(down / 2)), "left": constant(round(right / 2))}
+    return Operation("move.crop", params, after=state.replace(height=height, width=width, min_side=min(size)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -273,9 +273,9 @@ class CenterCrop(Geometry):
         # Images of unknown size may turn out to need padding one by one; where that cannot be done the sample fails.
         return CENTER_CROP, _row(height, width), _after_crop(state, height, width, pads=pads)
 
-    def step(self, state: ImageState) -> tuple[KernelCall, ImageState]:
-        """See ``Geometry.step``."""
-        return _crop_step(self, state, check_size(self.name, self.size), random=False)
+    def operation(self, state: ImageState) -> Operation:
+        """See ``Geometry.operation``."""
+        return _crop_operation(self, state, check_size(self.name, self.size), random=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -352,11 +352,11 @@ class RandomCrop(Geometry):
         )  # fmt: skip
         return RANDOM_CROP, row, _after_crop(state, height, width, pads=pads)
 
-    def step(self, state: ImageState) -> tuple[KernelCall, ImageState]:
-        """See ``Geometry.step``."""
+    def operation(self, state: ImageState) -> Operation:
+        """See ``Geometry.operation``."""
         if isinstance(self.padding, tuple) and max(self.padding) > 0:
-            return super().step(state)
-        return _crop_step(self, state, check_size(self.name, self.size), random=True)
+            return super().operation(state)
+        return _crop_operation(self, state, check_size(self.name, self.size), random=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -379,11 +379,9 @@ class RandomHorizontalFlip(Geometry):
         """See ``Geometry.lower``."""
         return HORIZONTAL_FLIP, _row(self.p), state
 
-    def step(self, state: ImageState) -> tuple[KernelCall, ImageState]:
-        """See ``Geometry.step``."""
-        from dataloading.transforms.kernels import move
-
-        return KernelCall(move.flip_horizontal, arguments=(np.array([self.p]),)), state
+    def operation(self, state: ImageState) -> Operation:
+        """See ``Geometry.operation``."""
+        return Operation("move.flip_horizontal", kind="in_place", p=self.p)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -406,11 +404,9 @@ class RandomVerticalFlip(Geometry):
         """See ``Geometry.lower``."""
         return VERTICAL_FLIP, _row(self.p), state
 
-    def step(self, state: ImageState) -> tuple[KernelCall, ImageState]:
-        """See ``Geometry.step``."""
-        from dataloading.transforms.kernels import move
-
-        return KernelCall(move.flip_vertical, arguments=(np.array([self.p]),)), state
+    def operation(self, state: ImageState) -> Operation:
+        """See ``Geometry.operation``."""
+        return Operation("move.flip_vertical", kind="in_place", p=self.p)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -432,6 +428,9 @@ class RandomTranslate(Geometry):
     RandomTranslate(padding=4, fill=0)
     """
 
+    dtypes: ClassVar[tuple[str, ...]] = ("uint8",)
+    bounded: ClassVar[bool] = True
+
     padding: int
     fill: int | Sequence[int] | Mapping[Any, Any] | None = 0
 
@@ -448,13 +447,10 @@ class RandomTranslate(Geometry):
             _check_before_padding(self, state)
         return RANDOM_TRANSLATE, _row(self.padding, _fill_word(self.name, self.fill)), state.replace(padded=True)
 
-    def step(self, state: ImageState) -> tuple[KernelCall, ImageState]:
-        """See ``Geometry.step``."""
-        from dataloading.transforms.kernels import move
-
-        if state.dtype != "uint8":
-            raise UsageError(f"{self.name} needs uint8 images, got {state.dtype}. Put it before Normalize")
+    def operation(self, state: ImageState) -> Operation:
+        """See ``Geometry.operation``."""
         word = _fill_word(self.name, self.fill)
         levels = [(word >> shift) & 255 for shift in (0, 8, 16)]
-        fill = np.array(levels if state.channels == 3 else levels[:1] * state.channels, dtype=np.uint8)
-        return KernelCall(move.translate, arguments=(np.array([self.padding], dtype=np.int64), fill)), state
+        fill = levels if state.channels == 3 else levels[:1] * state.channels
+        offset = integer(0, 2 * self.padding + 1)
+        return Operation("move.translate", {"top": offset, "left": offset}, constants=[self.padding, *fill])

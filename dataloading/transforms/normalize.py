@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dataloading.errors import UsageError
-from dataloading.transforms.base import ImageState, KernelCall, PixelOp, check_dtype, check_inplace, per_channel
+from dataloading.transforms.base import FLOAT_DTYPES, ImageState, PixelOp, check_dtype, check_inplace, per_channel
+from dataloading.transforms.operation import Operation
 
 __all__ = ["Normalize", "ToDtype", "to_storage"]
 
@@ -40,16 +41,28 @@ def to_storage(values: npt.NDArray[np.float64], dtype: str) -> npt.NDArray[Any]:
 
 
 def _check_first(owner: PixelOp, state: ImageState) -> None:
-    if state.dtype != "uint8":
-        raise UsageError(f"{owner.name} needs uint8 images, got {state.dtype}: they are floats already. Keep one")
+    """Refuse images that are in their slot already."""
     if state.written:
         raise UsageError(
             f"{owner.name}: an earlier transform has written the output as uint8 already. Give that one in_place=True"
         )
 
 
+class _ToFloats(PixelOp):
+    """What both transforms to floats have in common."""
+
+    mirrors: ClassVar[bool] = True
+    any_channels: ClassVar[bool] = True
+
+    def check_images(self, state: ImageState) -> None:
+        """See ``ImageTransform.check_images``."""
+        if state.dtype in FLOAT_DTYPES:
+            raise UsageError(f"{self.name} needs uint8 images, got {state.dtype}: they are floats already. Keep one")
+        super().check_images(state)
+
+
 @dataclasses.dataclass(frozen=True)
-class Normalize(PixelOp):
+class Normalize(_ToFloats):
     r"""Turn uint8 pixels into floats with given mean and standard deviation.
 
     .. math:: y_c = (x_c / max\_value - mean_c) / std_c
@@ -74,9 +87,6 @@ class Normalize(PixelOp):
     >>> Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), dtype="float16").dtype
     'float16'
     """
-
-    mirrors: ClassVar[bool] = True
-    any_channels: ClassVar[bool] = True
 
     mean: float | Sequence[float]
     std: float | Sequence[float]
@@ -114,23 +124,21 @@ class Normalize(PixelOp):
         std = np.array(per_channel(self.name, "std", self.std, channels))[:, None]
         return np.asarray((np.arange(256.0)[None] / self.max_value - mean) / std)
 
-    def step(self, state: ImageState) -> tuple[KernelCall, ImageState]:
-        """See ``PixelOp.step``."""
-        from dataloading.transforms.kernels import normalize as kernels
-
+    def operation(self, state: ImageState) -> Operation:
+        """See ``ImageTransform.operation``."""
         _check_first(self, state)
-        after = state.replace(dtype=self.dtype, written=True)
         if self.dtype == "float32":
-            mean = np.array(per_channel(self.name, "mean", self.mean, state.channels))
-            std = np.array(per_channel(self.name, "std", self.std, state.channels))
-            scale_bias = np.stack([1.0 / (self.max_value * std), -mean / std], axis=1)
-            return KernelCall(kernels.normalize_affine, "convert", (scale_bias,), random=False), after
-        table = to_storage(self.table(state.channels), self.dtype)
-        return KernelCall(kernels.normalize_table, "convert", (table,), random=False), after
+            mean = np.array(per_channel(self.name, "mean", self.mean, state.channels))[:, None]
+            std = np.array(per_channel(self.name, "std", self.std, state.channels))[:, None]
+            table = np.arange(256.0) * (1.0 / (self.max_value * std)) + -mean / std
+        else:
+            table = self.table(state.channels)
+        after = state.replace(dtype=self.dtype, written=True, bound=None)
+        return Operation("", kind="lookup", lookup=to_storage(table, self.dtype), after=after)
 
 
 @dataclasses.dataclass(frozen=True)
-class ToDtype(PixelOp):
+class ToDtype(_ToFloats):
     """Turn uint8 pixels into floats: ``Normalize`` with mean 0 and std 1.
 
     Parameters
@@ -146,9 +154,6 @@ class ToDtype(PixelOp):
     ToDtype(dtype='float32', scale=True)
     """
 
-    mirrors: ClassVar[bool] = True
-    any_channels: ClassVar[bool] = True
-
     dtype: Any = "float32"
     scale: bool = False
 
@@ -156,7 +161,11 @@ class ToDtype(PixelOp):
         super().__post_init__()
         object.__setattr__(self, "dtype", check_dtype(self.name, self.dtype))
 
-    def step(self, state: ImageState) -> tuple[KernelCall, ImageState]:
-        """See ``PixelOp.step``."""
+    def operation(self, state: ImageState) -> Operation:
+        """See ``ImageTransform.operation``."""
         _check_first(self, state)
-        return Normalize(0.0, 1.0, dtype=self.dtype, max_value=255.0 if self.scale else 1.0).step(state)
+        bound = state.bound or 1.0
+        operation = Normalize(0.0, 1.0, dtype=self.dtype, max_value=bound if self.scale else 1.0).operation(state)
+        assert operation.after is not None
+        after = operation.after.replace(bound=1.0 if self.scale and self.dtype == "float32" else None)
+        return dataclasses.replace(operation, after=after)

@@ -21,7 +21,8 @@ How to write one
        @dataclasses.dataclass(frozen=True)
        class RandomRotation(PixelOp):
            any_channels: ClassVar[bool] = True                        # not only gray and RGB
-           dtypes: ClassVar[tuple[str, ...]] = ("uint8", "uint16", "float32")
+           dtypes: ClassVar[tuple[str, ...]] = ("uint8", "uint16", "float32", "int64")  # int64: label maps
+           bounded: ClassVar[bool] = False                            # works behind Normalize, too
            degrees: ...
 
            def operation(self, state):
@@ -46,8 +47,9 @@ Kinds of operations
                 ``tables[c, v]`` is what the stored value ``v`` of channel ``c`` means by now; the kernel puts its own
                 function on top: ``tables[c, v] = f(tables[c, v])``. ``source`` is for statistics, read through
                 ``tables``. Any number of tables in a row cost one pass over the pixels, or none before Normalize.
+``"statistics"``  the same, for a kernel that reads ``source`` without ``tables``: it is brought up to date first.
 ``"lookup"``    no kernel: ``lookup=`` is a table (channels, 256) of results, as ``Normalize`` to floats has it.
-``"custom"``    a user's function, ``kernel(image, key)`` or ``kernel(image, key, out)``.
+``"custom"``, ``"custom_writes"``  a user's function, ``kernel(image, key)`` or ``kernel(image, key, out)``.
 """
 
 from __future__ import annotations
@@ -156,10 +158,10 @@ class Operation:
     Parameters
     ----------
     kernel : str or callable
-        ``"family.function"`` of ``dataloading.transforms.kernels``; or a user's function, for the kind "custom".
+        ``"family.function"`` of ``dataloading.transforms.kernels``; or a user's function, for custom kinds.
     params : mapping of str to Law, or sequence of str
         Names of what is drawn, and how. Names alone go with ``draw``.
-    kind : {"apply", "in_place", "table", "lookup", "custom"}
+    kind : {"apply", "in_place", "table", "statistics", "lookup", "custom", "custom_writes"}
         How the kernel is called, see above.
     p : float, optional
         Probability that it happens at all: number 0 of its stream. None: always, and number 0 is the first param's.

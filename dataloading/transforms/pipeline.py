@@ -1,4 +1,4 @@
-"""A list of transforms, checked and compiled: geometry into the decoder's requests, pixels into one fused loop.
+"""A list of transforms, checked and compiled: geometry into the decoder's requests, pixels into the runner's program.
 
 It owns the order of operations and the buffers between them. It knows no file, no sampler and no thread: its
 three entry points are pure functions of their arguments, and any number of threads may call them at once.
@@ -6,7 +6,7 @@ three entry points are pure functions of their arguments, and any number of thre
 The list is cut into three parts::
 
     geometry at the front  -> plan()             columns of the decoder's requests: costs no pass over pixels
-    our pixel transforms   -> run()              one compiled loop over samples: all kernels of a sample in a row
+    our pixel transforms   -> run()              one call for many samples: all operations of a sample in a row
     from the first torch   -> batch_transforms   applied to the batched tensors by the Loader
     module or batch-level
     transform on
@@ -18,13 +18,14 @@ grouping samples differently, changes no number.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dataloading._native import plan_requests
+from dataloading._native import AugmentProgram, Draws, plan_requests
 from dataloading.errors import UsageError
 from dataloading.transforms.base import (
     ROW_LENGTH,
@@ -32,16 +33,17 @@ from dataloading.transforms.base import (
     BatchOp,
     Geometry,
     ImageState,
-    KernelCall,
     PixelOp,
     Placeholder,
 )
-from dataloading.transforms.custom import Custom
 from dataloading.transforms.foreign import check_callable, name_of
+from dataloading.transforms.operation import Node
+from dataloading.transforms.program import DoesNotCompile, Program
 
 __all__ = ["Pipeline", "PipelineFault"]
 
 MAX_CHANNELS = 16
+_WHITE = {"uint8": 255.0, "uint16": 65535.0, "float32": 1.0}
 
 
 class PipelineFault(Exception):  # noqa: N818 (a report between two layers; the Loader raises SampleError)
@@ -90,6 +92,8 @@ class Pipeline:
         Of the output array: uint16 holds the bits of float16 and bfloat16.
     in_place : bool
         True: ``run`` changes pixels in place or not at all, so the decoder may write straight to the output slot.
+    operations : tuple of str
+        Names of the operations on pixels that can happen, in the order of the list.
     batch_transforms : tuple
         What is left to be applied to the batch, in order.
 
@@ -121,7 +125,7 @@ class Pipeline:
         self.transforms = tuple(transforms)
         ours = self._split()
         self._decode_dtype = np.dtype(STORAGE_DTYPES[dtype])
-        state = ImageState(channels, dtype=dtype)
+        state = ImageState(channels, dtype=dtype, bound=_WHITE.get(dtype))
         for position, transform in ours:
             self._check_images(position, transform, state)
         if source_size is not None:
@@ -158,7 +162,7 @@ class Pipeline:
         return ours
 
     def _check_images(self, position: int, transform: Geometry | PixelOp, state: ImageState) -> None:
-        """Refuse what the images are too deep, or have too many channels, for."""
+        """Refuse what the decoded images are too deep, or have too many channels, for."""
         if isinstance(transform, Geometry):
             fill = getattr(transform, "fill", 0)
             if state.channels != 3 and not isinstance(fill, (int, float)) and len(set(fill)) > 1:
@@ -166,16 +170,8 @@ class Pipeline:
                     f"{self._where(position)} fills with {fill}, but the images do not have 3 channels: they have "
                     f"{state.channels}. Give it one number"
                 )
-        elif state.dtype != "uint8":
-            raise UsageError(
-                f"{self._where(position)} changes pixel values and needs uint8 images, got {state.dtype}: such a field "
-                f"takes geometry only. Put a torch module or callable behind it; that gets the batched tensor"
-            )
-        elif state.channels not in (1, 3) and not transform.any_channels:
-            raise UsageError(
-                f"{self._where(position)} works on gray or RGB images, got {state.channels} channels. Leave it out; "
-                f"geometry, Normalize, ToDtype, RandomErasing, Cutout and Custom take any number"
-            )
+        else:
+            self._checked(position, transform.check_images, state)
 
     def _lower(self, ours: list[tuple[int, Geometry | PixelOp]], state: ImageState) -> ImageState:
         """Move geometry that can be part of decoding from ``ours`` to the plan."""
@@ -217,25 +213,24 @@ class Pipeline:
             raise UsageError(f"transform {position}: {error}") from None
 
     def _build(self, ours: list[tuple[int, Geometry | PixelOp]], state: ImageState) -> None:
-        """Turn the pixel transforms into steps, and set what is known of the output."""
-        steps: list[tuple[int, KernelCall]] = []
-        self._image_dtypes: dict[int, np.dtype[Any]] = {}
+        """Turn the pixel transforms into a program, and set what is known of the output."""
+        before = state
+        nodes: list[Node] = []
         for position, transform in ours:
-            self._image_dtypes[position] = np.dtype(STORAGE_DTYPES[state.dtype])
-            step, state = self._checked(position, transform.step, state)
-            steps.append((position, step))
+            node: Node = self._checked(position, functools.partial(transform.node, place=position), state)
+            nodes.append(node)
+            state = node.after
         assert state.height is not None and state.width is not None
-        self._steps = steps
-        self._step_positions = np.array([position for position, _ in steps], dtype=np.int64)
-        self._arguments = [argument for _, step in steps for argument in step.arguments]
+        self._nodes = nodes
+        self._program = Program(Node("sequence", "", before, state, children=tuple(nodes)))
+        self.operations = tuple(leaf.name for leaf in self._program.leaves)
         self.out_shape = (state.channels, state.height, state.width)
         self.out_dtype = state.dtype
         self.storage_dtype: np.dtype[Any] = np.dtype(STORAGE_DTYPES[state.dtype])
-        self.in_place = all(step.kind == "in_place" for _, step in steps)
+        self.in_place = self._program.in_place
         if self.batch_transforms and isinstance(self.batch_transforms[0], BatchOp):
             # Behind a torch module nobody knows what the images are.
             self._checked(self.transforms.index(self.batch_transforms[0]), self.batch_transforms[0].check, state)
-        self._program: Callable[..., int] | None = None
 
     # -- hop 3: what to decode ----------------------------------------------------------------------------------
 
@@ -286,6 +281,8 @@ class Pipeline:
         keys: npt.NDArray[np.uint64],
         out_NCHW: npt.NDArray[Any],
         start: int = 0,
+        *,
+        draws: Draws | None = None,
     ) -> None:
         """Apply the pixel transforms to each sample.
 
@@ -299,6 +296,8 @@ class Pipeline:
             Written. May be ``decoded_NCHW`` itself where ``in_place``.
         start : int
             First row to work on: pass ``fault.position + 1`` to go on behind a sample that failed.
+        draws : Draws, optional
+            What to do, as ``draw`` returns it; by default it is drawn from ``keys``.
 
         Raises
         ------
@@ -309,15 +308,38 @@ class Pipeline:
         if self.in_place and decoded_NCHW.ctypes.data != out_NCHW.ctypes.data:
             out_NCHW[start:] = decoded_NCHW[start:]
             decoded_NCHW = out_NCHW
-        if not self._steps:
+        if not self.operations:
             return
-        program = self._program or self._compile()
-        progress = np.array([start, 0], dtype=np.int64)
-        try:
-            program(decoded_NCHW, keys, out_NCHW, start, progress, self._step_positions, *self._arguments)
-        except Exception as error:
-            position, step = (int(v) for v in progress)
-            raise PipelineFault(position, error, self._where(self._steps[step][0])) from error
+        failure = self._compiled().run(keys, decoded_NCHW, out_NCHW, start, draws)
+        if failure is not None:
+            leaf, error = self._program.failure_of(failure)
+            raise PipelineFault(failure.sample, error, self._where_is(leaf)) from error
+
+    def draw(self, keys: npt.NDArray[np.uint64]) -> Draws:
+        """Return what samples with these keys draw for the pixel transforms, without touching a pixel.
+
+        ``run`` draws the same. `params_of` tells what the numbers mean.
+        """
+        return self._compiled().draw(keys)
+
+    def params_of(self, draws: Draws) -> dict[str, npt.NDArray[np.float64]]:
+        """Return drawn params by name.
+
+        Returns
+        -------
+        dict of str to ndarray of float64, shape (n,)
+            "place.transform.param", such as "2.RandomErasing.top"; NaN for samples to which it did not happen.
+        """
+        program = self._program
+        starts = program.params_at()
+        result = {}
+        for number, (leaf, names) in enumerate(zip(program.leaves, program.names(), strict=True)):
+            happened = (draws.tapes == number).any(axis=1)
+            for k, name in enumerate(names):
+                path = program.path_of(leaf)
+                place = ".".join(path if path[-1] == name else (*path, name))
+                result[place] = np.where(happened, draws.params[:, starts[number] + k], np.nan)
+        return result
 
     def _check_arrays(self, decoded: npt.NDArray[Any], keys: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
         n = len(decoded)
@@ -340,26 +362,20 @@ class Pipeline:
         UsageError
             Where a user's own transform does not compile.
         """
-        if self._steps:
-            self._compile()
+        if self.operations:
+            self._compiled()
 
-    def _compile(self) -> Callable[..., int]:
-        from dataloading.transforms.kernels.fuse import fuse
+    def _compiled(self) -> AugmentProgram:
+        try:
+            return self._program.compiled()
+        except DoesNotCompile as error:
+            raise UsageError(
+                f"{self._where_is(error.node)} does not compile. Numba says: {error}\n"
+                f"Use plain loops, NumPy operations and T.uniform, T.randint or T.normal in it"
+            ) from None
 
-        if self._program is None:
-            self._check_custom()
-            self._program = fuse([step for _, step in self._steps], self.in_place, self.storage_dtype)
-        return self._program
-
-    def _check_custom(self) -> None:
-        """Compile users' own kernels one by one, so that the message names the one that does not compile."""
-        from dataloading.transforms.kernels.fuse import why_not_compiled
-
-        for position, step in self._steps:
-            if isinstance(self.transforms[position], Custom):
-                reason = why_not_compiled(step, self._image_dtypes[position], self.storage_dtype)
-                if reason is not None:
-                    raise UsageError(
-                        f"{self._where(position)} does not compile. Numba says: {reason}\n"
-                        f"Use plain loops, NumPy operations and T.uniform, T.randint or T.normal in it"
-                    )
+    def _where_is(self, leaf: Node) -> str:
+        """Return the place and name of the transform that a leaf belongs to."""
+        position, _, *inside = self._program.path_of(leaf)
+        where = self._where(int(position))
+        return f"{where}, in it {'.'.join(inside)}" if inside else where

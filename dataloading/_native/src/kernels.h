@@ -88,6 +88,8 @@ struct Kernels {
   // output row `row` down n columns of bytes, of which `src` holds row 0 and up to 15 bytes behind are read.
   void (*fir_rows)(const FirAxis& axis, const uint8_t* const rows[4], uint8_t* const out[4]);
   void (*fir_columns)(const FirAxis& axis, int row, const uint8_t* src, ptrdiff_t stride, int n, uint8_t* out);
+  // out[i] = table[src[i]]; out may be src.
+  void (*look_up)(const uint8_t* src, const uint8_t table[256], size_t n, uint8_t* out);
 };
 
 const Kernels& kernels();               // the best this processor runs, unless select_kernels chose another

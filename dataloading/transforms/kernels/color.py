@@ -1,106 +1,145 @@
-"""Kernels that change colours of uint8 images, plane by plane, each with torchvision's rounding.
+"""Kernels that change colours, each with torchvision's rounding.
 
-Every stage reads and writes uint8 like torchvision's functions on uint8 tensors do: computed in float32, clamped
-to [0, 255], cut off (not rounded) to an integer. Formulas: ``torchvision/transforms/v2/functional/_color.py``.
+On images of integers every operation reads and writes integers like torchvision's functions do: computed in float32,
+clamped to [0, white], cut off (not rounded). On floats nothing is cut off. Formulas:
+``torchvision/transforms/v2/functional/_color.py``.
+
+Functions of single values come twice: as a table of uint8 values (``invert``), and as a loop over the pixels of other
+dtypes, in place (``invert_values``). The first constant is the value of white.
 """
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
 
 from dataloading.transforms.kernels.jit import kernel
-from dataloading.transforms.kernels.rng import randint, uniform
+from dataloading.transforms.kernels.values import cut, nothing, within
 
 __all__ = [
-    "ORDERS",
     "autocontrast",
-    "jitter",
-    "jitter_with_hue",
-    "point_table",
-    "to_gray",
-    "to_gray_one_channel",
+    "autocontrast_values",
+    "brightness",
+    "brightness_values",
+    "contrast",
+    "contrast_values",
+    "gray",
+    "gray_mean",
+    "hue",
+    "invert",
+    "invert_values",
+    "one_gray",
+    "posterize",
+    "posterize_values",
+    "saturation",
+    "solarize",
+    "solarize_values",
 ]
-
-# The orders that the four adjustments of ColorJitter can have; one number picks one.
-ORDERS = np.array(list(itertools.permutations(range(4))), dtype=np.int64)
 
 _R, _G, _B = np.float32(0.2989), np.float32(0.587), np.float32(0.114)
 _ZERO, _ONE, _TOP = np.float32(0), np.float32(1), np.float32(255)
 _SIXTH, _SIX = np.float32(1.0 / 6.0), np.float32(6)
-_UNIT = np.float32(1.0 / 255.0)
-_LEVELS = np.float32(255.999)  # 255 + 1 - 1e-3: to_dtype_image's way back from floats to uint8
+
+
+# -- brightness and contrast ------------------------------------------------------------------------------------------
 
 
 @kernel
-def _level(value: Any) -> Any:
-    """Clamp to [0, 255] and cut off the fraction."""
-    value = _ZERO if value < _ZERO else value
-    value = _TOP if value > _TOP else value
-    return np.uint8(np.int32(value))
+def _blend_table(tables: Any, factor: Any, offset: Any) -> None:
+    """``x * factor + offset``."""
+    for c in range(tables.shape[0]):
+        for v in range(256):
+            tables[c, v] = np.uint8(np.int32(within(np.float32(tables[c, v]) * factor + offset, _TOP)))
 
 
 @kernel
-def scale_and_shift(image: Any, factor: Any, offset: Any) -> None:
-    """``x * factor + offset``: brightness, and contrast once the mean is known."""
+def _blend(image: Any, factor: Any, offset: Any, top: Any) -> None:
+    """Do the same with the pixels of an image."""
     for c in range(image.shape[0]):
         for y in range(image.shape[1]):
             for x in range(image.shape[2]):
-                image[c, y, x] = _level(np.float32(image[c, y, x]) * factor + offset)
+                image[c, y, x] = cut(within(np.float32(image[c, y, x]) * factor + offset, top), image)
+
+
+@kernel
+def brightness(source: Any, tables: Any, params: Any, constants: Any) -> None:
+    """``x * factor``."""
+    _blend_table(tables, np.float32(params[0]), _ZERO)
+
+
+@kernel
+def brightness_values(image: Any, target: Any, params: Any, constants: Any, work: Any) -> None:
+    """``x * factor``, in place."""
+    _blend(image, np.float32(params[0]), _ZERO, np.float32(constants[0]))
 
 
 @kernel
 def gray_mean(image: Any) -> Any:
-    """Return the mean of the grey image, each pixel cut off to an integer first."""
-    total = 0
+    """Return the mean of the grey image; of integers, each pixel cut off to an integer first."""
+    total = 0.0
     for y in range(image.shape[1]):
-        row = np.int32(0)  # a row of 65535 pixels fits in; 32-bit sums vectorise twice as wide
+        row = nothing(image)  # 32-bit sums vectorise twice as wide
         if image.shape[0] == 3:
             for x in range(image.shape[2]):
-                row += np.int32(
-                    np.float32(image[0, y, x]) * _R + np.float32(image[1, y, x]) * _G + np.float32(image[2, y, x]) * _B
+                row += cut(
+                    np.float32(image[0, y, x]) * _R + np.float32(image[1, y, x]) * _G + np.float32(image[2, y, x]) * _B,
+                    image,
                 )
         else:
             for x in range(image.shape[2]):
-                row += np.int32(image[0, y, x])
+                row += cut(np.float32(image[0, y, x]), image)
         total += row
     return np.float32(total / (image.shape[1] * image.shape[2]))
 
 
 @kernel
-def adjust_saturation(image: Any, factor: Any) -> None:
-    """``x * factor + grey * (1 - factor)``; an image of one channel stays as it is."""
-    if image.shape[0] != 3:
-        return
-    f = np.float32(factor)
-    rest = np.float32(1.0 - factor)
+def contrast(source: Any, tables: Any, params: Any, constants: Any) -> None:
+    """``x * factor + mean * (1 - factor)``."""
+    _blend_table(tables, np.float32(params[0]), gray_mean(source) * np.float32(1.0 - params[0]))
+
+
+@kernel
+def contrast_values(image: Any, target: Any, params: Any, constants: Any, work: Any) -> None:
+    """Do the same in place."""
+    _blend(image, np.float32(params[0]), gray_mean(image) * np.float32(1.0 - params[0]), np.float32(constants[0]))
+
+
+# -- saturation, hue, grey: of three channels --------------------------------------------------------------------------
+
+
+@kernel
+def saturation(image: Any, target: Any, params: Any, constants: Any, work: Any) -> None:
+    """``x * factor + grey * (1 - factor)``, in place."""
+    factor = np.float32(params[0])
+    rest = np.float32(1.0 - params[0])
+    top = np.float32(constants[0])
     for y in range(image.shape[1]):
         for x in range(image.shape[2]):
             r = np.float32(image[0, y, x])
             g = np.float32(image[1, y, x])
             b = np.float32(image[2, y, x])
-            gray = np.float32(np.int32(r * _R + g * _G + b * _B)) * rest
-            image[0, y, x] = _level(r * f + gray)
-            image[1, y, x] = _level(g * f + gray)
-            image[2, y, x] = _level(b * f + gray)
+            grey = np.float32(cut(r * _R + g * _G + b * _B, image)) * rest
+            image[0, y, x] = cut(within(r * factor + grey, top), image)
+            image[1, y, x] = cut(within(g * factor + grey, top), image)
+            image[2, y, x] = cut(within(b * factor + grey, top), image)
 
 
 @kernel
-def adjust_hue(image: Any, factor: Any) -> None:
-    """Turn the hue by ``factor`` of a full circle, through HSV in float32; one channel stays as it is.
+def hue(image: Any, target: Any, params: Any, constants: Any, work: Any) -> None:
+    """Turn the hue by ``params[0]`` of a full circle, through HSV in float32, in place.
 
-    Written with selections instead of branches, so that the loop vectorises.
+    Constants: the value of white, and what 1.0 is multiplied with on the way back, 255.999 for uint8. Written with
+    selections instead of branches, so that the loop vectorises.
     """
-    if image.shape[0] != 3:
-        return
-    turn = np.float32(factor)
+    unit = np.float32(1.0 / constants[0])
+    levels = np.float32(constants[1])
+    turn = np.float32(params[0])
     for y in range(image.shape[1]):
         for x in range(image.shape[2]):
-            r = np.float32(image[0, y, x]) * _UNIT
-            g = np.float32(image[1, y, x]) * _UNIT
-            b = np.float32(image[2, y, x]) * _UNIT
+            r = np.float32(image[0, y, x]) * unit
+            g = np.float32(image[1, y, x]) * unit
+            b = np.float32(image[2, y, x]) * unit
             top = r if r > g else g
             top = b if b > top else top
             low = r if r < g else g
@@ -135,103 +174,125 @@ def adjust_hue(image: Any, factor: Any) -> None:
             red = q if i == 1 else (p if i == 2 or i == 3 else (t if i == 4 else top))
             green = top if i == 1 or i == 2 else (q if i == 3 else (p if i == 4 or i == 5 else t))
             blue = t if i == 2 else (top if i == 3 or i == 4 else (q if i == 5 else p))
-            image[0, y, x] = np.uint8(np.int32(red * _LEVELS))
-            image[1, y, x] = np.uint8(np.int32(green * _LEVELS))
-            image[2, y, x] = np.uint8(np.int32(blue * _LEVELS))
+            image[0, y, x] = cut(red * levels, image)
+            image[1, y, x] = cut(green * levels, image)
+            image[2, y, x] = cut(blue * levels, image)
 
 
 @kernel
-def _adjust(image: Any, op: Any, factor: Any) -> None:
-    """Brightness, contrast or saturation, by its row."""
-    if op < 2:
-        # x * factor, or x * factor + mean * (1 - factor)
-        offset = gray_mean(image) * np.float32(1.0 - factor) if op == 1 else _ZERO
-        scale_and_shift(image, np.float32(factor), offset)
-    elif op == 2:
-        adjust_saturation(image, factor)
-
-
-@kernel
-def jitter(image: Any, key: Any, ranges: Any, orders: Any) -> None:
-    """Brightness, contrast and saturation in random order, each by a random factor.
-
-    ``ranges``: float64, shape (4, 3): low, high, and whether to do it at all; rows in torchvision's order
-    brightness, contrast, saturation, hue. ``orders``: int64, shape (24, 4), ``ORDERS``. Numbers drawn: 0 the order,
-    1 + row the factors.
-    """
-    order = orders[randint(key, 0, 24)]
-    for place in range(4):
-        op = order[place]
-        if ranges[op, 2] == 0:
-            continue
-        factor = ranges[op, 0] + uniform(key, 1 + op) * (ranges[op, 1] - ranges[op, 0])
-        _adjust(image, op, factor)
-
-
-@kernel
-def jitter_with_hue(image: Any, key: Any, ranges: Any, orders: Any) -> None:
-    """Do the same with hue; apart from ``jitter``, because the hue's loop takes most of the time to compile."""
-    order = orders[randint(key, 0, 24)]
-    for place in range(4):
-        op = order[place]
-        if ranges[op, 2] == 0:
-            continue
-        factor = ranges[op, 0] + uniform(key, 1 + op) * (ranges[op, 1] - ranges[op, 0])
-        if op < 3:
-            _adjust(image, op, factor)
-        else:
-            adjust_hue(image, factor)
-
-
-@kernel
-def to_gray(image: Any, key: Any, p: Any) -> None:
-    """Make all three planes the grey image with probability ``p[0]``."""
-    if uniform(key, 0) >= p[0]:
-        return
+def gray(image: Any, target: Any, params: Any, constants: Any, work: Any) -> None:
+    """Make all three planes the grey image, in place."""
     for y in range(image.shape[1]):
         for x in range(image.shape[2]):
-            gray = np.uint8(
-                np.int32(
-                    np.float32(image[0, y, x]) * _R + np.float32(image[1, y, x]) * _G + np.float32(image[2, y, x]) * _B
-                )
+            grey = cut(
+                np.float32(image[0, y, x]) * _R + np.float32(image[1, y, x]) * _G + np.float32(image[2, y, x]) * _B,
+                image,
             )
-            image[0, y, x] = gray
-            image[1, y, x] = gray
-            image[2, y, x] = gray
+            image[0, y, x] = grey
+            image[1, y, x] = grey
+            image[2, y, x] = grey
 
 
 @kernel
-def to_gray_one_channel(image: Any, key: Any) -> Any:
-    """Make the first plane the grey image, and return it alone."""
-    for y in range(image.shape[1]):
-        for x in range(image.shape[2]):
-            image[0, y, x] = np.uint8(
-                np.int32(
-                    np.float32(image[0, y, x]) * _R + np.float32(image[1, y, x]) * _G + np.float32(image[2, y, x]) * _B
-                )
+def one_gray(source: Any, target: Any, params: Any, constants: Any, work: Any) -> None:
+    """Make one plane of three: the grey image."""
+    for y in range(source.shape[1]):
+        for x in range(source.shape[2]):
+            target[0, y, x] = cut(
+                np.float32(source[0, y, x]) * _R + np.float32(source[1, y, x]) * _G + np.float32(source[2, y, x]) * _B,
+                source,
             )
-    return image[:1]
+
+
+# -- functions of single values ----------------------------------------------------------------------------------------
 
 
 @kernel
-def point_table(image: Any, key: Any, p: Any, table: Any) -> None:
-    """Replace each value x by ``table[x]`` with probability ``p[0]``."""
-    if uniform(key, 0) >= p[0]:
-        return
+def invert(source: Any, tables: Any, params: Any, constants: Any) -> None:
+    """``white - x``."""
+    for c in range(tables.shape[0]):
+        for v in range(256):
+            tables[c, v] = 255 - tables[c, v]
+
+
+@kernel
+def invert_values(image: Any, target: Any, params: Any, constants: Any, work: Any) -> None:
+    """Do the same in place."""
+    top = image.dtype.type(constants[0])
     for c in range(image.shape[0]):
         for y in range(image.shape[1]):
             for x in range(image.shape[2]):
-                image[c, y, x] = table[image[c, y, x]]
+                image[c, y, x] = top - image[c, y, x]
 
 
 @kernel
-def autocontrast(image: Any, key: Any, p: Any) -> None:
-    """Stretch each channel to the full range with probability ``p[0]``; a channel of one value stays."""
-    if uniform(key, 0) >= p[0]:
-        return
+def solarize(source: Any, tables: Any, params: Any, constants: Any) -> None:
+    """Invert what is at least ``params[0]``."""
+    for c in range(tables.shape[0]):
+        for v in range(256):
+            if tables[c, v] >= params[0]:
+                tables[c, v] = 255 - tables[c, v]
+
+
+@kernel
+def solarize_values(image: Any, target: Any, params: Any, constants: Any, work: Any) -> None:
+    """Do the same in place."""
+    top = image.dtype.type(constants[0])
     for c in range(image.shape[0]):
+        for y in range(image.shape[1]):
+            for x in range(image.shape[2]):
+                value = image[c, y, x]
+                image[c, y, x] = top - value if value >= params[0] else value
+
+
+@kernel
+def posterize(source: Any, tables: Any, params: Any, constants: Any) -> None:
+    """Keep the upper ``params[0]`` bits."""
+    bits = int(params[0])
+    mask = np.uint8(((1 << bits) - 1) << (8 - bits))
+    for c in range(tables.shape[0]):
+        for v in range(256):
+            tables[c, v] &= mask
+
+
+@kernel
+def posterize_values(image: Any, target: Any, params: Any, constants: Any, work: Any) -> None:
+    """Do the same in place: of floats, round down to a multiple of ``2 ** -bits``; of uint16 keep the upper bits."""
+    levels = np.float32(1 << int(params[0]))
+    step = np.float32((constants[0] + constants[1]) / levels)
+    most = levels - _ONE
+    for c in range(image.shape[0]):
+        for y in range(image.shape[1]):
+            for x in range(image.shape[2]):
+                image[c, y, x] = cut(within(np.floor(np.float32(image[c, y, x]) / step), most) * step, image)
+
+
+@kernel
+def autocontrast(source: Any, tables: Any, params: Any, constants: Any) -> None:
+    """Stretch each channel to the full range; a channel of one value stays."""
+    for c in range(source.shape[0]):
         low = np.uint8(255)
         high = np.uint8(0)
+        for y in range(source.shape[1]):
+            for x in range(source.shape[2]):
+                v = source[c, y, x]
+                low = v if v < low else low
+                high = v if v > high else high
+        if low == high:
+            continue
+        least = np.float32(low)
+        scale = (np.float32(high) - least) * np.float32(1.0 / 255.0)
+        for v in range(256):
+            tables[c, v] = np.uint8(np.int32(within((np.float32(tables[c, v]) - least) / scale, _TOP)))
+
+
+@kernel
+def autocontrast_values(image: Any, target: Any, params: Any, constants: Any, work: Any) -> None:
+    """Do the same in place."""
+    top = np.float32(constants[0])
+    for c in range(image.shape[0]):
+        low = image[c, 0, 0]
+        high = image[c, 0, 0]
         for y in range(image.shape[1]):
             for x in range(image.shape[2]):
                 v = image[c, y, x]
@@ -240,7 +301,7 @@ def autocontrast(image: Any, key: Any, p: Any) -> None:
         if low == high:
             continue
         least = np.float32(low)
-        scale = (np.float32(high) - least) * np.float32(1.0 / 255.0)
+        scale = (np.float32(high) - least) * np.float32(1.0 / constants[0])
         for y in range(image.shape[1]):
             for x in range(image.shape[2]):
-                image[c, y, x] = _level((np.float32(image[c, y, x]) - least) / scale)
+                image[c, y, x] = cut(within((np.float32(image[c, y, x]) - least) / scale, top), image)

@@ -2,17 +2,21 @@
 
 ``nogil``: the Loader's threads run kernels side by side. ``error_model="numpy"``: a division by zero gives
 inf as in NumPy instead of a test in the inner loop. No ``fastmath`` (it would let results differ between
-machines), no ``parallel`` (the threads are ours), no ``cache``: whole programs are stored, see ``store.py``.
+machines), no ``parallel`` (the threads are ours), no ``cache``: see ``store.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import numba
+from numba.core import types
+from numba.core.dispatcher import Dispatcher
+from numba.core.errors import NumbaError
 
-__all__ = ["JIT_OPTIONS", "kernel"]
+__all__ = ["JIT_OPTIONS", "NumbaError", "compile_for", "kernel", "run_again"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -22,3 +26,99 @@ JIT_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 def kernel(function: Function) -> Function:
     """Compile ``function`` lazily with the options that all kernels share."""
     return cast(Function, numba.njit(**JIT_OPTIONS)(function))
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """Machine code that follows Numba's own calling convention.
+
+    Parameters
+    ----------
+    library : object
+        Numba's; it owns the code.
+    symbol : str
+        Name of the function in it.
+    needs : set of str
+        Names of functions and data that the code refers to and does not hold.
+    """
+
+    library: Any
+    symbol: str
+    needs: set[str]
+
+    def address(self) -> int:
+        """Return where the function is."""
+        return int(self.library.get_pointer_to_function(self.symbol))
+
+    def machine_code(self) -> bytes:
+        """Return the object file."""
+        _, _, (code, _) = self.library.serialize_using_object_code()
+        return bytes(code)
+
+
+def compile_for(function: Callable[..., Any], signature: Sequence[str], *, user: bool) -> Compiled:
+    """Compile a kernel, or a user's function, for arguments of these types (see ``store.address_of``).
+
+    Raises
+    ------
+    NumbaError
+        If it does not compile.
+    """
+    argument_types = tuple(_type(each) for each in signature)
+    if user:
+        function = _without_result(function, len(signature))
+    plain = getattr(function, "py_func", function)
+    # No wrappers for callers in Python: the code can then be loaded without Numba, and compiles in half the time.
+    options: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, **JIT_OPTIONS}
+    dispatcher: Any = numba.njit(**options)(plain)
+    dispatcher.compile(argument_types)
+    result = dispatcher.overloads[argument_types]
+    module = result.library._final_module
+    symbol = result.fndesc.llvm_func_name
+    _check_convention(module.get_function(symbol), argument_types)
+    outside = [*module.functions, *module.global_variables]
+    needs = {each.name for each in outside if each.is_declaration and not each.name.startswith("llvm.")}
+    return Compiled(result.library, symbol, needs)
+
+
+def _type(text: str) -> Any:
+    name, _, dimensions = text.partition(":")
+    number = getattr(types, name)
+    return types.Array(number, int(dimensions), "C") if dimensions else number
+
+
+def _check_convention(function: Any, argument_types: Sequence[Any]) -> None:
+    """Make sure that Numba still passes arguments the way the runner calls: flattened, behind two pointers."""
+    expected = 2 + sum(5 + 2 * each.ndim if isinstance(each, types.Array) else 1 for each in argument_types)
+    found = len(list(function.arguments))
+    if found != expected:
+        raise RuntimeError(
+            f"Numba {numba.__version__} passes {found} arguments to a kernel where {expected} were expected. Install a "
+            f"version of Numba that this version of beton was tested with"
+        )
+
+
+def run_again(function: Callable[..., Any], *arguments: Any) -> Exception | None:
+    """Call a user's function as Python does, and return what it raises."""
+    compiled: Any = function if isinstance(function, Dispatcher) else kernel(function)
+    try:
+        compiled(*arguments)
+    except Exception as error:
+        return error
+    return None
+
+
+def _without_result(function: Callable[..., Any], count: int) -> Callable[..., Any]:
+    """Wrap a user's function so that what it returns is dropped."""
+    compiled = function if isinstance(function, Dispatcher) else kernel(function)
+    if count == 2:
+
+        def change(image: Any, key: Any) -> None:
+            compiled(image, key)
+
+        return change
+
+    def write(image: Any, key: Any, out: Any) -> None:
+        compiled(image, key, out)
+
+    return write

@@ -1,12 +1,17 @@
-"""Compiled programs on disk, so that only the first process with a given pipeline compiles it.
+"""Compiled kernels, each by itself: in memory, on disk for the next process, or fresh from Numba.
 
-A program's generated source is written to a folder of its own, and Numba's documented ``cache=True`` keeps the
-machine code beside it. The folder's name is a hash of everything the code depends on: the generated source, the
-source of all kernels, the versions of Numba, LLVM and Python, and the processor's name and features. So
+A kernel is compiled once for a signature, whatever lists it stands in. Its machine code, an object file of a few
+kilobytes, is kept in a folder under a name that is a digest of everything it depends on: the source of its module and
+of the kernel modules that one imports, its name and signature, the versions of Numba, LLVM and Python, and the
+processor's name and features. So
 
-- nothing in it can be out of date, and processors that share a home directory do not share code;
-- each folder holds one function with one signature, so that processes starting together write equal files; Numba
-  writes each under a temporary name and renames it, so that no process ever reads half of one.
+- nothing there can be out of date, and processors that share a home directory do not share code;
+- processes that start together write equal files, each under a temporary name that is then renamed: no process ever
+  reads half of one. A damaged file is noticed by its checksum, and written anew.
+
+Loading needs llvmlite only: Numba is not imported where all kernels are stored. That works because the runner calls
+kernels as Numba itself does (``f(&result, &exception, arguments)``, arrays flattened), not through a wrapper that
+would need Numba's run-time library; code that refers to anything but the C library is not stored.
 
 Folder: ``$BETON_CACHE_DIR``, else ``$XDG_CACHE_HOME/beton``, else ``~/.cache/beton``. An empty ``BETON_CACHE_DIR``
 turns this off; a folder that cannot be written or read does so silently, since nothing but time is lost.
@@ -14,23 +19,109 @@ turns this off; a folder that cannot be written or read does so silently, since 
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import ctypes
 import functools
 import hashlib
+import importlib
+import importlib.metadata
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import llvmlite.binding  # type: ignore[import-untyped]
-import numba
+import llvmlite.binding as llvm  # type: ignore[import-untyped]
 
-from dataloading.transforms.kernels.jit import JIT_OPTIONS
+__all__ = ["DoesNotCompile", "address_of", "origins"]
 
-__all__ = ["stored_program"]
+_HERE = Path(__file__).parent
+_PACKAGE = __package__ or ""
+# What stored code may refer to, all of it part of every process that runs Python.
+_C_LIBRARY = {
+    name + suffix
+    for name in ("acos", "asin", "atan", "atan2", "cbrt", "ceil", "cos", "cosh", "erf", "exp", "exp2", "expm1", "fabs",
+                 "floor", "fma", "fmax", "fmin", "fmod", "hypot", "log", "log10", "log1p", "log2", "nearbyint", "pow",
+                 "rint", "round", "sin", "sinh", "sqrt", "tan", "tanh", "tgamma", "trunc")
+    for suffix in ("", "f")
+} | {"memcpy", "memmove", "memset"}  # fmt: skip
 
-_FILE = "beton_program.py"
+# Called for arrays that own their memory, which no array of a stored kernel does: allocating needs more than this.
+_NEVER_CALLED = "NRT_MemInfo_call_dtor"
+
+# The lock keeps threads from doing the same work twice, and from sharing Numba's compiler.
+_lock = threading.RLock()
+_addresses: dict[tuple[Any, ...], int] = {}
+_origins: dict[str, str] = {}
+_alive: list[Any] = []  # engines and libraries: the code is gone with them
+
+
+class DoesNotCompile(Exception):  # noqa: N818 (a report between two layers; the Pipeline raises UsageError)
+    """Numba cannot compile a function; the message is Numba's."""
+
+
+def address_of(kernel: str | Callable[..., Any], signature: Sequence[str]) -> int:
+    """Return the address of a kernel's machine code, compiled for these arguments.
+
+    Parameters
+    ----------
+    kernel : str or callable
+        ``"module.function"`` of this package; or a user's function, which is not stored, since nobody can tell what
+        it depends on.
+    signature : sequence of str
+        Types of the arguments: "uint8:3" is an array of three dimensions, "uint64" a number.
+
+    Raises
+    ------
+    DoesNotCompile
+        If Numba refuses.
+    """
+    key = (kernel, *signature)
+    with _lock:
+        if key not in _addresses:
+            _addresses[key] = _find(kernel, tuple(signature))
+        return _addresses[key]
+
+
+def origins() -> dict[str, str]:
+    """Return where each kernel in use comes from: its name and signature, and "stored" or "compiled"."""
+    return dict(_origins)
+
+
+def _find(kernel: str | Callable[..., Any], signature: tuple[str, ...]) -> int:
+    path = _path(kernel, signature) if isinstance(kernel, str) else None
+    label = f"{kernel}({', '.join(signature)})"
+    if path is not None:
+        # Whatever is wrong with the file, compiling still works.
+        with contextlib.suppress(Exception):
+            address = _load(path)
+            _origins[label] = "stored"
+            return address
+    _origins[label] = "compiled"
+    from dataloading.transforms.kernels import jit
+
+    function = _function(kernel) if isinstance(kernel, str) else kernel
+    try:
+        compiled = jit.compile_for(function, signature, user=not isinstance(kernel, str))
+    except jit.NumbaError as error:
+        raise DoesNotCompile(str(error)) from None
+    _alive.append(compiled.library)
+    if path is not None and compiled.needs <= {*_C_LIBRARY, _NEVER_CALLED}:
+        with contextlib.suppress(OSError, RuntimeError):
+            _write(path, compiled.symbol, compiled.machine_code())
+    return compiled.address()
+
+
+def _function(kernel: str) -> Callable[..., Any]:
+    module, name = kernel.split(".")
+    function: Callable[..., Any] = getattr(importlib.import_module(f"{_PACKAGE}.{module}"), name)
+    return function
+
+
+# -- on disk ----------------------------------------------------------------------------------------------------------
 
 
 def _root() -> Path | None:
@@ -46,57 +137,82 @@ def _root() -> Path | None:
 
 @functools.cache
 def _environment() -> bytes:
-    """Return a digest of what compiled code depends on besides its own source."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
-    features = llvmlite.binding.get_host_cpu_features().flatten()
-    parts = (numba.__version__, llvmlite.__version__, sys.version, sys.platform, repr(JIT_OPTIONS), features)
-    digest.update("\n".join([*parts, llvmlite.binding.get_host_cpu_name()]).encode())
+    """Return what compiled code depends on besides sources."""
+    versions = (importlib.metadata.version("numba"), importlib.metadata.version("llvmlite"), sys.version, sys.platform)
+    return "\n".join([*versions, llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()]).encode()
+
+
+@functools.cache
+def _sources(module: str) -> bytes:
+    """Return a digest of a kernel module and of all kernel modules that it imports."""
+    waiting, seen = [module], {"jit"}
+    digest = hashlib.sha256((_HERE / "jit.py").read_bytes())
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        text = (_HERE / f"{name}.py").read_bytes()
+        digest.update(text)
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                if node.module == _PACKAGE:
+                    waiting += [alias.name for alias in node.names]
+                elif node.module.startswith(f"{_PACKAGE}."):
+                    waiting.append(node.module.removeprefix(f"{_PACKAGE}."))
     return digest.digest()
 
 
-def _write_once(path: Path, text: str) -> None:
-    """Create a file under its final name in one step, with a date that is equal for all who write it."""
-    if path.exists():
-        return
+def _path(kernel: str, signature: tuple[str, ...]) -> Path | None:
+    """Return the file of a kernel, or None where nothing is stored."""
+    root = _root()
+    if root is None:
+        return None
+    try:
+        digest = hashlib.sha256(_environment() + _sources(kernel.partition(".")[0]))
+    except (OSError, SyntaxError, importlib.metadata.PackageNotFoundError):
+        return None  # sources in an archive, say
+    digest.update("\n".join([kernel, *signature]).encode())
+    return root / f"{kernel}-{digest.hexdigest()[:32]}.kernel"
+
+
+def _write(path: Path, symbol: str, machine_code: bytes) -> None:
+    """Write a file under its final name in one step: checksum, symbol, machine code."""
+    body = symbol.encode() + b"\n" + machine_code
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
     try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-        os.utime(temporary, (0, 0))  # Numba takes code for out of date when its source's date has changed
+        with os.fdopen(handle, "wb") as file:
+            file.write(hashlib.sha256(body).digest() + body)
         Path(temporary).replace(path)
     except OSError:
         Path(temporary).unlink(missing_ok=True)
         raise
 
 
-def stored_program(source: str, names: str, scope: dict[str, Any]) -> Callable[..., int] | None:
-    """Return ``run`` of ``source``, to be compiled or read from disk at its first call.
+def _load(path: Path) -> int:
+    data = path.read_bytes()
+    checksum, body = data[:32], data[32:]
+    if hashlib.sha256(body).digest() != checksum:
+        raise ValueError("damaged")
+    symbol, _, machine_code = body.partition(b"\n")
+    engine = _engine()
+    engine.add_object_file(llvm.ObjectFileRef.from_data(machine_code))
+    engine.finalize_object()
+    address: int = engine.get_function_address(symbol.decode())
+    if address == 0:
+        raise ValueError("no such symbol")
+    return address
 
-    Parameters
-    ----------
-    source : str
-        Defines ``run``.
-    names : str
-        Identifies the kernels that ``scope`` holds; they must be this package's own.
-    scope : dict
-        Global names of the source; ``run`` is added.
 
-    Returns
-    -------
-    callable or None
-        None: programs cannot be stored here.
-    """
-    root = _root()
-    if root is None:
-        return None
-    try:
-        digest = hashlib.sha256(_environment() + source.encode() + names.encode()).hexdigest()[:32]
-        path = root / digest / _FILE
-        _write_once(path, source)
-        exec(compile(source, str(path), "exec"), scope)
-        return cast("Callable[..., int]", numba.njit(cache=True, **JIT_OPTIONS)(scope["run"]))
-    except (OSError, RuntimeError):  # RuntimeError: Numba's word for a folder it cannot write
-        return None
+@functools.cache
+def _engine() -> Any:
+    """Return LLVM's loader of object files."""
+    with contextlib.suppress(RuntimeError, AttributeError):  # newer versions do this by themselves, and say so
+        llvm.initialize()
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    if llvm.address_of_symbol(_NEVER_CALLED) is None:
+        llvm.add_symbol(_NEVER_CALLED, ctypes.cast(ctypes.pythonapi.Py_DecRef, ctypes.c_void_p).value)
+    machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
+    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
