@@ -64,7 +64,7 @@ def start_up(chain: list[str], size: int, cache: str) -> tuple[float, float]:
 
 
 def milliseconds(chain: list[str], size: int, rounds: int) -> float:
-    """Return the time per image of the fused loop, the best of several rounds over 32 images."""
+    """Return the time per image of the pixel transforms, the best of several rounds over 32 images."""
     import numpy as np
 
     from dataloading import transforms as T

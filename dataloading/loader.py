@@ -5,7 +5,7 @@
     1 sampler     order.step(k)             sample indices of this rank's next batch       no I/O
     2 view        decoder.requests(...)     where the stored bytes lie in the memory map   zero copy, one page cache
     3 decode      decoder.decode(...)       crop + region decode + resize into the slot    write 1
-    4 transform   pipeline.run(...)         one fused Numba kernel for each sample         write 2, in place if possible
+    4 transform   pipeline.run(...)         compiled operations, one sample after another  write 2, in place if possible
     5 transfer    transfer.send(...)        asynchronous copy on a side stream, event      write 3
 
 All five are in `BatchJob` (engine/batch_job.py): hops 1 and 2 when a worker makes the next job, 3 and 4 for groups of

@@ -153,8 +153,11 @@ class ImageTransform(Transform, abc.ABC):
     def check_images(self, state: ImageState) -> None:
         """Raise UsageError where such images cannot be used."""
         if state.dtype not in self.dtypes or (self.bounded and state.bound is None):
-            fix = "Leave it out" if state.dtype in ("uint16", "int64") else "Put it before Normalize"
-            raise UsageError(f"{self.name} needs {self.dtypes[0]} images, got {state.dtype}. {fix}")
+            fix = {"uint16": "Leave it out", "int64": "Such a field takes geometry only"}
+            raise UsageError(
+                f"{self.name} needs {self.dtypes[0]} images, got {state.dtype}. "
+                f"{fix.get(state.dtype, 'Put it before Normalize')}"
+            )
         if state.channels not in (1, 3) and not self.any_channels:
             raise UsageError(
                 f"{self.name} works on gray or RGB images, got {state.channels} channels. Leave it out; "

@@ -31,7 +31,7 @@ class AsList(Transform):
 
 @dataclasses.dataclass(frozen=True)
 class Custom(PixelOp):
-    """Run your own function on each image, compiled by Numba, inside the fused loop.
+    """Run your own function on each image, compiled by Numba.
 
     Parameters
     ----------

@@ -128,13 +128,16 @@ class Normalize(_ToFloats):
         """See ``ImageTransform.operation``."""
         _check_first(self, state)
         if self.dtype == "float32":
-            mean = np.array(per_channel(self.name, "mean", self.mean, state.channels))[:, None]
-            std = np.array(per_channel(self.name, "std", self.std, state.channels))[:, None]
-            table = np.arange(256.0) * (1.0 / (self.max_value * std)) + -mean / std
+            mean = np.array(per_channel(self.name, "mean", self.mean, state.channels))
+            std = np.array(per_channel(self.name, "std", self.std, state.channels))
+            line = np.stack([1.0 / (self.max_value * std), -mean / std], axis=1)
+            table = np.arange(256.0) * line[:, :1] + line[:, 1:]
         else:
+            line = np.zeros(0)
             table = self.table(state.channels)
         after = state.replace(dtype=self.dtype, written=True, bound=None)
-        return Operation("", kind="lookup", lookup=to_storage(table, self.dtype), after=after)
+        lookup = to_storage(table, self.dtype)
+        return Operation("", kind="lookup", constants=line, lookup=lookup, after=after)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -170,7 +170,8 @@ class Operation:
     constants : array_like
         What does not change from sample to sample; float64.
     lookup : ndarray, optional
-        For the kind "lookup": results, shape (channels, 256), in the dtype that is stored.
+        For the kind "lookup": results, shape (channels, 256), in the dtype that is stored. With ``constants`` it is
+        ``x * scale + bias`` in float32, (scale, bias) of each channel: faster than looking up.
     work_bytes : int
         Scratch memory that the kernel needs.
     after : ImageState, optional

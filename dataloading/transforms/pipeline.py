@@ -305,10 +305,9 @@ class Pipeline:
             For the first sample on which a transform raised; the rows before it are done.
         """
         self._check_arrays(decoded_NCHW, keys, out_NCHW)
-        if self.in_place and decoded_NCHW.ctypes.data != out_NCHW.ctypes.data:
-            out_NCHW[start:] = decoded_NCHW[start:]
-            decoded_NCHW = out_NCHW
         if not self.operations:
+            if decoded_NCHW.ctypes.data != out_NCHW.ctypes.data:
+                out_NCHW[start:] = decoded_NCHW[start:]
             return
         failure = self._compiled().run(keys, decoded_NCHW, out_NCHW, start, draws)
         if failure is not None:

@@ -197,6 +197,7 @@ void look_up(const uint8_t* source, Value* target, const Value* table, size_t n)
 
 struct ThreadImages {
   beton::Buffer first, second, work, tables, lookup, params, tape;
+  beton_augment_failure failure{};
 };
 
 ThreadImages& thread_images() {
@@ -306,6 +307,15 @@ class Runner {
   }
 
   void look_up_all(const beton_leaf& leaf, uint8_t* target) {
+    const int64_t channels = leaf.source_shape[0], plane = leaf.source_shape[1] * leaf.source_shape[2];
+    if (!pending_ && leaf.num_constants == 2 * channels) {
+      const double* line = reinterpret_cast<const double*>(leaf.constants);
+      for (int64_t c = 0; c < channels; c++) {
+        beton::kernels().to_floats(image_ + c * plane, line[2 * c], line[2 * c + 1], size_t(plane),
+                                   reinterpret_cast<float*>(target) + c * plane);
+      }
+      return;
+    }
     if (leaf.target_bytes == 4) {
       look_up_planes<uint32_t>(leaf, target);
     } else if (leaf.target_bytes == 2) {
@@ -344,7 +354,7 @@ int64_t beton_augment_draw(const beton_program* sizes, const uint64_t* keys, int
 }
 
 int32_t beton_augment_run(const beton_program* sizes, const uint64_t* keys, uint8_t* decoded, uint8_t* out,
-                          int64_t start, int64_t n, double* params, int64_t* tapes, beton_augment_failure* failure) {
+                          int64_t start, int64_t n, double* params, int64_t* tapes) {
   try {
     const Program program(*sizes);
     ThreadImages& memory = thread_images();
@@ -367,9 +377,9 @@ int32_t beton_augment_run(const beton_program* sizes, const uint64_t* keys, uint
                                        : runner.run(decoded + i * sizes->decoded_bytes, out + i * sizes->out_bytes, tape,
                                                     &leaf, &source);
       if (status != 0) {
-        *failure = {i, leaf, status, reinterpret_cast<uint64_t>(source), 0};
+        memory.failure = {i, leaf, status, reinterpret_cast<uint64_t>(source), 0};
         if (program.leaves[leaf].num_params > 0) {
-          std::memcpy(&failure->key, tape.params + program.leaves[leaf].params_at, sizeof failure->key);
+          std::memcpy(&memory.failure.key, tape.params + program.leaves[leaf].params_at, sizeof(uint64_t));
         }
         result = -1;
       }
@@ -384,5 +394,7 @@ int32_t beton_augment_run(const beton_program* sizes, const uint64_t* keys, uint
     return -2;
   }
 }
+
+void beton_augment_last_failure(beton_augment_failure* failure) { *failure = thread_images().failure; }
 
 }  // extern "C"

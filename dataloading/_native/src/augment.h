@@ -27,7 +27,7 @@ enum {
   BETON_OP_APPLY,        // kernel(source, target, params, constants, work)
   BETON_OP_IN_PLACE,     // the same, target is source
   BETON_OP_TABLE,        // kernel(source, tables, params, constants)
-  BETON_OP_LOOKUP,       // no kernel
+  BETON_OP_LOOKUP,       // no kernel; with constants (scale and bias of each channel) the table is x * scale + bias
   BETON_OP_USER,         // kernel(image, key), param 0 is the key
   BETON_OP_USER_WRITES,  // kernel(image, key, out)
   BETON_OP_STATISTICS,   // as BETON_OP_TABLE, with source up to date and tables as they begin: v means v
@@ -80,11 +80,13 @@ BETON_API int64_t beton_augment_draw(const beton_program* program, const uint64_
                                      int64_t* tapes);
 
 // Takes samples start .. n - 1 from `decoded` (scratch) to `out`, which may be the same memory. `params` and `tapes`: what
-// beton_augment_draw gave, or null to draw from `keys`. Returns 0; -1 with the first failure, the samples before it being
+// beton_augment_draw gave, or null to draw from `keys`. Returns 0; -1 after the first failure, the samples before it being
 // done; -2 if there is no memory.
 BETON_API int32_t beton_augment_run(const beton_program* program, const uint64_t* keys, uint8_t* decoded, uint8_t* out,
-                                    int64_t start, int64_t n, double* params, int64_t* tapes,
-                                    beton_augment_failure* failure);
+                                    int64_t start, int64_t n, double* params, int64_t* tapes);
+
+// What failed in this thread's last call that returned -1.
+BETON_API void beton_augment_last_failure(beton_augment_failure* failure);
 
 #ifdef __cplusplus
 }

@@ -681,10 +681,26 @@ void look_up(const uint8_t* src, const uint8_t table[256], size_t n, uint8_t* ou
   for (; i < n; i++) out[i] = table[src[i]];
 }
 
+void to_floats(const uint8_t* src, double scale, double bias, size_t n, float* out) {
+  const __m256d factor = _mm256_set1_pd(scale), offset = _mm256_set1_pd(bias);
+  const auto four = [&](__m128i words) {
+    return _mm256_cvtpd_ps(_mm256_add_pd(_mm256_mul_pd(_mm256_cvtepi32_pd(words), factor), offset));
+  };
+  size_t i = 0;
+  for (; i + 32 <= n; i += 32) {
+    for (int k = 0; k < 32; k += 8) {
+      const __m256i words = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(src + i + k)));
+      _mm_storeu_ps(out + i + k, four(_mm256_castsi256_si128(words)));
+      _mm_storeu_ps(out + i + k + 4, four(_mm256_extracti128_si256(words, 1)));
+    }
+  }
+  for (; i < n; i++) out[i] = float(src[i] * scale + bias);
+}
+
 const Kernels kAvx2Kernels = {
     "avx2",      horizontal, vertical,   pack,        ycc_to_rgb,       split_rgb,    merge_rgb,   find_marker, unstuff,
     decode_mcus, blend_rows, double_row, double_both, exact_ycc_to_rgb, colour_excess, read_symbols, write_codes, stuff,       rgb_to_ycc,
-    halve_row,   halve_both, encode_mcus, fir_rows,  fir_columns, look_up};
+    halve_row,   halve_both, encode_mcus, fir_rows,  fir_columns, look_up, to_floats};
 
 }  // namespace
 

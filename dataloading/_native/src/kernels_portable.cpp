@@ -364,11 +364,15 @@ void look_up(const uint8_t* src, const uint8_t table[256], size_t n, uint8_t* ou
   for (size_t i = 0; i < n; i++) out[i] = table[src[i]];
 }
 
+void to_floats(const uint8_t* src, double scale, double bias, size_t n, float* out) {
+  for (size_t i = 0; i < n; i++) out[i] = float(src[i] * scale + bias);
+}
+
 }  // namespace
 
 const Kernels kPortableKernels = {
     "portable", horizontal,  vertical,    pack,       ycc_to_rgb,  split_rgb,        merge_rgb,    find_marker, unstuff,
     decode_mcus, blend_rows, double_row,  double_both, exact_ycc_to_rgb, colour_excess, read_symbols, write_codes, stuff, rgb_to_ycc,
-    halve_row,  halve_both,  encode_mcus, fir_rows, fir_columns, look_up};
+    halve_row,  halve_both,  encode_mcus, fir_rows, fir_columns, look_up, to_floats};
 
 }  // namespace beton
