@@ -46,7 +46,7 @@ def exit_code(*words: object) -> int:
     return left.value.code
 
 
-def test_help_of_everything_imports_nothing_heavy() -> None:
+def test_help_imports_no_heavy_package() -> None:
     heavy = {"torch", "numba", "numpy", "PIL", "ffcv", "torchvision"}
     for words in (["--help"], ["--version"], ["convert", "--help"], ["convert", "imagefolder", "--help"],
                   ["info", "--help"], ["verify", "--help"]):  # fmt: skip
@@ -58,7 +58,7 @@ def test_help_of_everything_imports_nothing_heavy() -> None:
         assert done.stdout.rstrip().endswith("HEAVY []"), (words, done.stdout[-200:])
 
 
-def test_list_of_verbs_is_pyprojects_and_each_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_command_of_pyproject_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     project = (ROOT / "pyproject.toml").read_text()
     table = project.partition('[project.entry-points."beton.commands"]')[2].partition("\n[")[0]
     verbs = re.findall(r"^(\w+) = ", table, re.MULTILINE)
@@ -70,7 +70,7 @@ def test_list_of_verbs_is_pyprojects_and_each_has_a_line(capsys: pytest.CaptureF
     assert not any(line.startswith("Added by") for _, line in lines)
 
 
-def test_version_is_pyprojects(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_the_one_in_pyproject(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("--version") == 0
     assert capsys.readouterr().out == f"beton {dataloading.__version__}\n"
     assert f'\nversion = "{dataloading.__version__}"\n' in (ROOT / "pyproject.toml").read_text()
@@ -93,7 +93,7 @@ def test_version_is_pyprojects(capsys: pytest.CaptureFixture[str]) -> None:
         (["info"], "Missing argument"),
     ],
 )
-def test_wrong_usage_is_code_2_with_the_way_out(
+def test_wrong_usage_exits_with_2_and_says_what_to_do(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_code(*words) == 2
@@ -139,7 +139,7 @@ def probing(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 @pytest.mark.usefixtures("probing")
-def test_errors_become_one_message_and_a_code(
+def test_errors_become_one_message_and_an_exit_code(
     how: str, code: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_code("probe", how) == code
@@ -166,7 +166,7 @@ def test_a_bug_keeps_its_traceback() -> None:
         cli.main(["probe", "bug"])
 
 
-def test_a_verb_that_cannot_be_imported_says_so(
+def test_a_command_that_cannot_be_imported_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(cli.beton, "verbs", lambda: {"odd": cli.Verb("no_such_module:x", "Missing.")})
@@ -183,12 +183,12 @@ def test_a_verb_that_cannot_be_imported_says_so(
         ("1GiB", 1 << 30), ("1GB", 10**9), ("2TiB", 2 << 40), ("2TB", 2 * 10**12),
     ],
 )  # fmt: skip
-def test_sizes_are_understood_as_gnus_tools_do(text: str, number: int) -> None:
+def test_sizes_are_read_as_by_gnu_tools(text: str, number: int) -> None:
     assert cli.Size().convert(text, None, None) == number
 
 
 @pytest.mark.parametrize("text", ["", "MiB", "-1M", "1.5M", "8MM", "8BM", "8MiBB", "1PiB", "8i", "8iB", "\u0663MiB"])
-def test_what_is_no_size_is_refused_with_the_units_there_are(text: str) -> None:
+def test_an_invalid_size_is_refused_with_the_list_of_units(text: str) -> None:
     with pytest.raises(click.BadParameter, match=r"8MiB \(x 2\^20\), 8MB \(x 10\^6\)"):
         cli.Size().convert(text, None, None)
 
@@ -207,7 +207,7 @@ def every_command() -> Iterator[click.Command]:
                 yield found
 
 
-def test_every_option_of_words_answers_a_misspelling_with_the_nearest_word() -> None:
+def test_every_choice_option_suggests_the_nearest_word() -> None:
     found = set()
     for command in every_command():
         for parameter in command.params:
@@ -240,7 +240,7 @@ def test_every_option_of_words_answers_a_misspelling_with_the_nearest_word() -> 
         (["train", "--strategy", "fdsp"], "Did you mean 'fsdp'"),
     ],
 )
-def test_a_misspelt_word_gets_the_nearest_right_one(
+def test_a_misspelt_word_gets_the_nearest_right_word(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
@@ -248,7 +248,7 @@ def test_a_misspelt_word_gets_the_nearest_right_one(
     assert message in capsys.readouterr().err
 
 
-def test_help_of_converting_speaks_of_shards(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_convert_explains_shards(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("convert", "--help") == 0
     assert "into a .beton file, or into a set of shards" in " ".join(capsys.readouterr().out.split())
     for name in converters_cli._SOURCES:
@@ -264,11 +264,11 @@ def test_help_of_converting_speaks_of_shards(capsys: pytest.CaptureFixture[str])
         (1, "more pair", "1 more pair"), (2, "box", "2 boxes"), (2, "process", "2 processes"),
     ],
 )  # fmt: skip
-def test_counts_come_with_their_noun_in_the_right_number(count: int, noun: str, words: str) -> None:
+def test_counts_agree_with_their_noun_in_number(count: int, noun: str, words: str) -> None:
     assert counted(count, noun) == words
 
 
-def test_one_of_everything_is_told_in_the_singular(tmp_path: Path) -> None:
+def test_messages_about_one_thing_use_the_singular(tmp_path: Path) -> None:
     """A dataset of one image, through every verb that tells how many: nowhere '1 samples'."""
     source = class_folders(tmp_path / "src", {"ant": 1})
     one, many, twin = tmp_path / "o.beton", tmp_path / "s.beton", tmp_path / "t.beton"
@@ -295,14 +295,14 @@ def test_one_of_everything_is_told_in_the_singular(tmp_path: Path) -> None:
         assert "(s)" not in done.output and "(es)" not in done.output
 
 
-def test_front_door_names_exist_or_say_they_do_not() -> None:
+def test_public_names_exist_and_unknown_ones_are_an_error() -> None:
     assert set(dataloading.__all__) <= set(dir(dataloading))
     with pytest.raises(AttributeError, match="no attribute 'Lodaer'"):
         dataloading.Lodaer  # noqa: B018
     assert dataloading.UsageError is UsageError
 
 
-def test_convert_info_verify_from_the_shell(tmp_path: Path) -> None:
+def test_convert_info_and_verify_work_from_the_shell(tmp_path: Path) -> None:
     """The whole way, with one bad image: JSON on stdout, people's words on stderr."""
     source = class_folders(tmp_path / "src", {"ant": 4, "bee": 3})
     (source / "bee" / "bad.jpg").write_bytes(encoded(photo(40, 30), "JPEG")[:300])
@@ -331,7 +331,7 @@ def test_convert_info_verify_from_the_shell(tmp_path: Path) -> None:
     assert json.loads(beton("info", target, "--json").stdout)["num_samples"] == 7
 
 
-def test_dry_run_in_words(tmp_path: Path) -> None:
+def test_a_dry_run_describes_the_result_in_words(tmp_path: Path) -> None:
     source = class_folders(tmp_path / "src", {"ant": 3})
     done = CliRunner().invoke(cli.beton, ["convert", "imagefolder", str(source), "o.beton", "--dry-run"])
     assert done.exit_code == 0
@@ -360,7 +360,7 @@ def test_signals_end_a_conversion_with_their_code_and_no_file(tmp_path: Path, nu
     assert os.listdir(tmp_path) == ["src"]
 
 
-def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
+def test_a_closed_pipe_is_not_an_error(tmp_path: Path) -> None:
     source = class_folders(tmp_path / "src", {f"class{number:03}": 1 for number in range(60)}, size=(8, 8))
     beton("convert", "imagefolder", source, tmp_path / "o.beton", "--num-workers", 0)
     line = f"{sys.executable} -m dataloading.cli info {tmp_path}/o.beton --json | head -n 1; echo ${{PIPESTATUS[0]}}"

@@ -26,7 +26,7 @@ def test_the_glossary_bans_some_words():
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_words_are_those_of_the_glossary(path):
+def test_files_use_the_terms_of_the_glossary(path):
     text = path.read_text()
     for word in (*BANNED, *PHRASES):
         found = re.search(rf"\b{re.escape(word)}s?\b", text, re.IGNORECASE)

@@ -36,7 +36,7 @@ def indices(path: Any) -> list[int]:
         ("t.zip", None, r"Unpack it first: unzip \S*t.zip -d t. Convert it: beton convert imagefolder t t.beton"),
     ],
 )
-def test_what_is_to_be_converted_first_comes_with_the_command(
+def test_data_that_must_be_converted_first_is_an_error_with_the_command(
     tmp_path: Path, name: str, inside: str | None, words: str
 ) -> None:
     source = tmp_path / name
@@ -52,7 +52,7 @@ def test_what_is_to_be_converted_first_comes_with_the_command(
         Loader(source, batch_size=4, os_cache=False)
 
 
-def test_a_missing_file_is_named_with_the_nearest_there_is(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error_with_the_nearest_name(tmp_path: Path) -> None:
     write_labels(tmp_path / "train.beton", 3)
     with pytest.raises(FileNotFoundError, match=r"Did you mean 'train\.beton'") as caught:
         Loader(tmp_path / "trian.beton", batch_size=4)
@@ -62,7 +62,7 @@ def test_a_missing_file_is_named_with_the_nearest_there_is(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("path", [None, 3, b"train.beton", [None], [b"x"], {3}])
-def test_what_is_no_path_is_refused(path: Any) -> None:
+def test_values_that_are_not_paths_are_refused(path: Any) -> None:
     with pytest.raises(UsageError, match="must be text or a Path, got"):
         Loader(path, batch_size=4)
 

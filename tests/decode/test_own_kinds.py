@@ -159,7 +159,7 @@ CHAINS = {
 
 @pytest.mark.parametrize("chain", CHAINS)
 @pytest.mark.parametrize("follows", [True, False], ids=["follows", "own list"])
-def test_masks_show_the_very_pixels_their_images_show(masks_file: Path, chain: str, follows: bool) -> None:
+def test_masks_show_the_same_positions_as_their_images(masks_file: Path, chain: str, follows: bool) -> None:
     image_chain = [
         type(op)(**{**op.__dict__, "interpolation": "nearest"}) if hasattr(op, "interpolation") else op
         for op in CHAINS[chain]
@@ -217,7 +217,7 @@ def test_masks_of_one_size_need_no_transforms(dtype: str, mask_first: bool, tmp_
     assert torch.equal(batch["mask"], torch.from_numpy(np.stack(masks).astype(np.int64)))
 
 
-def test_masks_can_be_had_without_their_images(masks_file: Path) -> None:
+def test_masks_can_be_loaded_without_their_images(masks_file: Path) -> None:
     chain = CHAINS["crop"]
     both = Loader(masks_file, batch_size=NUM, transforms={"image": chain}, seed=1)
     alone = Loader(masks_file, batch_size=NUM, fields=["mask"], transforms={"mask": chain}, seed=1)

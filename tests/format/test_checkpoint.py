@@ -37,7 +37,9 @@ sizes = st.lists(st.sampled_from([1, 100, 65_536, 70_001, 3 << 20, 9 << 20]), mi
 
 @settings(max_examples=40, deadline=None)
 @given(data=st.data(), sizes=sizes, spare=st.integers(0, 3))
-def test_bytes_are_the_same_wherever_writers_stop_and_others_go_on(data: Any, sizes: list[int], spare: int) -> None:
+def test_bytes_are_the_same_wherever_a_writer_stops_and_another_resumes(
+    data: Any, sizes: list[int], spare: int
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         whole, path = Path(folder, "whole.beton"), Path(folder, "pieces.beton")
         capacity = len(sizes) + spare
@@ -82,7 +84,7 @@ def test_a_checkpoint_holds_only_what_is_new(tmp_path: Path) -> None:
     writer.abort()
 
 
-def test_a_part_file_that_was_changed_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_changed_part_file_is_refused_and_left_unchanged(tmp_path: Path) -> None:
     writer = open_writer(tmp_path / "o.beton", 10)
     for index in range(5):
         writer.append(sample(index, 70_000))
@@ -98,7 +100,7 @@ def test_a_part_file_that_was_changed_is_refused_and_left_alone(tmp_path: Path) 
     assert not (tmp_path / "o.beton").exists()
 
 
-def test_other_arguments_than_the_checkpoints_are_refused(tmp_path: Path) -> None:
+def test_arguments_that_differ_from_the_checkpoint_are_refused(tmp_path: Path) -> None:
     writer = open_writer(tmp_path / "o.beton", 10)
     writer.append(sample(0, 10))
     kept = [writer.checkpoint()]
@@ -123,7 +125,7 @@ def test_a_failed_write_leaves_a_named_part_file_and_removes_any_other(
             (tmp_path / name).unlink()
 
 
-def test_bytes_that_are_no_checkpoint_are_refused() -> None:
+def test_invalid_checkpoint_bytes_are_refused() -> None:
     for data in (b"", b"{}\n", b"[]", b'{"digests": [1, 2, 3], "allocations": 5}\nxx'):
         with pytest.raises(FormatError, match="no checkpoint"):
             Checkpoint.parse(data)

@@ -100,7 +100,7 @@ def test_a_value_that_does_not_fit_is_refused_with_sample_and_field(
         (JSONField(), {"ключ": [1, None, True, "\0"]}, {"ключ": [1, None, True, "\0"]}),
     ],
 )
-def test_a_value_comes_back_as_python_knows_it(field: Field, value: object, stored: object, tmp_path: Path) -> None:
+def test_a_value_comes_back_as_its_python_type(field: Field, value: object, stored: object, tmp_path: Path) -> None:
     with Writer(tmp_path / "x.beton", {"v": field}, num_samples=1) as writer:
         writer.append({"v": value})
     got = Reader(tmp_path / "x.beton").value("v", 0)
@@ -173,18 +173,18 @@ def test_pixels_of_any_byte_order_are_stored_by_value(dtype: str, tmp_path: Path
         (ImageField(), np.ma.array(np.zeros((1, 1, 3), np.uint8), mask=[[[0, 1, 0]]])),
     ],
 )
-def test_a_masked_element_is_refused_and_never_stored_as_what_lies_below(field: Field, value: object) -> None:
+def test_a_masked_element_is_refused_and_the_value_below_the_mask_is_not_stored(field: Field, value: object) -> None:
     with pytest.raises(UsageError, match=r"1 of . elements? of .* masked.*fill"):
         field.encode(value)
 
 
-def test_a_scalar_is_told_how_it_becomes_an_array_of_one() -> None:
+def test_a_refused_scalar_comes_with_how_to_make_an_array_of_one() -> None:
     with pytest.raises(UsageError, match=r"shape \(1,\), got .*\(reshape\(1,\)\)"):
         NDArrayField("f4", (1,)).encode(np.array(3, "f4"))
     assert NDArrayField("f4", (1,)).encode(np.array(3, "f4").reshape(1))[1].view("<f4").tolist() == [3.0]  # type: ignore[union-attr]
 
 
-def test_elements_that_ffcv_left_big_endian_are_read_by_value(tmp_path: Path) -> None:
+def test_big_endian_elements_of_ffcv_are_read_by_value(tmp_path: Path) -> None:
     path = foreign_file(
         tmp_path / "x.beton", descriptors=[descriptor(1, "label"), descriptor(4, "v", array_arguments(">f4", (3,)))],
         records=[bytes(8) + PAGE.to_bytes(8, "little")], allocations=[(0, PAGE, 12)],
@@ -217,7 +217,7 @@ def test_impossible_array_fields_are_refused(dtype: object, shape: tuple[int, ..
         NDArrayField(dtype, shape)  # type: ignore[arg-type]
 
 
-def test_torch_dtypes_and_tensors_are_understood() -> None:
+def test_torch_dtypes_and_tensors_are_accepted() -> None:
     torch = pytest.importorskip("torch")
     field = TorchTensorField(torch.float16, (2, 2))
     assert field == TorchTensorField("float16", (2, 2)) and field != NDArrayField("float16", (2, 2))
@@ -278,7 +278,7 @@ def test_a_custom_field_needs_its_record_and_is_opaque(tmp_path: Path) -> None:
         bytes(1024),
     ],
 )
-def test_array_descriptors_that_make_no_sense_are_refused(arguments: bytes, tmp_path: Path) -> None:
+def test_invalid_array_descriptors_are_refused(arguments: bytes, tmp_path: Path) -> None:
     path = foreign_file(
         tmp_path / "x.beton",
         descriptors=[descriptor(1, "label"), descriptor(4, "v", arguments)],

@@ -120,7 +120,7 @@ def in_own_process(path: Path, names: list[str] | None = None, **options: object
 @pytest.mark.parametrize(
     ("page_size", "os_cache"), [(1 << 21, True), (None, False)], ids=["small pages, mapped", "grown pages, own cache"]
 )
-def test_ffcv_iterates_our_file(page_size: int | None, os_cache: bool, tmp_path: Path) -> None:
+def test_ffcv_reads_our_file(page_size: int | None, os_cache: bool, tmp_path: Path) -> None:
     """Over several pages; the second file's pages grow in the middle, and FFCV reads whole pages by itself."""
     from ffcv.fields import JSONField as FFCVJSONField
 
@@ -172,7 +172,7 @@ class Samples:
     ("mode", "workers", "page_size", "count"),
     [("jpg", 1, 1 << 21, 60), ("raw", 3, 1 << 22, 3000), ("proportion", 2, 1 << 23, 250)],
 )
-def test_we_read_ffcvs_file(mode: str, workers: int, page_size: int, count: int, tmp_path: Path) -> None:
+def test_we_read_the_file_of_ffcv(mode: str, workers: int, page_size: int, count: int, tmp_path: Path) -> None:
     """With several workers the samples and the allocation table lie in any order."""
     import torch
     from ffcv import fields as ffcv_fields
@@ -258,7 +258,7 @@ def test_ffcv_skips_masks_and_rasters_when_told_their_record(tmp_path: Path) -> 
         assert np.array_equal(row["image"], pixels(n))
 
 
-def test_structures_are_those_of_ffcvs_own_code() -> None:
+def test_structures_equal_those_in_the_code_of_ffcv() -> None:
     """Sizes and offsets, compared with the dtypes FFCV itself parses files with."""
     from ffcv import fields as ffcv_fields
     from ffcv.types import ALLOC_TABLE_TYPE, FieldDescType, HeaderType, get_metadata_type

@@ -78,7 +78,7 @@ def test_impossible_page_sizes_are_refused(page_size: object, tmp_path: Path) ->
         ({"descriptors": [descriptor(2, "image"), descriptor(1, "")]}, "name"),
     ],
 )
-def test_a_wrong_header_is_refused_in_words(change: dict[str, object], message: str, tmp_path: Path) -> None:
+def test_an_invalid_header_is_refused_with_the_reason(change: dict[str, object], message: str, tmp_path: Path) -> None:
     path = image_file(tmp_path / "x.beton", [(1, 2, 2, bytes(12))], **change)
     with pytest.raises(FormatError, match=message) as caught:
         Reader(path)
@@ -86,7 +86,7 @@ def test_a_wrong_header_is_refused_in_words(change: dict[str, object], message: 
 
 
 @pytest.mark.parametrize("size", [0, 1, 23, 24, 500, 2105])
-def test_a_file_cut_inside_its_head_is_refused(size: int, tmp_path: Path) -> None:
+def test_a_file_truncated_within_its_header_is_refused(size: int, tmp_path: Path) -> None:
     path = image_file(tmp_path / "x.beton", [(1, 2, 2, bytes(12))])
     path.write_bytes(path.read_bytes()[:size])
     with pytest.raises(FormatError):

@@ -22,7 +22,7 @@ SHARDS = st.builds(
 
 
 @given(st.lists(SHARDS, min_size=1, max_size=8, unique_by=lambda shard: shard.name))
-def test_text_and_manifest_are_each_others_inverse(shards):
+def test_a_manifest_survives_the_round_trip_through_text(shards):
     manifest = Manifest(shards=tuple(shards))
     assert Manifest.from_text(manifest.to_text(), "m") == manifest
     assert manifest.num_samples == sum(shard.num_samples for shard in shards)
@@ -64,12 +64,12 @@ def test_a_changed_manifest_is_refused_by_name(change, words):
     assert "here.json" in str(caught.value)
 
 
-def test_what_is_no_json_is_refused():
+def test_text_that_is_not_json_is_refused():
     with pytest.raises(FormatError, match=r"x\.json"):
         Manifest.from_text(b"\xff\xd8\xff", "x.json")
 
 
-def test_a_shard_needs_sensible_numbers():
+def test_impossible_numbers_of_a_shard_are_refused():
     with pytest.raises(UsageError, match="num_bytes"):
         Shard(name="a", num_samples=1, num_bytes=0, fingerprint="f")
 

@@ -33,7 +33,7 @@ def names() -> list[str]:
     return sorted(path.name for path in Path().iterdir())
 
 
-def test_a_folder_appears_whole_with_the_permissions_of_any_new_one_or_not_at_all() -> None:
+def test_a_folder_appears_complete_with_default_permissions_or_not_at_all() -> None:
     Path("plain").mkdir()
     with PartFolder("out") as folder:
         Path(folder.part, "x").write_text("x")
@@ -48,7 +48,7 @@ def test_a_folder_appears_whole_with_the_permissions_of_any_new_one_or_not_at_al
     assert names() == ["out", "plain"]
 
 
-def test_a_file_moves_out_of_a_folder_and_replaces_another_only_where_it_may() -> None:
+def test_a_file_moves_out_of_a_folder_and_replaces_another_only_if_allowed() -> None:
     Path("old").write_text("old")
     with PartFolder("out") as folder:
         Path(folder.part, "a").write_text("a")
@@ -60,7 +60,7 @@ def test_a_file_moves_out_of_a_folder_and_replaces_another_only_where_it_may() -
     assert Path("old").read_text() == Path("new").read_text() == "a" and names() == ["new", "old"]
 
 
-def test_what_a_living_process_holds_stays_and_what_it_held_goes_when_it_is_dead(tmp_path: Path) -> None:
+def test_unfinished_output_stays_while_its_process_lives_and_is_removed_after(tmp_path: Path) -> None:
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
@@ -83,7 +83,7 @@ def test_what_a_living_process_holds_stays_and_what_it_held_goes_when_it_is_dead
     assert names() == []
 
 
-def test_neither_other_files_nor_links_nor_pipes_are_taken_for_unfinished_ones() -> None:
+def test_other_files_links_and_pipes_are_not_taken_for_unfinished_output() -> None:
     for ending in (".part", ".part-0123abc", ".part-0123abcx", ".part-0123ABCD", ".journal"):
         Path(f".d.beton{ending}").write_text("mine")
     for name in ("d.beton", ".dxbeton.part-0123abcd"):
@@ -94,7 +94,7 @@ def test_neither_other_files_nor_links_nor_pipes_are_taken_for_unfinished_ones()
     assert remove_orphans("d.beton") == [] and names() == before
 
 
-def test_where_there_are_no_locks_writing_works_and_nothing_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_file_locks_writing_works_and_nothing_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -110,7 +110,7 @@ def test_where_there_are_no_locks_writing_works_and_nothing_is_removed(monkeypat
 
 
 @pytest.mark.parametrize("has_lock", [True, False])
-def test_a_new_file_that_is_taken_for_an_orphan_before_it_is_locked_is_made_anew(
+def test_a_new_file_that_is_removed_before_it_is_locked_is_created_again(
     has_lock: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock, calls = output.try_lock, 0
@@ -137,7 +137,7 @@ def test_a_new_file_that_is_taken_for_an_orphan_before_it_is_locked_is_made_anew
     assert names() == []
 
 
-def test_a_folder_that_is_taken_over_is_held_until_it_is_let_go() -> None:
+def test_a_folder_that_is_taken_over_is_locked_until_it_is_released() -> None:
     Path(".d.part-0123abcd").mkdir()
     Path(".d.part-0123abcd/x").write_text("x")
     Path(".d.part-00000000").write_text("a file")
@@ -150,7 +150,7 @@ def test_a_folder_that_is_taken_over_is_held_until_it_is_let_go() -> None:
     assert names() == []
 
 
-def test_a_folder_that_is_not_there_is_an_error_and_no_endless_search() -> None:
+def test_a_missing_folder_is_an_error_and_not_an_endless_search() -> None:
     for make in (lambda: PartFile("no/d.beton", overwrite=False), lambda: PartFolder("no/d")):
         with pytest.raises(FileNotFoundError):
             make()

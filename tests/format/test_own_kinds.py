@@ -223,7 +223,7 @@ def test_big_endian_pixels_are_the_same_numbers(tmp_path: Path) -> None:
     np.testing.assert_array_equal(decode_image(stored), pixels)
 
 
-def test_gray_jpegs_are_gray_and_colour_ones_an_error() -> None:
+def test_a_gray_field_takes_gray_jpegs_and_refuses_colour_ones() -> None:
     ramp = np.tile(np.arange(0, 240, 4, dtype=np.uint8), (30, 1))
     buffer = io.BytesIO()
     Image.fromarray(ramp).save(buffer, "JPEG")
@@ -257,9 +257,7 @@ def test_gray_jpegs_are_gray_and_colour_ones_an_error() -> None:
         (255, kind_arguments("mask").replace(b'"mask"', b"[1, 2]"), "damaged"),
     ],
 )
-def test_descriptions_that_make_no_sense_are_refused(
-    type_id: int, arguments: bytes, message: str, tmp_path: Path
-) -> None:
+def test_invalid_descriptions_are_refused(type_id: int, arguments: bytes, message: str, tmp_path: Path) -> None:
     path = foreign_file(
         tmp_path / "x.beton",
         descriptors=[descriptor(1, "label"), descriptor(type_id, "v", arguments)],
@@ -316,7 +314,7 @@ def test_a_png_that_inflates_without_end_is_stopped(tmp_path: Path) -> None:
             check_png(np.frombuffer(honest[:cut], np.uint8), 4, 4, 1, 1)
 
 
-def test_facts_count_what_was_stored_how(tmp_path: Path) -> None:
+def test_facts_count_the_values_of_each_mode(tmp_path: Path) -> None:
     mask = np.zeros((6, 8), np.uint8)
     with write(tmp_path / "x.beton", MASK, [mask, as_png(mask), as_png(mask)]) as reader:
         assert reader.extension is not None
@@ -325,7 +323,7 @@ def test_facts_count_what_was_stored_how(tmp_path: Path) -> None:
     assert facts["uniform_size"] == [8, 6]
 
 
-def test_an_out_of_place_mode_in_a_record_is_found(tmp_path: Path) -> None:
+def test_a_mode_that_the_field_does_not_allow_is_found(tmp_path: Path) -> None:
     path = tmp_path / "x.beton"
     write(path, MASK, [np.full((3, 4), 9, np.uint8)], first=False).close()
     damaged(path, b"\x01\x04\0\x03\0", b"\0")

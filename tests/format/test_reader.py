@@ -61,7 +61,7 @@ def test_bytes_are_found_whatever_the_order_of_the_allocation_table(order: str, 
     assert reader.column("image")["width"].tolist() == [image[1] for image in images]
 
 
-def test_the_fast_way_and_the_search_agree(tmp_path: Path) -> None:
+def test_direct_lookup_and_search_of_the_allocation_table_agree(tmp_path: Path) -> None:
     with Writer(tmp_path / "x.beton", {"b": BytesField(), "i": ImageField(), "j": JSONField()}, num_samples=300) as w:
         for index, (mode, width, height, data) in enumerate(payloads(300)):
             w.append({"b": bytes(index % 3), "i": EncodedImage(mode, width, height, data), "j": index})
@@ -88,7 +88,7 @@ def test_an_empty_value_of_ffcv_with_its_neighbours_address_is_not_mistaken_for_
 
 
 @pytest.mark.parametrize("indices", [[], np.empty(0, np.int64), [3], [3, 3, 0], np.array([5], np.uint8), range(2)])
-def test_any_list_of_whole_numbers_is_an_index(indices: object, tmp_path: Path) -> None:
+def test_any_sequence_of_whole_numbers_is_an_index(indices: object, tmp_path: Path) -> None:
     images = payloads(10)
     reader = Reader(image_file(tmp_path / "x.beton", images))
     _, sizes = reader.locate("image", indices)  # type: ignore[arg-type]
@@ -96,13 +96,13 @@ def test_any_list_of_whole_numbers_is_an_index(indices: object, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("indices", [[-1], [10], [2**63], [0.5], [[0, 1]], ["a"], [True]])
-def test_other_indices_are_refused(indices: list[object], tmp_path: Path) -> None:
+def test_indices_of_other_types_are_refused(indices: list[object], tmp_path: Path) -> None:
     reader = Reader(image_file(tmp_path / "x.beton", payloads(10)))
     with pytest.raises(UsageError):
         reader.locate("image", indices)  # type: ignore[arg-type]
 
 
-def test_fields_that_are_not_there_or_hold_no_bytes_are_refused(tmp_path: Path) -> None:
+def test_unknown_fields_and_fields_without_bytes_are_refused(tmp_path: Path) -> None:
     reader = Reader(image_file(tmp_path / "x.beton", payloads(3)))
     for call in (reader.column, lambda name: reader.locate(name, [0]), lambda name: reader.value(name, 0)):
         with pytest.raises(UsageError, match=r"no field 'lable'; it has \['image', 'label'\]"):
@@ -170,7 +170,7 @@ def test_views_are_read_only_and_outlive_the_reader(tmp_path: Path) -> None:
         reader.view("image", 1)
 
 
-def test_a_reader_travels_by_its_path(tmp_path: Path) -> None:
+def test_a_pickled_reader_opens_its_path_again(tmp_path: Path) -> None:
     path = image_file(tmp_path / "x.beton", payloads(3))
     packed = pickle.dumps(Reader(path))
     assert len(packed) < 1000
@@ -189,7 +189,7 @@ def test_a_reader_works_in_a_forked_child(tmp_path: Path) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_a_missing_file_is_the_systems_own_error(tmp_path: Path) -> None:
+def test_a_missing_file_is_a_file_not_found_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         Reader(tmp_path / "none.beton")
     with pytest.raises(IsADirectoryError):
@@ -215,7 +215,7 @@ print(after.ru_maxrss - before.ru_maxrss, after.ru_minflt + after.ru_majflt - be
     assert grown_kib < 50_000 and faults < 5_000
 
 
-def test_the_support_file_of_many_samples_is_a_true_file(tmp_path: Path) -> None:
+def test_the_huge_file_of_the_tests_is_valid(tmp_path: Path) -> None:
     path = make_huge_file(tmp_path / "x.beton", 5000, side=4)
     reader = Reader(path)
     assert np.array_equal(reader.column("label"), np.arange(5000))

@@ -108,7 +108,7 @@ def assert_same(got: object, put: object) -> None:
     spare=st.integers(0, 5),
     names=st.none() | st.lists(st.text(), unique=True, max_size=3),
 )
-def test_samples_survive(
+def test_samples_survive_the_round_trip(
     dataset: tuple[dict[str, Field], list[dict[str, object]]],
     page_size: int | None,
     spare: int,

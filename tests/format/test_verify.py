@@ -59,7 +59,7 @@ def ours(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_good_file_is_good(ours: Path) -> None:
+def test_a_sound_file_is_reported_as_sound(ours: Path) -> None:
     seen: list[tuple[int, int]] = []
     report = verify_file(ours, decode=decode, decode_all=True, progress=lambda done, total: seen.append((done, total)))
     assert report.ok and report.has_checksums and report.complete
@@ -128,14 +128,14 @@ def test_damage_names_region_page_and_samples(ours: Path) -> None:
     assert problem.region == "padding" and problem.start == reader.table_end + 5 and problem.samples == ()
 
 
-def test_damage_to_one_block_does_not_blame_the_samples_of_another(ours: Path) -> None:
+def test_damage_in_one_block_names_no_samples_of_another(ours: Path) -> None:
     reader = Reader(ours)
     flip(ours, int(reader.locate("image", [70])[0][0]) + 100, 1)
     touched = verify_file(ours).samples
     assert 70 in touched and 0 not in touched and len(touched) < 12
 
 
-def test_a_changed_jpeg_is_decoded_to_say_which_sample_suffers(ours: Path) -> None:
+def test_decoding_finds_the_one_sample_of_a_changed_jpeg(ours: Path) -> None:
     pointer = int(Reader(ours).locate("image", [33])[0][0])
     patch(ours, pointer, bytes(20))
     report = verify_file(ours, decode=decode)
@@ -212,14 +212,14 @@ def test_json_text_is_checked_in_files_without_checksums(ours: Path) -> None:
     assert problem.samples == ((12, 13),) and "JSON" in problem.message
 
 
-def test_the_search_ends_after_enough_problems(tmp_path: Path) -> None:
+def test_verify_stops_after_the_maximum_number_of_problems(tmp_path: Path) -> None:
     path = image_file(tmp_path / "x.beton", [(1, 2, 2, bytes(12))] * 50)
     patch(path, TABLE, bytes([9]) * 24 * 50)
     report = verify_file(path, max_problems=7)
     assert len(report.problems) == 7 and not report.complete and "perhaps more" in str(report)
 
 
-def test_a_file_that_is_no_beton_is_reported_and_a_missing_one_raised(tmp_path: Path) -> None:
+def test_a_file_of_another_format_is_reported_and_a_missing_one_raises(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("hello" * 1000)
     report = verify_file(tmp_path / "x.txt")
     assert not report.ok and report.num_samples == 0 and "version" in str(report)
@@ -261,7 +261,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     assert int(out.stdout) < 150_000, f"{out.stdout} KiB"
 
 
-def test_ints_alone_make_a_sound_file(tmp_path: Path) -> None:
+def test_a_file_of_integers_alone_is_sound(tmp_path: Path) -> None:
     with Writer(tmp_path / "x.beton", {"i": IntField(), "e": BytesField()}, num_samples=3) as writer:
         for index in range(3):
             writer.append({"i": index, "e": b""})

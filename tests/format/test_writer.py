@@ -82,7 +82,7 @@ w.finish()
     assert Reader(tmp_path / "x.beton").value("a", 0) == 5
 
 
-def test_a_file_without_samples_is_not_made(tmp_path: Path) -> None:
+def test_a_file_without_samples_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no sample"), Writer(tmp_path / "x.beton", {"a": IntField()}, num_samples=2):
         pass
     assert names(tmp_path) == []
@@ -99,7 +99,7 @@ def test_more_samples_than_declared_are_refused(tmp_path: Path) -> None:
     assert len(Reader(tmp_path / "x.beton")) == 1
 
 
-def test_a_refused_sample_is_not_half_added(tmp_path: Path) -> None:
+def test_a_refused_sample_leaves_no_part_in_the_file(tmp_path: Path) -> None:
     fields = {"b": BytesField(), "a": IntField()}
     for path, refuse in ((tmp_path / "x.beton", True), (tmp_path / "y.beton", False)):
         with Writer(path, fields, num_samples=3, page_size=1 << 21) as w:
@@ -140,7 +140,7 @@ def test_a_file_that_appears_meanwhile_is_kept(tmp_path: Path) -> None:
     assert names(tmp_path) == ["x.beton"] and path.read_bytes() == b"precious"
 
 
-def test_permissions_are_those_of_any_new_file(tmp_path: Path) -> None:
+def test_a_new_file_has_default_permissions(tmp_path: Path) -> None:
     (tmp_path / "plain").touch()
     with Writer(tmp_path / "x.beton", {"a": IntField()}, num_samples=1) as w:
         w.append({"a": 1})
@@ -191,7 +191,7 @@ def test_a_sample_larger_than_the_page_names_itself_and_the_page_it_needs(tmp_pa
             w.append({"image": bytes(3_000_000), "mask": bytes(1_000_000)})
 
 
-def test_an_array_of_144_megabytes_writes_with_defaults(tmp_path: Path) -> None:
+def test_an_array_of_144_megabytes_is_written_with_default_options(tmp_path: Path) -> None:
     array = np.arange(36_000_000, dtype=np.float32)
     with Writer(tmp_path / "x.beton", {"a": NDArrayField("float32", array.shape), "i": IntField()}, num_samples=1) as w:
         w.append({"a": array, "i": 1})
@@ -203,7 +203,7 @@ def test_an_array_of_144_megabytes_writes_with_defaults(tmp_path: Path) -> None:
     (tmp_path / "x.beton").unlink()
 
 
-def test_many_samples_pass_through_the_staging_chunks(tmp_path: Path) -> None:
+def test_more_samples_than_a_staging_chunk_holds_are_written(tmp_path: Path) -> None:
     count = writer.RECORDS_PER_CHUNK * 2 + 17
     path = tmp_path / "x.beton"
     with Writer(path, {"f": FloatField(), "b": BytesField(), "i": IntField()}, num_samples=count + 100) as w:
@@ -217,7 +217,7 @@ def test_many_samples_pass_through_the_staging_chunks(tmp_path: Path) -> None:
     assert verify_file(path).ok
 
 
-def test_the_facts_are_true(tmp_path: Path) -> None:
+def test_facts_describe_the_stored_images(tmp_path: Path) -> None:
     images = [(10, 20, b"abc"), (70, 5, b"defghi"), (64, 64, b"x")]
     fields = {"image": ImageField(), "label": IntField(), "raw": ImageField(), "meta": BytesField()}
     with Writer(
@@ -270,7 +270,7 @@ def test_metadata_that_cannot_be_stored_is_refused_at_once(options: dict[str, ob
     assert names(tmp_path) == []
 
 
-def test_no_field_or_a_strange_one_is_refused(tmp_path: Path) -> None:
+def test_no_fields_and_unknown_kinds_of_fields_are_refused(tmp_path: Path) -> None:
     for fields in ({}, {"a": "int"}, {"a": IntField}):
         with pytest.raises(UsageError):
             Writer(tmp_path / "x.beton", fields, num_samples=1)  # type: ignore[arg-type]

@@ -45,7 +45,7 @@ def test_a_golden_file_is_sound(golden: Path) -> None:
     assert report.ok and report.has_checksums == golden.name.startswith("beton"), str(report)
 
 
-def test_the_golden_extension_says_what_was_recorded(tmp_path: Path) -> None:
+def test_the_golden_extension_has_the_recorded_content(tmp_path: Path) -> None:
     (tmp_path / "x.beton").write_bytes(gzip.decompress((HERE / "beton-1.beton.gz").read_bytes()))
     extension = Reader(tmp_path / "x.beton").extension
     assert extension is not None and extension.writer == "beton 1"

@@ -171,7 +171,7 @@ def test_each_of_a_thousand_flipped_bits_is_found_with_the_samples_it_touches(so
     assert verify_file(path, num_workers=1).ok, "every bit was put back"
 
 
-def test_a_file_cut_at_any_of_two_hundred_places_is_refused(sound: Path, tmp_path: Path) -> None:
+def test_a_file_truncated_at_any_of_two_hundred_positions_is_refused(sound: Path, tmp_path: Path) -> None:
     data = sound.read_bytes()
     layout = Layout(sound)
     rng = np.random.default_rng(2)
@@ -191,7 +191,7 @@ def test_a_file_cut_at_any_of_two_hundred_places_is_refused(sound: Path, tmp_pat
         assert not report.ok and report.num_samples == 0 and str(report)
 
 
-def test_a_file_of_ffcv_cut_at_any_of_two_hundred_places_is_refused_or_its_samples_blamed(tmp_path: Path) -> None:
+def test_a_truncated_ffcv_file_is_refused_or_its_damaged_samples_are_named(tmp_path: Path) -> None:
     """Without checksums and a recorded length: the table at the end is what is missing first."""
     rng = np.random.default_rng(3)
     payloads = [(0, 50, 40, bytes(jpeg(photo_like(rng, 40, 50)).data)) for _ in range(40)]

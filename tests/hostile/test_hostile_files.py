@@ -79,7 +79,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.mark.parametrize("offset", range(5))
 @pytest.mark.parametrize("value", EXTREMES)
-def test_any_header_value(offset: int, value: int, sound: bytes, tmp_path: Path) -> None:
+def test_any_header_value_reads_or_is_a_format_error(offset: int, value: int, sound: bytes, tmp_path: Path) -> None:
     code, position = [("H", 0), ("H", 2), ("I", 4), ("Q", 8), ("Q", 16)][offset]
     limit = {"H": 2**16, "I": 2**32, "Q": 2**64}[code]
     path = tmp_path / "x.beton"
@@ -89,7 +89,7 @@ def test_any_header_value(offset: int, value: int, sound: bytes, tmp_path: Path)
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_any_change_to_the_tables(data: st.DataObject, sound: bytes) -> None:
+def test_any_change_to_the_tables_reads_or_is_a_format_error(data: st.DataObject, sound: bytes) -> None:
     """Random bytes over random places of the descriptors, the sample table and the allocation table."""
     table_end = 24 + 6 * 1041 + 8 * 88
     rows = len(sound) - 4 * 8 * 24
@@ -109,21 +109,21 @@ def test_any_change_to_the_tables(data: st.DataObject, sound: bytes) -> None:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(raw=st.binary(max_size=3000), version=st.booleans())
-def test_any_bytes_at_all(raw: bytes, version: bool) -> None:
+def test_any_bytes_read_or_are_a_format_error(raw: bytes, version: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "x.beton"
         path.write_bytes(b"\x02\0\x01\0\0\0\x20\0" + raw if version else raw)
         read_all(path)
 
 
-def test_samples_that_are_claimed_but_not_there(tmp_path: Path) -> None:
+def test_more_samples_in_the_header_than_in_the_file_are_refused(tmp_path: Path) -> None:
     path = image_file(tmp_path / "x.beton", [(1, 2, 2, bytes(12))] * 4, num_samples=5)
     with pytest.raises(FormatError, match="sample 4"):
         Reader(path).view("image", 4)
     assert "sample 4" in str(verify_file(path))
 
 
-def test_samples_that_are_there_but_not_claimed(tmp_path: Path) -> None:
+def test_fewer_samples_in_the_header_than_in_the_file_are_refused(tmp_path: Path) -> None:
     path = image_file(tmp_path / "x.beton", [(1, 2, 2, bytes(12))] * 4, num_samples=3)
     assert "belongs to no sample" in str(verify_file(path))
 
@@ -135,14 +135,14 @@ def test_a_shared_pointer_is_an_overlap(tmp_path: Path) -> None:
     assert "overlaps" in str(verify_file(path))
 
 
-def test_an_empty_allocation_table(tmp_path: Path) -> None:
+def test_an_empty_allocation_table_is_refused(tmp_path: Path) -> None:
     path = image_file(tmp_path / "x.beton", [(0, 2, 2, bytes(12))] * 4, allocations=[])
     with pytest.raises(FormatError, match="sample 0"):
         Reader(path).locate("image", [0])
     assert not verify_file(path).ok
 
 
-def test_arrays_larger_than_the_file(tmp_path: Path) -> None:
+def test_arrays_larger_than_the_file_are_refused(tmp_path: Path) -> None:
     for shape in [(2**40,), (2**62, 2**62), (2**64 - 1,)]:
         path = foreign_file(
             tmp_path / "x.beton",
@@ -155,7 +155,7 @@ def test_arrays_larger_than_the_file(tmp_path: Path) -> None:
             Reader(path)
 
 
-def test_json_nested_deeper_than_python_can_follow(tmp_path: Path) -> None:
+def test_json_nested_deeper_than_the_recursion_limit_is_refused(tmp_path: Path) -> None:
     text = b"[" * 200_000 + b"\0"
     path = foreign_file(
         tmp_path / "x.beton",

@@ -117,7 +117,9 @@ def open_it(path: Path) -> None:
     Loader(path, batch_size=1, fields=["image"], transforms={"image": [T.CenterCrop(8)]}, num_workers=1)
 
 
-def test_every_part_of_the_extension_text_of_a_wrong_type_is_a_format_error_or_free(made: Path, tmp_path: Path) -> None:
+def test_every_value_of_a_wrong_type_in_the_extension_is_a_format_error_or_unchecked(
+    made: Path, tmp_path: Path
+) -> None:
     original = json.loads(text_of(made))
     assert original["provenance"]["history"]
     refused = free = 0
@@ -164,7 +166,7 @@ ONE_OF_EACH: list[tuple[tuple[Any, ...], Any]] = [
 
 
 @pytest.mark.parametrize(("place", "value"), ONE_OF_EACH, ids=str)
-def test_all_commands_say_what_is_wrong_with_the_metadata(
+def test_every_command_says_what_is_wrong_with_the_metadata(
     made: Path, tmp_path: Path, place: tuple[Any, ...], value: Any
 ) -> None:
     path, out = tmp_path / "f.beton", str(tmp_path / "out")
@@ -195,7 +197,7 @@ def test_all_commands_say_what_is_wrong_with_the_metadata(
 
 
 @pytest.mark.parametrize("kind", [0, 1, 2, 3, 4, 5])
-def test_what_is_free_in_the_metadata_disturbs_no_command(made: Path, tmp_path: Path, kind: int) -> None:
+def test_unchecked_metadata_breaks_no_command(made: Path, tmp_path: Path, kind: int) -> None:
     value = [None, 3, "text", [1, {"a": [2]}], {"deep": {"er": [None, 1.5]}}, True][kind]
     path, out = tmp_path / "f.beton", tmp_path / "out.beton"
     shutil.copy(made, path)
@@ -216,7 +218,7 @@ def test_what_is_free_in_the_metadata_disturbs_no_command(made: Path, tmp_path: 
         convert(ImageFolder(source), path, policy=ImagePolicy(), options=Options(resume=True))
 
 
-def test_every_part_of_a_manifest_of_a_wrong_type_is_a_format_error(made: Path, tmp_path: Path) -> None:
+def test_every_value_of_a_wrong_type_in_a_manifest_is_a_format_error(made: Path, tmp_path: Path) -> None:
     shard = {"name": made.name, "num_samples": 1, "num_bytes": 10, "fingerprint": "f"}
     original = {"beton_manifest": 1, "num_samples": 2, "shards": [shard, {**shard, "name": "b.beton"}]}
     assert Manifest.from_text(json.dumps(original), "m").num_samples == 2
@@ -246,7 +248,7 @@ def test_every_part_of_a_manifest_of_a_wrong_type_is_a_format_error(made: Path, 
         assert isinstance(done.exception, FormatError), (command.name, done.exception)
 
 
-def test_every_part_of_a_fields_description_of_a_wrong_type_is_a_format_error(tmp_path: Path) -> None:
+def test_every_value_of_a_wrong_type_in_a_field_description_is_a_format_error(tmp_path: Path) -> None:
     """Descriptors of our own kinds hold JSON as well."""
     path = tmp_path / "f.beton"
     fields = {

@@ -30,14 +30,14 @@ def place(batch: Batch) -> tuple[list[int], int, int, int, int]:
     return batch.indices.tolist(), batch.num_valid, batch.global_size, batch.epoch, batch.step
 
 
-def test_it_is_a_tuple_for_whoever_unpacks_or_counts(batch: Batch) -> None:
+def test_a_batch_unpacks_and_counts_as_a_tuple(batch: Batch) -> None:
     image, label = batch
     assert image is batch[0] is batch["image"] and label is batch[1] is batch[-1] is batch["label"]
     assert isinstance(batch, tuple) and len(batch) == 2 and [*batch] == [image, label] and batch[:1] == (image,)
     assert Batch([5, 0])[0] == 5  # a number is a place, also where it equals a value
 
 
-def test_it_is_a_mapping_for_whoever_asks_by_name(batch: Batch) -> None:
+def test_a_batch_is_a_mapping_by_field_name(batch: Batch) -> None:
     def model(image: torch.Tensor, label: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return label, image
 
@@ -51,7 +51,7 @@ def test_it_is_a_mapping_for_whoever_asks_by_name(batch: Batch) -> None:
         batch["weight"]
 
 
-def test_libraries_make_it_anew_of_a_dictionary_or_of_values(batch: Batch) -> None:
+def test_libraries_can_rebuild_a_batch_from_a_dictionary_or_from_values(batch: Batch) -> None:
     for made in (Batch(dict(batch)), Batch(OrderedDict(batch.items()))):
         assert made.names == ("image", "label") and made["label"] is batch["label"]
     unnamed = Batch(iter(batch))
@@ -61,7 +61,7 @@ def test_libraries_make_it_anew_of_a_dictionary_or_of_values(batch: Batch) -> No
         assert place(copied) == place(batch) and torch.equal(copied["label"], batch["label"])
 
 
-def test_torchs_own_helpers_keep_its_values(batch: Batch) -> None:
+def test_the_helpers_of_torch_keep_the_values_of_a_batch(batch: Batch) -> None:
     converted = default_convert(batch)
     assert converted[0] is batch[0] and converted[1] is batch[1]
     if torch.cuda.is_available():
@@ -91,6 +91,6 @@ def test_a_dataloader_around_a_loader_gives_its_batches(tmp_path: Path, labels_f
     assert whole["text"] == [b"x", b"x"] and whole.indices.tolist() == [0, 1]
 
 
-def test_a_batch_moves_with_all_it_knows(batch: Batch) -> None:
+def test_a_batch_keeps_its_attributes_when_it_moves(batch: Batch) -> None:
     moved = batch.to("cpu")
     assert place(moved) == place(batch) and moved.names == batch.names and moved["label"] is batch["label"]

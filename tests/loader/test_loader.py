@@ -72,7 +72,7 @@ def test_fields_of_every_kind_arrive_as_tensors_or_lists(tmp_path):
     assert number.tolist() == [0, -1, -2, -3, -4]
 
 
-def test_fields_may_be_chosen(photos_file):
+def test_only_the_chosen_fields_are_delivered(photos_file):
     loader = Loader(photos_file, batch_size=8, fields=["label"])
     (labels,) = next(iter(loader))
     assert labels.tolist() == list(range(8))
@@ -237,7 +237,7 @@ def test_an_empty_loader_warns_and_says_why(labels_file):
 # ---- looks like a DataLoader
 
 
-def test_it_has_what_scripts_ask_of_a_dataloader(photos_file):
+def test_a_loader_has_the_attributes_that_scripts_use_of_a_dataloader(photos_file):
     loader = Loader(photos_file, batch_size=8, transforms={"image": [T.CenterCrop(16)]})
     assert len(loader) == 8
     assert loader.batch_size == 8

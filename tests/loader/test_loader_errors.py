@@ -163,7 +163,7 @@ def _stops(batch):
         (_stops, r"\(_stops\), given .*: StopIteration"),
     ],
 )
-def test_a_callable_that_fails_on_the_batch_is_named_with_what_it_got_and_gave(photos_file, op, words):
+def test_a_callable_that_fails_on_the_batch_is_named_with_its_input_and_output(photos_file, op, words):
     loader = Loader(photos_file, batch_size=8, transforms={"image": [T.CenterCrop(16), lambda batch: batch, op]})
     with pytest.raises(TransformError, match=rf"field 'image', transform 2 .*{words}") as caught:
         list(loader)
@@ -185,7 +185,7 @@ def test_a_callable_may_return_whatever_has_one_entry_a_row(photos_file, op, sha
     assert shape(next(iter(loader))["image"]) == (8, 3, 16, 16)
 
 
-def test_ctrl_c_in_a_callable_arrives_as_it_is(photos_file):
+def test_ctrl_c_in_a_callable_arrives_as_keyboard_interrupt(photos_file):
     def interrupted(batch):
         raise KeyboardInterrupt
 
@@ -207,7 +207,7 @@ def test_a_loader_says_why_it_cannot_be_pickled(damaged_file):
 
 
 @pytest.mark.parametrize("change", ["cut", "longer"])
-def test_a_file_written_over_in_place_is_an_error_and_no_end_of_the_process(tmp_path, change):
+def test_a_file_overwritten_in_place_is_an_error_and_does_not_kill_the_process(tmp_path, change):
     """The first batches are asked for before, the last after; the map of a file that is cut would kill the process."""
     path = tmp_path / "t.beton"
     write_images(path, 400)
@@ -222,7 +222,7 @@ def test_a_file_written_over_in_place_is_an_error_and_no_end_of_the_process(tmp_
         list(batches)
 
 
-def test_a_file_replaced_by_another_of_its_name_is_read_on(tmp_path):
+def test_a_file_replaced_by_another_of_its_name_can_still_be_read(tmp_path):
     path = tmp_path / "t.beton"
     write_images(path, 40)
     loader = Loader(path, batch_size=4, transforms={"image": [T.Resize((8, 8))]}, num_workers=1, prefetch_batches=1)

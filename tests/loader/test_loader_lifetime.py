@@ -97,7 +97,7 @@ def test_two_iterators_of_one_loader_do_not_share_the_memory_they_work_in(tmp_pa
             assert torch.equal(b["image"], image)
 
 
-def test_the_next_epoch_is_begun_before_it_is_asked_for(photos_file):
+def test_the_next_epoch_starts_before_it_is_requested(photos_file):
     loader = Loader(photos_file, batch_size=8, transforms={"image": TRAIN}, num_workers=2, shuffle="global")
     first = epoch_bytes(loader)
     fresh = Loader(

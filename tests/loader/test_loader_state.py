@@ -14,7 +14,7 @@ from tests.support.loading import TRAIN
 
 
 @pytest.mark.parametrize("stop", [1, 4, 8])
-def test_a_saved_place_goes_on_with_the_very_next_batch(photos_file, stop):
+def test_a_saved_state_resumes_at_the_next_batch(photos_file, stop):
     options = {"batch_size": 8, "shuffle": "global", "seed": 2, "transforms": {"image": TRAIN}, "num_workers": 2}
     whole = Loader(photos_file, **options)
     whole.set_epoch(4)
@@ -31,7 +31,7 @@ def test_a_saved_place_goes_on_with_the_very_next_batch(photos_file, stop):
     assert next(iter(second)).epoch == 5
 
 
-def test_a_state_goes_on_in_another_world_with_every_sample_once(labels_file):
+def test_a_state_resumes_on_another_world_size_with_every_sample_once(labels_file):
     def leg(state, world, steps):
         seen, saved = [], None
         for rank in range(world):
@@ -79,7 +79,7 @@ def test_a_state_of_other_data_is_refused(labels_file, tmp_path):
 
 
 @pytest.mark.parametrize("nodes", ["x", "", "0", "0:10 1", "2:10 -1", "2:20 3:10 1", "2:0 1"])
-def test_a_state_whose_nodes_cannot_be_is_refused(labels_file, nodes):
+def test_a_state_with_impossible_nodes_is_refused(labels_file, nodes):
     loader = Loader(labels_file, batch_size=5, shuffle="pages")
     with pytest.raises(StateError, match="is not of the form '2:480 3'"):
         loader.load_state_dict({**loader.state_dict(), "consumed": 30, "nodes": nodes})

@@ -22,7 +22,7 @@ WHOLE = [np.int64, np.int32, np.uint64, np.uint8, torch.tensor, np.array]
 
 
 @pytest.mark.parametrize("kind", WHOLE, ids=lambda kind: kind.__name__)
-def test_integers_of_every_library_count_as_pythons(photos_file: Path, kind: Any) -> None:
+def test_integers_of_every_library_are_accepted(photos_file: Path, kind: Any) -> None:
     def batches(number: Any) -> Any:
         loader = Loader(
             photos_file,
@@ -118,7 +118,7 @@ def test_wrong_arguments_are_refused_with_what_to_write(photos_file: Path, optio
         Loader(photos_file, **{"batch_size": 2, "transforms": {"image": [T.CenterCrop(8)]}, **options})
 
 
-def test_a_missing_batch_size_or_path_is_said_so(photos_file: Path) -> None:
+def test_a_missing_batch_size_or_path_is_an_error(photos_file: Path) -> None:
     with pytest.raises(UsageError, match="batch_size= is missing"):
         Loader(photos_file)  # type: ignore[call-arg]
     with pytest.raises(
@@ -129,7 +129,7 @@ def test_a_missing_batch_size_or_path_is_said_so(photos_file: Path) -> None:
         Loader(batch_size=3)  # type: ignore[call-arg]
 
 
-def test_methods_say_what_they_take(photos_file: Path) -> None:
+def test_methods_name_the_arguments_that_they_take(photos_file: Path) -> None:
     loader = Loader(photos_file, batch_size=8, fields=["label"])
     for call, words in (
         (lambda: loader.filter([1, 2]), "filter takes a function .* with_indices takes a list"),
@@ -175,7 +175,7 @@ def test_options_cannot_be_assigned_or_deleted(photos_file: Path) -> None:
     assert loader.batch_size == 8 and len(loader) == 8
 
 
-def test_frameworks_may_note_what_they_like_on_a_loader(photos_file: Path) -> None:
+def test_frameworks_may_set_attributes_of_their_own_on_a_loader(photos_file: Path) -> None:
     loader = Loader(photos_file, batch_size=8, fields=["label"])
     loader._is_accelerate_prepared = True  # type: ignore[attr-defined]
     loader.note = 3  # type: ignore[attr-defined]
@@ -216,7 +216,7 @@ def test_a_batch_size_beyond_the_dataset_takes_memory_for_its_samples_only(photo
 
 
 @pytest.mark.parametrize("name", ["replacement", "drop_last", "os_cache", "persistent_workers"])
-def test_numpys_booleans_are_booleans(photos_file: Path, name: str) -> None:
+def test_booleans_of_numpy_are_booleans(photos_file: Path, name: str) -> None:
     for value in (np.True_, np.False_):
         assert len(Loader(photos_file, batch_size=8, fields=["label"], **{name: value})) in (7, 8)
     assert true_or_false(name, np.False_) is False
@@ -254,7 +254,7 @@ def test_options_of_a_conversion_are_true_or_false(tmp_path: Path) -> None:
             write([(1,)], tmp_path / "x.beton", {"label": IntField()}, num_workers=0, **{name: "no"})
 
 
-def test_torchvisions_arguments_mean_what_they_mean_there() -> None:
+def test_arguments_of_torchvision_mean_the_same_here() -> None:
     from torchvision import tv_tensors
     from torchvision.transforms import InterpolationMode
 
@@ -332,6 +332,6 @@ def test_a_transform_that_does_not_exist_says_what_does(name: str, words: str) -
         getattr(T, name)
 
 
-def test_a_name_the_library_does_not_have_comes_with_the_nearest() -> None:
+def test_an_unknown_public_name_is_an_error_with_the_nearest_name() -> None:
     with pytest.raises(AttributeError, match="Did you mean 'Loader'"):
         dataloading.Loder  # noqa: B018

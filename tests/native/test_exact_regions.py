@@ -31,7 +31,7 @@ def check_many(data: bytes, count: int, seed: int) -> None:
 
 @pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0", "4:1:1", "4:4:0", "4:1:0"])
 @pytest.mark.parametrize("restart", ["auto", "none"])
-def test_every_subsampling_and_odd_size(subsampling: str, restart: str) -> None:
+def test_regions_of_every_subsampling_and_odd_size_equal_the_full_decode(subsampling: str, restart: str) -> None:
     for i, (height, width) in enumerate(SIZES):
         data = native.encode_jpeg(photo(height, width, i), subsampling=subsampling, restart=restart)
         check_many(data, 12, i)
@@ -55,12 +55,12 @@ def test_every_subsampling_and_odd_size(subsampling: str, restart: str) -> None:
     ],
     ids=str,
 )
-def test_jpegs_as_pillow_writes_them(options: dict[str, object]) -> None:
+def test_regions_of_jpegs_by_pillow_equal_the_full_decode(options: dict[str, object]) -> None:
     for i, (height, width) in enumerate(SIZES[3:]):
         check_many(pillow_jpeg(photo(height, width, i, low=0, high=255), **options), 10, i)
 
 
-def test_gray() -> None:
+def test_regions_of_gray_jpegs_equal_the_full_decode() -> None:
     for i, (height, width) in enumerate(SIZES):
         data = pillow_jpeg(photo(height, width, i)[:, :, 0])
         check_many(data, 10, i)
@@ -76,14 +76,14 @@ def test_noise_at_quality_100_fills_the_range_of_coefficients() -> None:
 
 
 @pytest.mark.parametrize("subsampling", ["4:2:0", "4:4:4", "4:2:2"])
-def test_hundreds_of_crops_cut_out_by_restart_markers(subsampling: str) -> None:
+def test_hundreds_of_crops_between_restart_markers_equal_the_full_decode(subsampling: str) -> None:
     data = native.encode_jpeg(photo(231, 410, 3), subsampling=subsampling)
     info = native.probe_jpeg(data)
     assert 0 < info.restart_interval < info.mcus_per_row
     check_many(data, 300, 7)
 
 
-def test_intervals_that_do_not_divide_a_row() -> None:
+def test_restart_intervals_need_not_divide_a_row() -> None:
     data = pillow_jpeg(photo(130, 333, 4), restart_marker_blocks=8)
     assert native.probe_jpeg(data).mcus_per_row % 8 != 0
     check_many(data, 100, 3)

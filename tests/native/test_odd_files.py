@@ -86,7 +86,7 @@ def test_what_libjpeg_makes_up_is_refused_on_every_path_for_the_same_reason(name
         ("plain: plain", ""),
     ],
 )
-def test_stray_bytes_are_told_and_nothing_else_is(name: str, words: str | None) -> None:
+def test_stray_bytes_are_reported_and_nothing_else_is(name: str, words: str | None) -> None:
     data = READABLE[name][0] if name in READABLE else pillow_jpeg(photo(20, 20))
     for function in WHOLE_FILE:
         notes: list[str] = []

@@ -41,7 +41,7 @@ def random_region(rng: np.random.Generator, width: int, height: int, most: int =
     )
 
 
-def test_raw_pixels_up_and_down() -> None:
+def test_raw_pixels_are_resized_within_tolerance_up_and_down() -> None:
     rng = np.random.default_rng(0)
     for i in range(80):
         height, width = int(rng.integers(1, 150)), int(rng.integers(1, 150))
@@ -52,7 +52,7 @@ def test_raw_pixels_up_and_down() -> None:
 
 
 @pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0", "4:1:1", "4:4:0", "4:1:0"])
-def test_jpegs_up_and_down(subsampling: str) -> None:
+def test_jpegs_are_resized_within_tolerance_up_and_down(subsampling: str) -> None:
     rng = np.random.default_rng(1)
     for i in range(14):
         height, width = int(rng.integers(1, 200)), int(rng.integers(1, 200))
@@ -65,7 +65,7 @@ def test_jpegs_up_and_down(subsampling: str) -> None:
 
 
 @pytest.mark.parametrize("options", [{"progressive": True}, {"keep_rgb": True}], ids=str)
-def test_other_kinds_of_jpeg(options: dict[str, object]) -> None:
+def test_other_kinds_of_jpeg_are_resized_within_tolerance(options: dict[str, object]) -> None:
     rng = np.random.default_rng(2)
     data = pillow_jpeg(photo(101, 77, 3), **options)
     pixels = pillow_pixels(data)
@@ -85,7 +85,7 @@ def test_gray_stays_gray() -> None:
 
 @pytest.mark.parametrize("antialias", [True, False])
 @pytest.mark.parametrize("interpolation", [native.BILINEAR, native.BICUBIC])
-def test_torchvision_on_the_cropped_decode(interpolation: int, antialias: bool) -> None:
+def test_a_resized_region_is_near_torchvision_on_the_cropped_decode(interpolation: int, antialias: bool) -> None:
     modes = {native.BILINEAR: F.InterpolationMode.BILINEAR, native.BICUBIC: F.InterpolationMode.BICUBIC}
     data = native.encode_jpeg(photo(260, 333, 9))
     decoded = torch.from_numpy(pillow_pixels(data).copy()).permute(2, 0, 1)
@@ -105,7 +105,7 @@ def test_torchvision_on_the_cropped_decode(interpolation: int, antialias: bool) 
         assert difference.max() <= 4, (x, y, w, h)
 
 
-def test_pillow_on_raw_pixels() -> None:
+def test_resized_raw_pixels_are_near_pillow() -> None:
     """Pillow rounds to bytes between its passes, so a level or two may separate it from finer arithmetic."""
     rng = np.random.default_rng(11)
     pixels = rng.integers(0, 256, (97, 113, 3), dtype=np.uint8)
@@ -172,7 +172,7 @@ def test_a_flat_image_stays_flat() -> None:
         assert (out == flat.reshape(3, 1, 1)).all()
 
 
-def test_no_line_along_the_crop_border() -> None:
+def test_the_border_of_a_crop_is_as_exact_as_its_middle() -> None:
     """Errors at the border are of the size of those inside, also where chroma samples straddle the box."""
     data = native.encode_jpeg(photo(160, 160, 21), quality=95)
     pixels = pillow_pixels(data)

@@ -158,7 +158,7 @@ def test_an_epoch_is_as_long_as_stop_says(three_files, stop, counts):
     assert counted(loader) == counts
 
 
-def test_keys_are_whatever_the_loader_takes(three_files):
+def test_keys_of_a_mixture_may_be_anything_that_the_loader_takes(three_files):
     folder = Path(three_files[0]).parent
     mixture = Mixture({(folder / "a.beton", three_files[2]): 2, f"{folder}/b*.beton": 1})
     loader = Loader(mixture, batch_size=30, shuffle="global", num_workers=1)
@@ -179,7 +179,7 @@ def test_weights_count_as_the_numbers_they_print_as(three_files):
     [({}, "at least one path"), ({"a": 0}, "weight of 'a' must be a positive"), ({"a": float("nan")}, "got nan"),
      ({"a": -1}, "got -1"), ({"a": True}, "got True"), ({"a": "1"}, "got '1'"), ([("a", 1)], "is a mapping")],
 )  # fmt: skip
-def test_weights_that_are_none_are_refused(weights, words):
+def test_invalid_weights_are_refused(weights, words):
     with pytest.raises(UsageError, match=words):
         Mixture(weights)
 
@@ -210,7 +210,7 @@ def test_a_subset_keeps_the_proportions(three_files):
     assert counted(again) == apportion(4, [6, 3, 1])
 
 
-def test_a_sample_that_comes_again_is_augmented_anew(tmp_path):
+def test_a_repeated_sample_is_augmented_differently(tmp_path):
     write_images(tmp_path / "few.beton", 2)
     write_images(tmp_path / "more.beton", 30)
     mixture = Mixture({tmp_path / "few.beton": 1, tmp_path / "more.beton": 1})
@@ -227,7 +227,7 @@ OPTIONS = {"shuffle": "global", "seed": 5, "num_workers": 1, "tail": "even", "nu
 
 
 @pytest.mark.parametrize("epoch", [0, 3])
-def test_a_run_cut_anywhere_goes_on_in_the_same_order_on_other_worlds(three_files, epoch):
+def test_a_run_stopped_anywhere_resumes_in_the_same_order_on_other_worlds(three_files, epoch):
     mixture = Mixture(dict(zip(three_files, (0.6, 0.3, 0.1), strict=True)))
     loader = Loader(mixture, batch_size=10, **OPTIONS)
     loader.set_epoch(epoch)
@@ -252,7 +252,7 @@ def test_a_run_cut_anywhere_goes_on_in_the_same_order_on_other_worlds(three_file
     assert (state["epoch"], state["consumed"]) == (epoch + 1, 0)
 
 
-def test_a_place_fits_the_same_mixture_only(three_files):
+def test_a_state_fits_only_the_same_mixture(three_files):
     a, b, _ = three_files
     state = Loader(Mixture({a: 0.7, b: 0.3}), batch_size=4, **OPTIONS).state_dict()
     Loader(Mixture({a: 7, b: 3}), batch_size=9, **OPTIONS).load_state_dict(state)

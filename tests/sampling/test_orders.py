@@ -157,7 +157,7 @@ def test_resuming_at_every_step_on_another_world_gives_the_remaining_multiset(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_step_of_every_world_is_gone_on_from_in_every_other_world(kind):
+def test_every_step_of_every_world_resumes_in_every_other_world(kind):
     run, epoch = Run(kind, 27, 11, "even", per_page=2), 1
     whole = run.whole(epoch)
     order = [pair for step in run.steps(epoch, 1, 1) for part in step for pair in rows([[part]])]
@@ -317,14 +317,14 @@ def test_every_draw_of_a_sample_is_a_view_of_its_own():
     assert max(found.values()) == 1
 
 
-def test_listed_twice_is_two_views():
+def test_a_sample_listed_twice_has_two_views():
     sampler = ShardSampler(9, permutation=torch_permutation, indices=[4, 7, 4, 4], batch_size=4)
     step = sampler.order(0).step(0)
     assert (step.indices.tolist(), step.views.tolist()) == ([4, 7, 4, 4], [0, 0, 1, 2])
 
 
 @pytest.mark.parametrize("world", [1, 4])
-def test_repeats_are_those_of_deit(world):
+def test_num_repeats_gives_the_indices_of_deits_sampler(world):
     """Its RASampler: randperm(seed=epoch), three times each, padded, every world-th, cut to a multiple of 256."""
     num, repeats, epoch = 700, 3, 6
     order = torch_permutation(num, epoch).repeat(repeats).tolist()

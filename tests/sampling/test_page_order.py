@@ -36,7 +36,7 @@ def as_dict(layout: PageLayout) -> dict[int, list[int]]:
 
 @settings(max_examples=100, deadline=None)
 @given(num=st.integers(0, 300), page_size=st.integers(1, 50), stride=st.integers(1, 200), seed=st.integers(0, 99))
-def test_pages_are_found_as_by_looking_at_every_pointer(num, page_size, stride, seed):
+def test_pages_found_equal_those_of_every_pointer(num, page_size, stride, seed):
     rng = np.random.default_rng(seed)
     pointers = rng.integers(0, stride * 10, num).astype(np.uint64) + np.uint64(3)
     assert as_dict(PageLayout.from_pointers(pointers, page_size)) == by_page(pointers, page_size)
@@ -202,7 +202,7 @@ def test_two_nodes_of_two_ranks_each_read_half_of_the_file(paged_file, monkeypat
     assert sorted(seen) == list(range(60 * 32))
 
 
-def test_a_saved_place_goes_on_with_as_many_nodes_and_with_others(paged_file):
+def test_a_saved_state_resumes_on_the_same_and_on_another_number_of_nodes(paged_file):
     def leg(state, nodes, local, steps):
         seen = []
         for rank in range(nodes * local):
@@ -228,7 +228,7 @@ def test_a_saved_place_goes_on_with_as_many_nodes_and_with_others(paged_file):
     assert sorted(one + other + rest) == list(range(60 * 32))
 
 
-def test_reading_ahead_brings_pages_into_the_cache(tmp_path):
+def test_read_ahead_puts_pages_into_the_page_cache(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(os.urandom(1 << 20))
     ahead = ReadAhead([str(path)])

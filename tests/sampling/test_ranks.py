@@ -155,7 +155,7 @@ def test_slurms_variables_say_which_node_this_is_also_where_ranks_go_round(launc
     assert place(0, 1) == (1, 0, 0)  # a single process in an allocation of two nodes
 
 
-def test_nodes_may_be_given(launched):
+def test_nodes_may_be_given_as_arguments(launched):
     launched()
     assert place(5, 8, num_nodes=4) == (4, 2, 1)
     assert place(5, 8, local_world_size=4) == (2, 1, 1)

@@ -152,7 +152,7 @@ def test_epochs_follow_one_another_unless_set():
     assert sampler.begin() == (8, 0)
 
 
-def test_an_iterator_that_gave_nothing_has_begun_nothing():
+def test_an_iterator_without_a_batch_starts_no_epoch():
     sampler = make(8)
     sampler.resume(3, 5)
     assert sampler.begin() == sampler.begin() == (3, 5)
@@ -163,7 +163,7 @@ def test_an_iterator_that_gave_nothing_has_begun_nothing():
 
 
 @pytest.mark.parametrize("to_the_end", [False, True])
-def test_an_epoch_named_while_another_goes_on_is_the_next_and_the_place_is_that_of_the_batches(to_the_end):
+def test_an_epoch_set_during_another_comes_next_and_the_state_follows_the_batches(to_the_end):
     sampler = make(8)
     assert sampler.begin() == (0, 0)
     sampler.receive(0, 2)

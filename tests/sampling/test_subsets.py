@@ -269,7 +269,7 @@ def test_a_state_saved_within_the_loop_belongs_to_the_batches_received(classes_f
         assert order(fresh) == want[9 * number + len(batch.indices) :]
 
 
-def test_it_has_the_shape_that_lightning_and_accelerate_ask_for(classes_file):
+def test_a_loader_has_the_interface_that_lightning_and_accelerate_need(classes_file):
     from torch.distributed.checkpoint.stateful import Stateful
 
     loader = Loader(classes_file, batch_size=9, shuffle="global", num_workers=1)
@@ -280,7 +280,7 @@ def test_it_has_the_shape_that_lightning_and_accelerate_ask_for(classes_file):
     assert all(isinstance(value, str | int) for value in loader.state_dict().values())
 
 
-def test_a_checkpoint_of_torch_saves_and_loads_the_place(classes_file, tmp_path):
+def test_a_torch_checkpoint_saves_and_loads_the_state(classes_file, tmp_path):
     import torch.distributed.checkpoint as dcp
 
     options = {"batch_size": 9, "shuffle": "pages", "window_pages": 1, "seed": 3, "num_workers": 1}
@@ -308,7 +308,7 @@ def test_weights_of_any_size_draw_as_those_in_proportion(classes_file, scale):
         assert scaled != sorted(scaled)
 
 
-def test_weights_that_are_no_numbers_are_refused(classes_file):
+def test_weights_that_are_not_numbers_are_refused(classes_file):
     for weights in (["a"] * 120, [None] * 119 + [[1]]):
         with pytest.raises(UsageError, match="weights= must be numbers, one for each sample, or 'balanced'"):
             Loader(classes_file, batch_size=7, weights=weights)
