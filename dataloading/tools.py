@@ -13,7 +13,8 @@ from dataloading._native import (
     transcode_jpeg,
 )
 from dataloading.cpu import num_cores
-from dataloading.dataset.files import check_all_named
+from dataloading.dataset.agreement import check_fields, common_classes, field_differences
+from dataloading.dataset.files import FileSet
 from dataloading.dataset.info import label_field
 from dataloading.dataset.remote.clients import StoreClient, is_url
 from dataloading.format import (
@@ -43,16 +44,19 @@ __all__ = [
     "MODE_PNG",
     "MODE_RAW",
     "FileInfo",
+    "FileSet",
     "JpegInfo",
     "PartFolder",
     "Retry",
     "StoreClient",
-    "check_all_named",
+    "check_fields",
     "check_jpeg",
     "check_name",
     "check_png_chunks",
+    "common_classes",
     "decode_jpeg",
     "encode_jpeg",
+    "field_differences",
     "image_of",
     "is_manifest",
     "is_url",

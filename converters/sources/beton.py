@@ -26,7 +26,7 @@ from dataloading import (
     decode_image,
     verify_file,
 )
-from dataloading.tools import MODE_JPEG, label_field
+from dataloading.tools import MODE_JPEG, FileSet, label_field
 
 from .listing import expand
 from .local_copies import local_paths
@@ -75,20 +75,17 @@ class BetonFiles:
         self.paths = expand(patterns, (".beton",))
         self._places, self._copies = local_paths(self.paths)
         readers = [_reader(path, place) for path, place in zip(self.paths, self._places, strict=True)]
-        first = readers[0]
-        self.fields = dict(first.fields)
-        self.class_names = None if first.class_names is None else list(first.class_names)
-        for reader in readers[1:]:
-            _check_alike(first, reader)
-        self._ends = np.cumsum([len(reader) for reader in readers])
-        total = int(self._ends[-1])
+        files = FileSet(readers)
+        self.fields = dict(files.fields)
+        self.class_names = None if files.class_names is None else list(files.class_names)
+        self._starts, total = files.starts, files.num_samples
         chosen = np.arange(total, dtype=np.int64) if indices is None else indices
         if len(chosen) and not 0 <= int(chosen.min()) <= int(chosen.max()) < total:
             wrong = chosen[(chosen < 0) | (chosen >= total)][0]
             raise UsageError(f"index {wrong} is out of range: there are {total:,} samples")
         self._relabelled: tuple[str, dict[int, int]] | None = None
         if classes is not None:
-            chosen = self._of_classes(readers, chosen, classes)
+            chosen = self._of_classes(files, chosen, classes)
         if not len(chosen):
             raise UsageError(f"{printable(self.paths[0])}: no samples are left")
         self._chosen = chosen
@@ -113,8 +110,8 @@ class BetonFiles:
     def task(self, index: int) -> tuple[int, int, str]:
         """Return the file's number, the sample in it, and the file's path."""
         sample = int(self._chosen[index])
-        file = int(np.searchsorted(self._ends, sample, side="right"))
-        return file, sample - (int(self._ends[file - 1]) if file else 0), absolute(self.paths[file])
+        file = int(np.searchsorted(self._starts, sample, side="right")) - 1
+        return file, sample - int(self._starts[file]), absolute(self.paths[file])
 
     def name(self, index: int) -> str:
         """Return the file and the sample's number in it."""
@@ -122,9 +119,9 @@ class BetonFiles:
         return f"{printable(name_of(self.paths[file]))}[{sample}]"
 
     def _of_classes(
-        self, readers: Sequence[Reader], chosen: npt.NDArray[np.int64], classes: Sequence[str]
+        self, files: FileSet, chosen: npt.NDArray[np.int64], classes: Sequence[str]
     ) -> npt.NDArray[np.int64]:
-        field = label_field(readers[0])
+        field = label_field(files)
         if self.class_names is None or field is None:
             raise UsageError(f"{self.paths[0]} records no class names, so --classes has nothing to choose by")
         missing = [name for name in classes if name not in self.class_names]
@@ -133,28 +130,11 @@ class BetonFiles:
             shown = ", ".join(self.class_names[:10]) + (", ..." if len(self.class_names) > 10 else "")
             raise UsageError(f"--classes names {what}; the classes are {shown}")
         new_labels = {self.class_names.index(name): label for label, name in enumerate(classes)}
-        labels = np.concatenate([np.asarray(reader.column(field)) for reader in readers])
+        labels = np.asarray(files.column(field))
         self._relabelled = (field, new_labels)
         self.class_names = list(classes)
         kept: npt.NDArray[np.int64] = chosen[np.isin(labels[chosen], list(new_labels))]
         return kept
-
-
-def _check_alike(first: Reader, reader: Reader) -> None:
-    def described(each: Reader) -> dict[str, tuple[str, bytes]]:
-        return {name: (type(field).__name__, field.arguments()) for name, field in each.fields.items()}
-
-    ours, theirs = described(first), described(reader)
-    if list(ours.items()) != list(theirs.items()):
-        raise UsageError(
-            f"{reader.path} has the fields {_shown(reader)}, {first.path} has {_shown(first)}; they cannot become one"
-        )
-    if reader.class_names != first.class_names:
-        raise UsageError(f"{reader.path} and {first.path} have different classes; `beton merge` can unite them")
-
-
-def _shown(reader: Reader) -> str:
-    return ", ".join(f"{name} ({type(field).__name__})" for name, field in reader.fields.items())
 
 
 def read_indices(text: str) -> npt.NDArray[np.int64]:

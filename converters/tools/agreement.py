@@ -1,55 +1,21 @@
-"""Whether ``.beton`` files can be one dataset: equal fields, and labels that mean the same."""
+"""Which class names a file made of several has, and how their labels become its own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from dataloading import Field, Reader, UsageError
+from dataloading import Reader, UsageError
 from dataloading.messages import counted
-from dataloading.tools import check_all_named, label_field
+from dataloading.tools import common_classes, label_field
 
-__all__ = ["NO_LABELS", "Classes", "agreed_classes", "check_alike", "check_fields", "field_differences"]
+__all__ = ["NO_LABELS", "Classes", "agreed_classes"]
 
 Classes = Literal["equal", "union"]
 
 NO_LABELS = "no field of labels: integers named 'label', or the only integers"
-
-
-def field_differences(left: Mapping[str, Field], right: Mapping[str, Field]) -> list[str]:
-    """Return messages about how the fields of two files differ; none where they are equal, in the same order."""
-    lines = []
-    for name in {**left, **right}:
-        one, two = left.get(name), right.get(name)
-        if one is None or two is None:
-            lines.append(f"'{name}' ({one or two!r}) is only in the {'first' if two is None else 'second'}")
-        elif one != two:
-            lines.append(f"'{name}' is {one!r} in the first, {two!r} in the second")
-        elif (axes := [getattr(each, "coordinates", None) for each in (one, two)]) and axes[0] != axes[1]:
-            lines.append(f"'{name}' has coordinates {axes[0]} in the first, {axes[1]} in the second")
-    if not lines and list(left) != list(right):
-        lines.append(f"their order is {', '.join(left)} in the first, {', '.join(right)} in the second")
-    return lines
-
-
-def check_fields(first: Reader, other: Reader, prefix: str = "") -> None:
-    """Raise `UsageError` if two files have different fields; ``prefix`` begins the message."""
-    if differing := field_differences(first.fields, other.fields):
-        listed = "\n".join(f"  {line}" for line in differing)
-        raise UsageError(f"{prefix}{first.path} and {other.path} have different fields:\n{listed}")
-
-
-def check_alike(readers: Sequence[Reader]) -> None:
-    """Raise `UsageError` if files have other fields, other class names, or names in some only; labels do not count."""
-    first = readers[0]
-    for other in readers[1:]:
-        check_fields(first, other)
-        if first.class_names is not None and other.class_names not in (first.class_names, None):
-            raise UsageError(f"{first.path} and {other.path} name different classes; look at them one by one")
-    check_all_named(readers, "; or look at them one by one")
 
 
 def agreed_classes(
@@ -83,19 +49,12 @@ def agreed_classes(
         raise UsageError(f"classes must be 'equal' or 'union', got {classes!r}")
     if assume and classes != "equal":
         raise UsageError("assume_classes goes with classes='equal': a union is made of names, which every file needs")
-    named = next((reader for reader in readers if reader.class_names is not None), None)
-    if named is None or named.class_names is None:
-        return None, [None] * len(readers)
-    if classes == "union":
+    if classes == "union" and any(reader.class_names is not None for reader in readers):
         return _united_classes(readers)
-    for reader in readers:
-        if reader.class_names is not None and reader.class_names != named.class_names:
-            raise UsageError(_difference(named.path, named.class_names, reader.path, reader.class_names) + hint)
-    if not assume:
-        check_all_named(readers, advice)
-    for reader in readers:
-        _check_labels(reader, len(named.class_names))
-    return named.class_names, [None] * len(readers)
+    names = common_classes(readers, hint=hint, advice=advice, assume=assume)
+    for reader in readers if names is not None else ():
+        _check_labels(reader, len(names or ()))
+    return names, [None] * len(readers)
 
 
 def _united_classes(readers: Sequence[Reader]) -> tuple[tuple[str, ...], list[Mapping[int, int] | None]]:
@@ -128,13 +87,3 @@ def _check_labels(reader: Reader, num_classes: int) -> None:
                 f"{reader.path}: sample {start + int(bad[0])} has the label {int(part[bad[0]])}, which has no "
                 f"class name ({counted(num_classes, 'name')}: 0 to {num_classes - 1})"
             )
-
-
-def _difference(first: str, names: Sequence[str], other: str, others: Sequence[str]) -> str:
-    pairs: list[tuple[Any, Any]] = list(zip_longest(names, others))
-    label = next(position for position, (one, two) in enumerate(pairs) if one != two)
-    one, two = ("no such class" if name is None else repr(name) for name in pairs[label])
-    return (
-        f"the files name different classes. Label {label} is {one} in {first} ({counted(len(names), 'class')}) and "
-        f"{two} in {other} ({counted(len(others), 'class')})"
-    )

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from converters.beton_files import list_files, shards_of
-from converters.tools.agreement import agreed_classes, check_fields
+from converters.tools.agreement import agreed_classes
 from converters.tools.input_files import check_sources
 from converters.tools.new_files import NewFiles, shard_entry
 from dataloading import ConvertError, Manifest, Reader, Shard, UsageError
-from dataloading.tools import is_manifest, open_locked
+from dataloading.tools import check_fields, is_manifest, open_locked
 
 __all__ = ["AppendReport", "append"]
 
@@ -152,7 +152,7 @@ def _extend(
     with Reader(shards_of(str(target))[0]) as first:
         for file in files:
             with Reader(file) as reader:
-                check_fields(first, reader, "the set's ")
+                check_fields(first, reader, prefix="the set's ")
                 hint = "; `beton merge --classes union` makes one file of both"
                 agreed_classes([first, reader], "equal", hint=hint)
     _check_new(old, files, names)

@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from converters.report import Progress
-from converters.tools.agreement import field_differences
 from converters.tools.input_files import InputFiles, Sample, Stored
 from converters.tools.matching import Digests, combined, digest_array, field_keys, has_equals, match, unpaired
 from converters.tools.pictures import decode_stored
 from dataloading import DecodeError, EncodedImage, FormatError, ImageField, MaskField, UsageError
+from dataloading.tools import field_differences
 
 __all__ = ["DiffReport", "Difference", "Level", "compare"]
 

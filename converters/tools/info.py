@@ -68,13 +68,16 @@ def info(
     if grid is not None and out is None:
         raise click.UsageError("--grid needs --out PICTURE.png")
     from converters.beton_files import list_files
-    from converters.tools.agreement import check_alike
     from converters.tools.summary import as_text, first_image_field, summary
     from dataloading import Reader
+    from dataloading.tools import check_fields, common_classes
 
     with contextlib.ExitStack() as stack:
         readers = [stack.enter_context(Reader(file)) for file in list_files(files)]
-        check_alike(readers)
+        for reader in readers[1:]:
+            check_fields(readers[0], reader)
+        alone = "; or look at them one by one"
+        common_classes(readers, hint=alone, advice=alone)
         if grid is not None and out is not None:
             from converters.tools.pictures import contact_sheet
 

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from converters.beton_files import list_files
-from converters.tools.agreement import agreed_classes, check_fields
+from converters.tools.agreement import agreed_classes
 from dataloading import ConvertError, Field, FormatError, Reader, UsageError, verify_file
-from dataloading.tools import label_field
+from dataloading.tools import FileSet, check_fields, label_field
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -243,7 +243,7 @@ class InputFiles(_Closing):
         self.fields = self.files[0].fields
         self.label = label_field(self.readers[0])
         self.class_names = self.readers[0].class_names
-        self._starts = np.cumsum([0, *map(len, self.files)])
+        self._set = FileSet(self.readers, check_classes=False)
         self._in_use: list[int] = []  # numbers of open files, the one that was read last at the end
 
     @property
@@ -257,7 +257,7 @@ class InputFiles(_Closing):
         return [file.path for file in self.files]
 
     def __len__(self) -> int:
-        return int(self._starts[-1])
+        return self._set.num_samples
 
     def identity(self) -> list[list[str | int]]:
         """Return for each file its place and what changes when it is written anew, for a JSON file."""
@@ -265,15 +265,14 @@ class InputFiles(_Closing):
 
     def column(self, field: str) -> npt.NDArray[np.generic]:
         """Return a field's part of every sample's record: a view of the only file, a copy of several."""
-        columns = [reader.column(field) for reader in self.readers]
-        return columns[0] if len(columns) == 1 else np.concatenate(columns)
+        return self._set.column(field)
 
     def place(self, index: int) -> tuple[InputFile, int]:
         """Return the file that holds a sample, and the sample's index there; `UsageError` if there is none."""
         if not 0 <= index < len(self):
             raise UsageError(f"{self.path} has samples 0 to {len(self) - 1}, not {index}")
-        number = int(np.searchsorted(self._starts, index, side="right")) - 1
-        return self.files[number], index - int(self._starts[number])
+        number, local = self._set.place(index)
+        return self.files[number], local
 
     def samples(self, indices: Sequence[int] | Integers | None = None) -> Iterator[Sample]:
         """Yield samples by field name, see `InputFile.samples`."""
@@ -283,12 +282,12 @@ class InputFiles(_Closing):
                 yield from file.samples()
             return
         chosen = np.asarray(indices, dtype=np.int64)
-        owners = np.searchsorted(self._starts, chosen, side="right") - 1
+        owners, _ = self._set.places(chosen)
         for start in range(0, len(chosen), _BLOCK):
             part, numbers = chosen[start : start + _BLOCK], owners[start : start + _BLOCK]
             # Each file looks up its own samples of the block at once, and they are taken in the order asked for.
             found = {
-                number: self.files[number].samples(part[numbers == number] - int(self._starts[number]))
+                number: self.files[number].samples(part[numbers == number] - int(self._set.starts[number]))
                 for number in np.unique(numbers).tolist()
             }
             for number in numbers.tolist():

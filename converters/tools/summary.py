@@ -17,7 +17,7 @@ import numpy.typing as npt
 from converters.report import human_bytes
 from dataloading import ImageField, Reader, UsageError
 from dataloading.messages import counted
-from dataloading.tools import MODE_JPEG, MODE_PNG, MODE_RAW, label_field
+from dataloading.tools import MODE_JPEG, MODE_PNG, MODE_RAW, FileSet, label_field
 
 __all__ = [
     "as_text",
@@ -61,14 +61,12 @@ def find_sample(readers: Sequence[Reader], index: int) -> tuple[Reader, int]:
     UsageError
         If there are not so many samples.
     """
-    rest = index
-    for reader in readers:
-        if 0 <= rest < reader.num_samples:
-            return reader, rest
-        rest -= reader.num_samples
-    total = sum(reader.num_samples for reader in readers)
-    where = readers[0].path if len(readers) == 1 else f"{len(readers):,} files"
-    raise UsageError(f"there is no sample {index}: {where} has samples 0 to {total - 1}")
+    files = FileSet(readers, check_classes=False)
+    if not 0 <= index < files.num_samples:
+        where = readers[0].path if len(readers) == 1 else f"{len(readers):,} files"
+        raise UsageError(f"there is no sample {index}: {where} has samples 0 to {files.num_samples - 1}")
+    number, local = files.place(index)
+    return readers[number], local
 
 
 def summary(*readers: Reader) -> dict[str, Any]:
@@ -77,7 +75,7 @@ def summary(*readers: Reader) -> dict[str, Any]:
     Parameters
     ----------
     *readers : Reader
-        The files; see `converters.tools.agreement.check_alike`.
+        The files, with equal fields and classes.
 
     Returns
     -------

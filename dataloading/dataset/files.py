@@ -1,14 +1,12 @@
 """Several ``.beton`` files, one after another, as one dataset; a single file is the simplest case.
 
-Owns the check that files fit together, and the arithmetic between an index in the dataset and a sample of a file.
-Whoever decodes asks here where stored bytes lie: `FileSet.locate` says
-file, position and size, and `FileSet.memory` is what is read there, so that bytes may also come from elsewhere than
-the file's own map. Knows no pixels, orders or batches.
+Owns the arithmetic between an index in the dataset and a sample of a file. `FileSet.locate` says in which file, where
+and how long stored bytes are, and `FileSet.memory` is what is read there, so that bytes may also come from elsewhere
+than the file's own map. Knows no pixels, orders or batches.
 """
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,11 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from dataloading.arrays import Indices
+from dataloading.dataset.agreement import check_fields, common_classes
 from dataloading.errors import UsageError
 from dataloading.format import Field, Reader, TableSet
-from dataloading.messages import counted
 
-__all__ = ["FileSet", "check_all_named"]
+__all__ = ["FileSet"]
+
+_UNION = "; `beton merge --classes union` makes one file of them and renumbers labels"
 
 Integers = npt.NDArray[np.uint64]
 
@@ -32,6 +32,8 @@ class FileSet:
     ----------
     readers : sequence of Reader
         At least one, with the same fields.
+    check_classes : bool
+        Whether labels must mean the same in all files.
 
     Attributes
     ----------
@@ -52,7 +54,7 @@ class FileSet:
         Fields or class names differ, or only some files have class names; the first difference is named.
     """
 
-    def __init__(self, readers: Sequence[Reader]) -> None:
+    def __init__(self, readers: Sequence[Reader], *, check_classes: bool = True) -> None:
         assert readers
         self.readers = tuple(readers)
         self.paths = tuple(reader.path for reader in readers)
@@ -63,8 +65,8 @@ class FileSet:
         self._bases = np.empty(0, np.uint64)
         self.use_memory([reader.data for reader in readers])
         for reader in readers[1:]:
-            _check_fields(readers[0], reader)
-        self.class_names = _common_names(readers)
+            check_fields(readers[0], reader, coordinates=False)
+        self.class_names = common_classes(readers, hint=_UNION) if check_classes else readers[0].class_names
         self._tables = None if len(readers) == 1 else TableSet(readers)
 
     @property
@@ -179,75 +181,3 @@ class FileSet:
         kind = self.readers[file].fields[field]
         payload = self.view(field, index) if kind.has_data else None
         return kind.decode(self.readers[file].column(field)[sample], payload)
-
-
-def _check_fields(first: Reader, other: Reader) -> None:
-    """Refuse a file whose fields are not those of the first, in the same order."""
-    mine, theirs = first.fields, other.fields
-    differences = [
-        f"'{name}' is {mine.get(name, 'missing')} in the first, {theirs.get(name, 'missing')} in the other"
-        for name in {**mine, **theirs}
-        if name not in mine or name not in theirs or not _equal(mine[name], theirs[name])
-    ]
-    if not differences and list(mine) != list(theirs):
-        differences = [f"the first has {', '.join(mine)} in this order, the other {', '.join(theirs)}"]
-    if differences:
-        raise UsageError(
-            f"{first.path} and {other.path} do not have the same fields: {'; '.join(differences)}. Files of one "
-            f"dataset must have equal fields; convert one of them again"
-        )
-
-
-def _equal(mine: Field, theirs: Field) -> bool:
-    kinds = type(mine) is type(theirs)
-    return kinds and mine.record == theirs.record and mine.arguments() == theirs.arguments()
-
-
-def check_all_named(readers: Sequence[Reader], advice: str = "") -> None:
-    """Refuse files some of which record class names and some do not: that their labels mean the same is a guess.
-
-    Parameters
-    ----------
-    readers : sequence of Reader
-        Files that are to be one dataset.
-    advice : str
-        Another way out than giving the file names, as the end of the message.
-
-    Raises
-    ------
-    UsageError
-        Naming a file without class names, one with, and how to give the one those of the other.
-    """
-    named = next((reader for reader in readers if reader.class_names is not None), None)
-    unnamed = next((reader for reader in readers if reader.class_names is None), None)
-    if named is None or unnamed is None:
-        return
-    kind = " (FFCV's files never do)" if unnamed.extension is None else ""
-    known = counted(len(named.class_names or ()), "name")
-    raise UsageError(
-        f"{unnamed.path} records no class names{kind}, {named.path} has {known}: that labels mean the same "
-        f"in both would be a guess. If they do, give it the names: `beton upgrade "
-        f"{shlex.quote(unnamed.path)} NEW.beton --class-names-from {shlex.quote(named.path)}`{advice}"
-    )
-
-
-def _common_names(readers: Sequence[Reader]) -> tuple[str, ...] | None:
-    """Find the class names that all files share."""
-    check_all_named(readers)
-    common: tuple[str, ...] | None = None
-    owner = ""
-    for reader in readers:
-        names = reader.class_names
-        if names is None:
-            continue
-        if common is None:
-            common, owner = names, reader.path
-        elif names != common:
-            pairs = zip((*common, None), (*names, None), strict=False)
-            label, (mine, theirs) = next((k, pair) for k, pair in enumerate(pairs) if pair[0] != pair[1])
-            raise UsageError(
-                f"{owner} and {reader.path} do not have the same classes: label {label} is {mine!r} in the first and "
-                f"{theirs!r} in the other. Files of one dataset need equal class names; 'beton merge --classes union' "
-                f"makes one file of them and renumbers labels"
-            )
-    return common
