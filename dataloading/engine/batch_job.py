@@ -83,7 +83,9 @@ class BatchJob:
         for name, decoder in self._plan.others.items():
             for row, reason in decoder.decode(self._indices[first:last], self._values[name], first):
                 self._fail(DecodeError, reason, first + row, name)
-        transform = sum(self._run_images(name, image, first, last) for name, image in self._plan.images.items())
+        transform = 0.0
+        for name, image in self._plan.images.items():
+            transform += self._run_images(name, image, first, last)
         decode = time.perf_counter() - started - transform
         cpu_after, page_faults_after = _used_by_thread()
         self._clock.add_group(decode, transform, cpu=cpu_after - cpu, page_faults=page_faults_after - page_faults)
@@ -108,6 +110,9 @@ class BatchJob:
     def _good_runs(self, first: int, last: int) -> Iterator[tuple[int, int]]:
         """Cut rows `first` to `last` at those that have failed."""
         start = first
+        if not self._failures:
+            yield first, last
+            return
         for row in sorted(row for row in list(self._failures) if first <= row < last):
             if row > start:
                 yield start, row

@@ -36,6 +36,7 @@ class Unpaged:
     """Base of orders that do not go by pages: padding repeats the start, nothing is read ahead."""
 
     origin = 0
+    has_pages = False
 
     def __init__(self, size: int) -> None:
         self.size = size

@@ -198,6 +198,7 @@ class PageOrder:
     ) -> None:
         self.origin = origin
         self.size = origin + layout.num_elements if size is None else size
+        self.has_pages = bool(layout.sizes.any())
         self._layout = layout
         self._key = key
         self._num_nodes = num_nodes

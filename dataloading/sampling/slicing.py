@@ -54,6 +54,11 @@ class Order(Protocol):
         """Position from which nodes take turns; 0 unless the epoch was resumed on another number of nodes."""
         ...
 
+    @property
+    def has_pages(self) -> bool:
+        """Whether pages are read one after another, so that `pages` has something to list."""
+        ...
+
     def at(self, positions: Indices) -> tuple[Indices, Indices | None]:
         """Look up elements and the number of each one's view (None: all 0).
 
@@ -264,6 +269,8 @@ class EpochOrder:
         Over the steps of an epoch and the ranks of a node every page is listed once, ahead of its use; the pages of the
         first window are spread over the first steps. Empty unless the order goes by pages.
         """
+        if not self._order.has_pages:
+            return []
         due, before = self._pages_due(step), self._pages_due(step - 1)
         if due <= before:
             return []
@@ -275,8 +282,7 @@ class EpochOrder:
     @property
     def goes_by_pages(self) -> bool:
         """Whether pages are read one after another, so that `readahead` has something to list."""
-        first = self.pages_needed(0)[0]
-        return any(num_bytes > 0 for _, _, num_bytes in self.node_pages(first, first + 1))
+        return self._order.has_pages
 
     def pages_needed(self, step: int) -> tuple[int, int]:
         """Count this node's pages, in reading order: those not needed from `step` on, and those to request by then.
