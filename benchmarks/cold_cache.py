@@ -82,8 +82,8 @@ def main(argv: list[str] | None = None) -> None:
         say(f"round {number + 1}  {case}: {rates[name, state][-1]:,.0f} images/s")
     rows = []
     for name in LOADERS:
-        if name in failures and (name, "cold") not in rates:
-            rows.append([name, "-", failures[name]])
+        if (name, "warm") not in rates:
+            rows.append([name, "-", failures.get(name, "")])
             continue
         cold, warm = summarise(rates[name, "cold"]), summarise(rates[name, "warm"])
         first_cold, first_warm = (summarise(firsts[name, state]).median for state in ("cold", "warm"))

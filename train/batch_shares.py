@@ -1,9 +1,9 @@
 """How many images each rank's batch holds when a data set does not divide evenly: pure arithmetic.
 
-Owns the formulas that let the trainer weigh losses and count right answers without padding bias for loaders that do
-not report it themselves. The layout is that of ``torch.utils.data.DistributedSampler``: the order of the epoch is
-padded (or cut) to a multiple of the world size and dealt out like cards, so entry ``j`` of rank ``r`` is position
-``j * world_size + r`` of the epoch, and is padding when that position is not below the number of samples.
+The trainer uses it to weight losses and to count correct answers without the padding, for loaders that do not report
+these numbers. The layout is that of ``torch.utils.data.DistributedSampler``: the order of the epoch is padded (or cut)
+to a multiple of the world size and divided round-robin, so entry ``j`` of rank ``r`` is position ``j * world_size + r``
+of the epoch, and is padding if that position is not below the number of samples.
 """
 
 from __future__ import annotations

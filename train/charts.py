@@ -41,7 +41,7 @@ def one_chart(width: float, height: float) -> tuple[Any, Any]:
 
 
 def set_title(figure: Any, title: str) -> None:
-    """Write a title of any length above a chart, in as many lines as it needs; the figure grows by them."""
+    """Write a title of any length above a chart, in as many lines as needed; the figure grows by them."""
     width, height = figure.get_size_inches()
     lines = textwrap.wrap(title, int(11 * width)) or [""]
     figure.set_size_inches(width, height + 0.19 * (len(lines) - 1))

@@ -1,11 +1,11 @@
-"""Checkpoints that are either whole or not there, and that continue a run bit for bit, on other ranks exactly.
+"""Checkpoints that are complete or absent, and that resume a run bit for bit, on other ranks exactly.
 
 Owns the layout on disk and the order of writes. A checkpoint is a directory ``step-00000123``:
 
 =====================  ======================================================================================
 ``.metadata, *.distcp``  weights, optimiser and moving average, by torch.distributed.checkpoint: names are those of
                        the plain network, so DDP and FSDP read each other's
-``rank-K.pt``          what each rank has for itself: random generators, loader position, batch-norm statistics,
+``rank-K.pt``          the state of each rank: random generators, loader position, batch-norm statistics,
                        running sums of the epoch
 ``meta.json``          step, epoch, world size, options; written last
 =====================  ======================================================================================
@@ -46,16 +46,16 @@ _NAME = re.compile(r"step-(\d{8,})")
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Where a run stands, between two optimiser steps.
+    """The position of a run, between two optimiser steps.
 
     Parameters
     ----------
     step : int
         Optimiser steps taken.
     epoch : int
-        Epoch under way, or the next one.
+        Current epoch, or the next one.
     images : int
-        Images of it that were used, over all ranks.
+        Images of that epoch that were used, over all ranks.
     """
 
     step: int = 0
@@ -87,7 +87,7 @@ def random_state(device: torch.device) -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any], device: torch.device) -> None:
-    """Put the generators back."""
+    """Restore the generators."""
     torch.set_rng_state(state["torch"])
     np.random.set_state(state["numpy"])  # noqa: NPY002
     random.setstate(state["python"])
@@ -136,7 +136,7 @@ def save_checkpoint(
             shutil.rmtree(final)
         partial.rename(final)
         _sync(directory)
-        _prune(directory, keep, final)
+        prune_checkpoints(directory, keep, final)
     barrier()
     return final
 
@@ -147,7 +147,7 @@ def read_meta(path: Path, expected: dict[str, Any]) -> dict[str, Any]:
     Raises
     ------
     UsageError
-        It is no checkpoint of ours, or an option that shapes the run differs.
+        It is not one of our checkpoints, or an option that shapes the run differs.
     """
     try:
         meta: dict[str, Any] = json.loads((path / "meta.json").read_text(encoding="utf-8"))
@@ -156,7 +156,7 @@ def read_meta(path: Path, expected: dict[str, Any]) -> dict[str, Any]:
     if meta.get("version") != VERSION:
         raise UsageError(f"{path} has checkpoint version {meta.get('version')}, this program reads {VERSION}")
     for key, value in expected.items():
-        if meta["run"].get(key, value) != value:  # what is not there was not written yet when it was saved
+        if meta["run"].get(key, value) != value:  # older checkpoints lack newer keys
             raise UsageError(
                 f"{path} was saved with {key} = {meta['run'][key]!r}, this run has {value!r}; "
                 "resume with the options of the interrupted run, or start a new --output"
@@ -178,8 +178,8 @@ def load_checkpoint(
     Returns
     -------
     tuple
-        Where the run stands; this rank's own state, or what `merge_rank_states` makes of the saving ranks' where
-        their number was another; and ``meta.json`` with the checkpoint's path.
+        The position of the run; this rank's own state, or the merged states of the saving ranks if their number was
+        different; and ``meta.json`` with the checkpoint's path.
 
     Raises
     ------
@@ -197,7 +197,7 @@ def load_checkpoint(
     if meta["world_size"] == world.world_size:
         rank_state = _read_rank_state(path, world.rank)
     else:
-        # One rank reads them all: on a shared file system, every rank reading every file would be a storm.
+        # One rank reads them all: if every rank did, a shared file system would be overloaded.
         states = [_read_rank_state(path, rank) for rank in range(meta["world_size"])] if world.is_main else []
         rank_state = broadcast_object(merge_rank_states(states) if world.is_main else None)  # type: ignore[assignment]
     return (
@@ -236,8 +236,8 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _prune(directory: Path, keep: int, written: Path) -> None:
-    """Remove all but the `keep` that were written last; `written` stays whatever the clock says."""
+def prune_checkpoints(directory: Path, keep: int, written: Path) -> None:
+    """Remove all but the `keep` that were written last; `written` always stays."""
     others = [path for path in find_checkpoints(directory).values() if path != written]
     others.sort(key=lambda path: (path / "meta.json").stat().st_mtime_ns)
     for path in others[: max(0, len(others) - (keep - 1))]:

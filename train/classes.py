@@ -1,6 +1,6 @@
-"""Whether labels mean what the network will be told they mean: the classes of two data sets, and the range of labels.
+"""Checks that labels mean the same in two data sets, and that they are in range, before anything is trained.
 
-Knows no torch and no loader: it compares names and looks at columns, before anything is trained.
+Imports no torch and knows no loader: it compares class names and label columns.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SHOWN = 6
 
 
 class Labelled(Protocol):
-    """What is asked of a data set here: `named` is False where `classes` are mere numbers."""
+    """A data set with labels; `named` is False where `classes` are mere numbers."""
 
     path: str
     classes: list[str]
@@ -28,7 +28,7 @@ class Labelled(Protocol):
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return class names for a message, shortened where they are many.
+    """Return class names for a message, shortened if there are many.
 
     Examples
     --------
@@ -52,9 +52,9 @@ def match_classes(train: Labelled, other: Labelled, *, num_classes: int = 0) -> 
     Parameters
     ----------
     train, other : Labelled
-        Training data, and data whose labels are to mean the same.
+        Training data, and data whose labels must mean the same.
     num_classes : int
-        Outputs of the network where the user said so, else 0: then numbers without names are taken as they are.
+        Outputs of the network if the user set them, else 0; if set, unnamed numbers are used as they are.
 
     Returns
     -------
@@ -97,7 +97,7 @@ def match_classes(train: Labelled, other: Labelled, *, num_classes: int = 0) -> 
 
 
 def describe_match(train: Labelled, other: Labelled, numbers: Sequence[int]) -> str:
-    """Say in one line that labels are translated, and how."""
+    """Return one line that says how labels are translated."""
     moved = [
         f"{name} {label} -> {number}"
         for label, (name, number) in enumerate(zip(other.classes, numbers, strict=True))
@@ -108,7 +108,7 @@ def describe_match(train: Labelled, other: Labelled, numbers: Sequence[int]) -> 
 
 
 def check_labels(data: Labelled, num_classes: int) -> None:
-    """Refuse labels that are no class, before training trips over them.
+    """Refuse labels that are not a class.
 
     Raises
     ------

@@ -1,9 +1,8 @@
 """Where a training step's time goes: waiting for data, or working. Also asks the GPU how busy it is.
 
-Owns the measurement. On the CPU (and for a simulated device) waiting is the time inside ``next(loader)``. On CUDA the
-host runs ahead of the device, so host time says little: there, waiting is the time the device's stream stood still
-between the end of one micro-batch's work and the arrival of the next, measured with events and read only when the
-log is written.
+On the CPU (and for a simulated device) waiting is the time inside ``next(loader)``. On CUDA the host runs ahead of the
+device, so host time says little: there, waiting is the time the device's stream was idle between the end of one
+micro-batch's work and the arrival of the next, measured with events and read only when the log is written.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class StepClock:
         self._idle_since: torch.cuda.Event | None = None
 
     def fetching(self) -> None:
-        """Say that the next batch is asked for."""
+        """Note that the next batch is requested."""
         self._fetch_start = time.perf_counter()
         if self._current is None:
             self._current = StepTimes(start=self._fetch_start - self._origin)
@@ -63,7 +62,7 @@ class StepClock:
             self._idle_since = _mark()
 
     def fetched(self) -> None:
-        """Say that the batch is there."""
+        """Note that the batch has arrived."""
         assert self._current is not None, "fetched() without fetching()"
         if self._idle_since is not None:
             self._current._gaps.append((self._idle_since, _mark()))
@@ -71,7 +70,7 @@ class StepClock:
             self._current.waited += time.perf_counter() - self._fetch_start
 
     def slept(self, seconds: float) -> None:
-        """Say that a simulated device was busy for so long."""
+        """Note that a simulated device was busy for `seconds`."""
         assert self._current is not None, "slept() without fetching()"
         self._current.slept += seconds
 

@@ -1,6 +1,6 @@
 """The training and validation loaders of one process, made from the options.
 
-Owns opening the data sets, dividing one in two for ``--val-fraction``, and the specs that loaders get.
+Owns opening the data sets, splitting one for ``--val-fraction``, and what loaders are asked for.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TrainingData:
     loader : TrainingLoader
         Training batches.
     spec : LoaderSpec
-        What they were asked to be.
+        What the loader was asked for.
     classes : list of str
         Names of the classes, by number.
     num_images : int
@@ -44,7 +44,7 @@ class TrainingData:
     val_numbers : torch.Tensor or None
         Training number of each class of the validation data, where they differ.
     notes : tuple of str
-        What the user must know of the data.
+        What the user should know about the data.
     """
 
     loader: TrainingLoader
@@ -138,7 +138,7 @@ def make_data(options: TrainOptions, world: World, device: torch.device) -> Trai
 
 
 def split_indices(num_samples: int, val_fraction: float, seed: int) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Divide sample numbers into training and validation, by chance but the same for each loader and rank.
+    """Split sample numbers into training and validation, at random but the same for each loader and rank.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Which process this is among how many, and the few collectives the trainer needs.
+"""This process's rank and world size, and the few collectives that the trainer needs.
 
 Owns: reading the launcher's environment (torchrun, SLURM, or none), starting and ending the process group,
 reductions of small tensors, and the vote that lets all ranks stop at the same step. Knows nothing of models or data.
@@ -23,7 +23,7 @@ from .rendezvous import LIMIT, first_node, rendezvous_address, wait_for_ranks
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """One process's place.
+    """One process among all of them.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def _slurm_master(environ: Mapping[str, str]) -> str:
     if host is None:
         nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or "127.0.0.1"
         host = first_node(nodes)
-    # One job id, one port: two jobs on a node do not meet, and every task computes the same.
+    # The port follows from the job: two jobs on a node use different ones, all tasks of a job the same.
     port = environ.get("MASTER_PORT") or str(20000 + _number(environ, "SLURM_JOB_ID", "0") % 10000)
     return f"{host}:{port}"
 
@@ -140,7 +140,7 @@ def pick_device(choice: str, world: World) -> torch.device:
 
 @contextmanager
 def process_group(world: World, device: torch.device) -> Iterator[None]:
-    """Hold a process group open (nccl for CUDA plus gloo for the host, gloo for the CPU); nothing for one process."""
+    """Keep a process group open (nccl for CUDA plus gloo for the host, gloo for the CPU); nothing for one process."""
     if world.world_size == 1 and world.launcher == "none":
         yield
         return
@@ -167,7 +167,7 @@ def process_group(world: World, device: torch.device) -> Iterator[None]:
 
 
 def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
-    """Return the element-wise sum over all ranks; the input is left alone."""
+    """Return the element-wise sum over all ranks; the input is not changed."""
     total = values.clone()
     if dist.is_initialized():
         dist.all_reduce(total)
@@ -175,7 +175,7 @@ def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
 
 
 def barrier() -> None:
-    """Wait until every rank is here."""
+    """Wait until every rank has called this."""
     if dist.is_initialized():
         dist.barrier()
 
@@ -199,11 +199,11 @@ def gather_objects(value: object) -> list[Any]:
 
 
 class StopVote:
-    """All ranks learn at the same step that one of them was asked to stop.
+    """Lets all ranks stop at the same step when one of them was asked to.
 
     A signal reaches the ranks between different steps; if each acted at once, the others would wait in a collective
-    for ever. So each step casts a vote on the host (gloo) and reads the vote cast one step before, which has
-    arrived by then: no rank waits, and all read the same.
+    for ever. So each step casts a vote on the host (gloo) and reads the vote of the step before, which has arrived by
+    then: no rank waits, and all read the same.
     """
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ _PARENT_SPEAKS = "BETON_LAUNCHED"
 
 
 def own_command(*words: str) -> list[str]:
-    """Return the command that runs ``beton`` with these words, by path: no module of the user's takes over."""
+    """Return the command that runs ``beton`` with these words, by path: no module of the user's can replace ours."""
     return [sys.executable, str(_ROOT / "dataloading" / "entry.py"), *words]
 
 
@@ -35,13 +35,13 @@ def option_flag(name: str) -> str:
 
 
 def torchrun_command(nproc_per_node: int, arguments: list[str]) -> list[str]:
-    """Return the command that runs ``beton train`` in so many processes on this machine."""
+    """Return the command that runs ``beton train`` in several processes on this machine."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc_per_node}"]
     return [*launcher, *own_command("train", *arguments)[1:]]
 
 
 def training_arguments(values: Mapping[str, Any]) -> list[str]:
-    """Return the words that give the option values.
+    """Return the command-line words for option values.
 
     Examples
     --------
@@ -60,8 +60,8 @@ def training_arguments(values: Mapping[str, Any]) -> list[str]:
 def run_local_processes(command: list[str], num_processes: int, environ: Mapping[str, str], stream: IO[str]) -> int:
     """Run a command as every rank of a small job on this machine, and wait for it.
 
-    What torchrun does, without its restarts and its own import of torch, which would take longer than some of the
-    runs that are compared. When a rank fails, the others are ended.
+    Like torchrun, without its restarts and its own import of torch, which would take longer than some of the runs
+    that are compared. When a rank fails, the others are terminated.
 
     Parameters
     ----------
@@ -119,10 +119,10 @@ def run_local_processes(command: list[str], num_processes: int, environ: Mapping
 
 @contextlib.contextmanager
 def leaving_on_interrupt(message: Callable[[], str]) -> Iterator[None]:
-    """While this is held, let Ctrl-C end this process and all it started at once, with status 130 and one line.
+    """In this context, let Ctrl-C end this process and all it started at once, with status 130 and one line.
 
-    A KeyboardInterrupt would not do: it waits for collectives and for what runs in C++, libraries turn it into other
-    errors, and torchrun's way out may take half a minute. What is on disk is whole or not there either way.
+    A KeyboardInterrupt is not enough: it waits for collectives and for C++ code, libraries turn it into other errors,
+    and torchrun may take half a minute to end. Files on disk are complete or absent either way.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ def leaving_on_interrupt(message: Callable[[], str]) -> Iterator[None]:
 
 
 def kill_family(ancestor: int) -> None:
-    """Kill all that a process started, and what those started; some of it may be in sessions of its own."""
+    """Kill all descendants of a process; some of them may be in sessions of their own."""
     parents, family = _parents(), [ancestor]
     for pid in family:  # grows while it is gone through
         family += [child for child, parent in parents.items() if parent == pid]
@@ -167,7 +167,7 @@ def kill_family(ancestor: int) -> None:
 
 
 def _parents() -> dict[int, int]:
-    """Read the parent of every process there is; of none where the system has no /proc."""
+    """Return the parent of every process; nothing where the system has no /proc."""
     parents = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -183,5 +183,5 @@ def launch_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def launched_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return `launch_environment` for processes whose parent says what there is to say about Ctrl-C."""
+    """Return `launch_environment` for processes whose parent reports a Ctrl-C."""
     return {**launch_environment(environ), _PARENT_SPEAKS: "1"}

@@ -1,6 +1,6 @@
-"""Counting losses and right answers so that padding and uneven batches do not bias them.
+"""Losses and correct answers, counted so that padding and uneven batches do not bias them; and the log they go to.
 
-Owns the sums (float64, one small tensor, added over ranks once) and the words and records of the log.
+The sums are one small float64 tensor, added over ranks once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The network: made by name, laid out over processes by DDP or FSDP2, with parameter groups and a moving average.
 
-Owns what differs between the two strategies, so that the training loop does not ask which one it runs. Knows nothing
-of data.
+Owns what differs between the two strategies, so that the training loop need not ask which one runs. Knows nothing of
+data.
 """
 
 from __future__ import annotations
@@ -120,21 +120,21 @@ class Replica:
 
     @contextmanager
     def micro_batch(self, *, last: bool) -> Iterator[None]:
-        """Hold around forward and backward; gradients cross the network only for the last micro-batch."""
+        """Enclose forward and backward; gradients are averaged over ranks only for the last micro-batch."""
         if self._fsdp is not None:
             self._fsdp.set_requires_gradient_sync(last)
         with self._ddp.no_sync() if self._ddp is not None and not last else nullcontext():
             yield
 
     def buffers(self) -> dict[str, torch.Tensor]:
-        """Return the state that no gradient moves (batch norm statistics), by name; each rank has its own."""
+        """Return the state without gradients (batch norm statistics), by name; each rank has its own."""
         return dict(self.module.named_buffers())
 
     @contextmanager
     def evaluating(self, ema: MovingAverage | None) -> Iterator[nn.Module]:
-        """Lend the network for validation: averaged weights if there are any, statistics averaged over ranks.
+        """Give the network for validation: with the moving average if there is one, and statistics averaged over ranks.
 
-        Everything is put back afterwards, so that validating does not change the training.
+        Everything is restored afterwards, so that validating does not change the training.
         """
         weights = [_local(parameter) for parameter in self.module.parameters()]
         buffers = list(self.module.buffers())
@@ -154,7 +154,7 @@ class Replica:
             self.module.train()
             if self._fsdp is not None:
                 # FSDP leaves the root's weights gathered after a forward pass; the next training step would
-                # compute with that copy, made of the weights that were lent.
+                # compute with that copy of the averaged weights.
                 self._fsdp.reshard()
             with torch.no_grad():
                 for tensor, value in zip((*weights, *buffers), kept, strict=True):
@@ -220,7 +220,7 @@ class MovingAverage:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Take in the weights after optimiser step `step`, counted from 0."""
+        """Include the weights after optimiser step `step`, counted from 0."""
         weight = 1.0 - min(self.decay, (1 + step) / (10 + step))
         averages = [_local(value) for value in self.weights.values()]
         torch._foreach_lerp_(averages, [_local(value.detach()) for value in self._module.parameters()], weight)

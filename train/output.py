@@ -1,6 +1,6 @@
 """The folder a run writes to: one run at a time, and never over what another run saved.
 
-Owns the rules of ``--output`` and ``--overwrite-output``, and the lock. What a checkpoint is, ``checkpoint`` knows.
+Owns the rules of ``--output`` and ``--overwrite-output``, and the lock; ``checkpoint`` knows what a checkpoint is.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _LOCK = ".lock"
 
 @contextmanager
 def hold_folder(folder: Path, *, option: str = "--output") -> Iterator[None]:
-    """Hold a folder for this process alone; the system ends the hold when the process dies, however it dies.
+    """Lock a folder for this process; the system releases the lock when the process ends in any way.
 
     Raises
     ------
     UsageError
-        Another process holds it.
+        Another process has locked it.
     """
     from dataloading.tools import open_locked  # here, so that --help does not import NumPy
 
@@ -47,7 +47,7 @@ def hold_folder(folder: Path, *, option: str = "--output") -> Iterator[None]:
 
 
 def saved_so_far(output: str) -> str:
-    """Say, for a run that was interrupted, from where it can go on."""
+    """Say from where an interrupted run can resume."""
     saved = sorted(path.parent.name for path in Path(output).glob("checkpoints/step-*/meta.json")) if output else []
     if not saved:
         return "no checkpoint was saved"
@@ -55,7 +55,7 @@ def saved_so_far(output: str) -> str:
 
 
 def clear_for_run(folder: Path, checkpoints: dict[int, Path], *, resume: Path | None, overwrite: bool) -> list[str]:
-    """Make sure that what this run writes cannot be mixed up with what another run wrote.
+    """Make sure that this run's files cannot be confused with those of another run.
 
     Parameters
     ----------
@@ -64,9 +64,9 @@ def clear_for_run(folder: Path, checkpoints: dict[int, Path], *, resume: Path | 
     checkpoints : dict
         Complete checkpoints in it, by step.
     resume : Path or None
-        The checkpoint this run goes on from.
+        The checkpoint this run resumes from.
     overwrite : bool
-        Remove what is in the way, instead of refusing to start.
+        Remove such files instead of refusing to start.
 
     Returns
     -------

@@ -1,8 +1,7 @@
-"""What a rank takes over of the ranks that saved a checkpoint, when there were more or fewer of them.
+"""The states of ranks, merged for a run that resumes with more or fewer ranks. Knows no files and no processes.
 
-Weights, optimiser and averaged weights are `torch.distributed.checkpoint`'s business, and the place in the data is one
-number for all ranks. What is left is what each rank had for itself: this module says what becomes of it. Knows no
-files and no processes.
+`torch.distributed.checkpoint` handles weights, optimiser and averaged weights, and the position in the data is one
+number for all ranks. What remains is each rank's own state.
 """
 
 from __future__ import annotations
@@ -15,19 +14,19 @@ import torch
 
 
 def merge_rank_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Make one state of those of all saving ranks.
+    """Merge the states of all saving ranks into one.
 
     Parameters
     ----------
     states : sequence of mapping
         In the order of the ranks, at least one. ``buffers`` and ``ema_buffers`` map names to tensors, ``tally`` is a
-        tensor of sums; anything else is alike on all ranks, but for ``random``.
+        tensor of sums; anything else is the same on all ranks, except ``random``.
 
     Returns
     -------
     dict
-        Floating-point buffers (batch-norm statistics) are the ranks' mean, other buffers those of the first; sums
-        are added up, for one rank to go on from; ``random`` is left out, since generators cannot be merged.
+        Floating-point buffers (batch-norm statistics) are the mean over ranks, other buffers those of the first; sums
+        are added, for one rank to continue; ``random`` is left out, since generators cannot be merged.
     """
     first = states[0]
     merged = {name: value for name, value in first.items() if name != "random"}

@@ -1,4 +1,4 @@
-"""How the processes of a run find one another, and what is said while some are missing.
+"""How the processes of a run find one another, and what is reported while some are missing.
 
 Owns the store that the first rank offers at ``MASTER_ADDR:MASTER_PORT``, and the list of who has come.
 """
@@ -42,12 +42,12 @@ def first_node(nodes: str) -> str:
 
 
 def check_started_by_srun(environ: Mapping[str, str], num_tasks: int) -> None:
-    """Refuse a batch script that has several tasks and forgot srun: the others would never come.
+    """Refuse a SLURM job of several tasks that was started without srun: the others would never come.
 
     Raises
     ------
     UsageError
-        Nothing says that this process belongs to a step.
+        This process does not belong to a SLURM step.
     """
     if not any(name.startswith("SLURM_STEP") for name in environ):
         raise UsageError(
@@ -57,7 +57,7 @@ def check_started_by_srun(environ: Mapping[str, str], num_tasks: int) -> None:
 
 
 def wait_for_ranks(host: str, port: int, *, rank: int, world_size: int, speaks: bool, at_once: bool = False) -> Store:
-    """Wait until every rank is there, and say who is missing while some are.
+    """Wait until every rank has connected, and report which ranks are missing meanwhile.
 
     Parameters
     ----------
@@ -66,9 +66,9 @@ def wait_for_ranks(host: str, port: int, *, rank: int, world_size: int, speaks: 
     rank, world_size : int
         This process among how many.
     speaks : bool
-        Whether this process may say that it cannot reach the first rank; that one always says who is missing.
+        Whether this process may report that it cannot reach the first rank, which itself reports who is missing.
     at_once : bool
-        Say right away that others are waited for.
+        Report at once that this rank waits for others.
 
     Returns
     -------
@@ -120,7 +120,7 @@ def _connect(host: str, port: int, rank: int, world_size: int, speaks: bool) -> 
             return False
         return True
 
-    # A socket of Python's first: in the store's own attempts neither Ctrl-C nor anything else gets a word in.
+    # A Python socket first: the store's own attempts can neither be interrupted nor report anything.
     _wait(
         reached, lambda: f"rank {rank} cannot reach rank 0 at MASTER_ADDR {host}:{port} yet ({trouble})", speaks=speaks
     )

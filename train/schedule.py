@@ -1,6 +1,6 @@
-"""The learning rate as a pure function of how much of the run is done: nothing to save, nothing to get out of step.
+"""The learning rate as a pure function of the completed fraction of the run: there is no state to save.
 
-It is asked in shares of the run, not in steps, so that a run that goes on with other batches stays on its curve.
+Fractions instead of steps keep a run on its curve that is resumed with another batch size.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class Schedule:
     peak : float
         Learning rate at the end of the warm-up.
     warmup : float
-        Share of the run that warms up, 0 to 0.5.
+        Fraction of the run that warms up, 0 to 0.5.
 
     Raises
     ------
     UsageError
-        The share is out of range.
+        The fraction is out of range.
 
     Examples
     --------
@@ -42,7 +42,7 @@ class Schedule:
             raise UsageError(f"a warm-up takes 0 to 0.5 of the run, got {self.warmup}")
 
     def __call__(self, start: float, end: float) -> float:
-        """Return the learning rate of the step that takes the run from `start` to `end`, shares of it (0 to 1)."""
+        """Return the learning rate of the step that takes the run from fraction `start` to `end` (0 to 1)."""
         if start < self.warmup:
             return self.peak * min(1.0, end / self.warmup)
         progress = min(1.0, (start - self.warmup) / (1.0 - self.warmup))

@@ -84,7 +84,7 @@ class Trainer:
         run_epochs = optim.steps / self._steps_per_epoch if optim.steps else optim.epochs
         self.schedule = Schedule(peak=optim.lr * scale, warmup=min(0.5, optim.warmup_epochs / run_epochs))
         self._output = Path(options.run.output) if options.run.output else None
-        self._progress = Progress()
+        self.progress = Progress()
         self._flops_per_image = 0.0
         self._network: NetworkCompute | None = None
         simulated = make_simulated(options, self.clock)
@@ -172,14 +172,14 @@ class Trainer:
         if self._network is not None and (stopped or options.run.checkpoint_steps):
             self._save()
         self.log.record(
-            "done", step=self._progress.step, finished=finished, seconds=time.perf_counter() - self._start_time
+            "done", step=self.progress.step, finished=finished, seconds=time.perf_counter() - self._start_time
         )
         self.log.say("stopped by a signal" if stopped and not finished else "done")
         return STOPPED if stopped and not finished else 0
 
     @property
     def _finished(self) -> bool:
-        optim, progress = self._options.optim, self._progress
+        optim, progress = self._options.optim, self.progress
         return progress.step >= optim.steps if optim.steps else progress.epoch >= optim.epochs
 
     def _share_done(self, progress: Progress) -> float:
@@ -191,7 +191,7 @@ class Trainer:
 
     def _total_steps(self) -> int:
         """Count the steps of the whole run; steps before a resume may have had another size."""
-        optim, progress = self._options.optim, self._progress
+        optim, progress = self._options.optim, self.progress
         if self._finished:
             return progress.step
         left = -(-self._loader.batches_left // optim.accum)
@@ -201,19 +201,19 @@ class Trainer:
     def _train_epoch(self) -> tuple[bool, bool]:
         """Train the rest of an epoch; return whether a signal stopped it, and whether it was completed."""
         self._epoch_start = time.perf_counter()
-        self._loader.set_epoch(self._progress.epoch)  # where a resumed loader is already
+        self._loader.set_epoch(self.progress.epoch)  # where a resumed loader is already
         left = self._loader.batches_left
         self._steps.start_epoch(total_steps=self._total_steps())
         batches = iter(self._loader)
         try:
             while left and not self._finished:
                 micro_batches = min(self._options.optim.accum, left)
-                self._train_step(batches, micro_batches)
+                self.train_step(batches, micro_batches)
                 left -= micro_batches
                 if self._vote.cast(self._stop_asked) and not self._finished:
                     return True, False
                 every = self._options.run.checkpoint_steps
-                if every and self._progress.step % every == 0 and self._network is not None:
+                if every and self.progress.step % every == 0 and self._network is not None:
                     self._save()
             if not left and next(batches, None) is not None:
                 # Asking once more also ends the epoch for the loader: ours prefetches the next one meanwhile.
@@ -225,8 +225,9 @@ class Trainer:
                 close()
         return False, not left
 
-    def _train_step(self, batches: Iterator[TrainBatch], micro_batches: int) -> None:
-        progress = self._progress
+    def train_step(self, batches: Iterator[TrainBatch], micro_batches: int) -> None:
+        """Take one optimiser step."""
+        progress = self.progress
         num_images, loss_sum = 0, None
         indices: list[np.ndarray] = []
         for micro in range(micro_batches):
@@ -243,8 +244,8 @@ class Trainer:
                 indices.append(batch.indices[: batch.num_valid])
             loss = self._compute.micro_batch(batch, step=progress.step, micro=micro, last=micro == micro_batches - 1)
             loss_sum = loss if loss_sum is None else loss_sum + loss
-        self._progress = replace(progress, step=progress.step + 1, images=progress.images + num_images)
-        lr = self.schedule(self._share_done(progress), self._share_done(self._progress))
+        self.progress = replace(progress, step=progress.step + 1, images=progress.images + num_images)
+        lr = self.schedule(self._share_done(progress), self._share_done(self.progress))
         self._compute.update(step=progress.step, lr=lr, num_images=num_images)
         assert loss_sum is not None
         times = self.clock.step_done()
@@ -259,12 +260,12 @@ class Trainer:
                 indices=indices,
             )
         )
-        if self._progress.step % self._options.run.log_steps == 0:
+        if self.progress.step % self._options.run.log_steps == 0:
             self._steps.flush()
 
     def _finish_epoch(self, *, whole: bool) -> None:
         self._steps.flush()
-        progress = self._progress
+        progress = self.progress
         seconds = time.perf_counter() - self._epoch_start
         rate = self._steps.epoch_images / max(seconds, 1e-9)
         record: dict[str, Any] = {"epoch": progress.epoch, "step": progress.step, "seconds": seconds}
@@ -281,13 +282,13 @@ class Trainer:
         if self._network is not None and self._data.val_loader is not None:
             self._validate(self._data.val_loader, self._network)
         if whole:
-            self._progress = Progress(step=progress.step, epoch=progress.epoch + 1)
+            self.progress = Progress(step=progress.step, epoch=progress.epoch + 1)
         if self._network is not None and not self._options.run.checkpoint_steps:
             self._save()
 
     def _validate(self, loader: TrainingLoader, network: NetworkCompute) -> None:
         start = time.perf_counter()
-        loader.set_epoch(self._progress.epoch)
+        loader.set_epoch(self.progress.epoch)
         result = network.evaluate(self._data.val_batches(), self._normaliser(loader))
         if result["num_images"] != self._data.num_val:
             raise UsageError(
@@ -297,10 +298,10 @@ class Trainer:
         seconds = time.perf_counter() - start
         weights = "ema" if self._ema is not None else "model"
         self.log.record(
-            "eval", epoch=self._progress.epoch, step=self._progress.step, weights=weights, seconds=seconds, **result
+            "eval", epoch=self.progress.epoch, step=self.progress.step, weights=weights, seconds=seconds, **result
         )
         self.log.say(
-            f"epoch {self._progress.epoch}: validation top-1 {result['top1']:.2f} %, top-5 {result['top5']:.2f} %, "
+            f"epoch {self.progress.epoch}: validation top-1 {result['top1']:.2f} %, top-5 {result['top5']:.2f} %, "
             f"loss {result['loss']:.4f} ({counted(int(result['num_images']), 'image')})"
         )
 
@@ -310,8 +311,8 @@ class Trainer:
         options = self._options
         self.log.record(
             "start",
-            step=self._progress.step,
-            epoch=self._progress.epoch,
+            step=self.progress.step,
+            epoch=self.progress.epoch,
             options=options.flat(),
             world_size=self._world.world_size,
             launcher=self._world.launcher,
@@ -348,7 +349,7 @@ class Trainer:
                 if simulated
                 else f"{options.model.model} with {options.model.strategy}"
             )
-            + f", {self._steps_per_epoch} steps per epoch, steps {self._progress.step} to {self._total_steps()}"
+            + f", {self._steps_per_epoch} steps per epoch, steps {self.progress.step} to {self._total_steps()}"
         )
 
     # ------------------------------------------------------------------ checkpoints and signals
@@ -371,9 +372,9 @@ class Trainer:
     def _save(self) -> None:
         if self._output is None or self._network is None or not self._options.run.checkpoints:
             return
-        if self._progress.step == self._saved_step:
+        if self.progress.step == self._saved_step:
             return
-        self._saved_step = self._progress.step
+        self._saved_step = self.progress.step
         self._steps.flush()
         rank_state = {
             "random": random_state(self._device),
@@ -386,7 +387,7 @@ class Trainer:
         path = save_checkpoint(
             self._output / "checkpoints",
             world=self._world,
-            progress=self._progress,
+            progress=self.progress,
             model=self._replica.module,
             optimizer=self._optimizer,
             ema=self._ema,
@@ -399,7 +400,7 @@ class Trainer:
             },
             keep=self._options.run.keep,
         )
-        self.log.record("checkpoint", step=self._progress.step, path=str(path))
+        self.log.record("checkpoint", step=self.progress.step, path=str(path))
 
     def _resume(self) -> dict[str, Any] | None:
         """Load the checkpoint that ``--resume`` names; return its ``meta.json``, or None without one."""
@@ -407,7 +408,7 @@ class Trainer:
         path = choose_checkpoint(self._options.run.resume, directory)
         if path is None or self._network is None:
             return None
-        self._progress, state, meta = load_checkpoint(
+        self.progress, state, meta = load_checkpoint(
             path,
             world=self._world,
             model=self._replica.module,
@@ -423,7 +424,7 @@ class Trainer:
                 for name, tensor in tensors.items():
                     tensor.copy_(state[kind][name])
         self._network.scaler.load_state_dict(state["scaler"])
-        if self._progress.images:
+        if self.progress.images:
             self._loader.load_state_dict(state["loader"])
         # With --steps the warm-up depends on the size of a step; a resumed run keeps its curve.
         self.schedule = replace(self.schedule, warmup=meta["warmup"])
@@ -432,7 +433,7 @@ class Trainer:
         if "random" in state:
             set_random_state(state["random"], self._device)
         else:
-            seed_rank(self._options.run.seed, self._progress.step, self._world.rank)
+            seed_rank(self._options.run.seed, self.progress.step, self._world.rank)
         return meta
 
     @contextmanager

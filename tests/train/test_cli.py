@@ -68,7 +68,7 @@ def test_local_processes_know_their_place_and_end_when_one_fails(tmp_path: Path)
 def test_launching_passes_the_other_words_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     started: list[list[str]] = []
 
-    class LoaderProcess:
+    class Child:
         def __init__(self, command: list[str], env: dict[str, str]) -> None:
             assert env["PYTHONPATH"]
             started.append(command)
@@ -76,7 +76,7 @@ def test_launching_passes_the_other_words_on(monkeypatch: pytest.MonkeyPatch, tm
         def wait(self) -> int:
             return 3
 
-    monkeypatch.setattr(cli.subprocess, "Popen", LoaderProcess)
+    monkeypatch.setattr(cli.subprocess, "Popen", Child)
     monkeypatch.delenv("RANK", raising=False)
     words = ["--data", str(tmp_path), "--nproc-per-node", "2", "--loader=torch"]
     for prefix in (["beton", "train"], ["train"]):

@@ -59,7 +59,7 @@ def life(rank: int, world: int, folder: Path, port: int, values: dict[str, Any],
     torch.set_num_threads(1)
     place = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank, "MASTER_PORT": port}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", **{name: str(value) for name, value in place.items()}}
-    real = Trainer._train_step
+    real = Trainer.train_step
     with (folder / f"seen-{rank}.jsonl").open("a") as file:
 
         def step(self: Trainer, batches: Iterator[TrainBatch], micro_batches: int) -> None:
@@ -70,14 +70,14 @@ def life(rank: int, world: int, folder: Path, port: int, values: dict[str, Any],
                     seen.extend(batch.labels[: batch.num_valid].tolist())
                     yield batch
 
-            number = self._progress.step
+            number = self.progress.step
             real(self, noted(), micro_batches)
             file.write(json.dumps({"step": number, "images": seen}) + "\n")
             file.flush()
             if number + 1 == killed_at:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        Trainer._train_step = step  # type: ignore[method-assign]
+        Trainer.train_step = step  # type: ignore[method-assign]
         assert run_training(make_options(**values, output=str(folder))) == 0
 
 

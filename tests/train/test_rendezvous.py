@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -74,14 +75,14 @@ def test_the_first_rank_says_who_is_missing_until_all_are_there(
 ) -> None:
     monkeypatch.setattr(rendezvous, "FIRST_REPORT_SECONDS", 0.2)
     port, reports, met = free_port(), threading.Event(), []
-    real = rendezvous._say
+    real = sys.stderr.write
 
-    def heard(text: str) -> None:
-        real(text)
+    def heard(text: str) -> int:
         if "not there yet" in text:
             reports.set()
+        return real(text)
 
-    monkeypatch.setattr(rendezvous, "_say", heard)
+    monkeypatch.setattr(sys.stderr, "write", heard)
 
     def come(rank: int, **options: Any) -> None:
         met.append(wait_for_ranks("127.0.0.1", port, rank=rank, world_size=4, speaks=False, **options))

@@ -27,14 +27,14 @@ class KilledError(Exception):
 
 def interrupted(output: Path, at_step: int, monkeypatch: pytest.MonkeyPatch, **values: Any) -> None:
     """Train, and die when the given step has been taken but not saved."""
-    real = Trainer._train_step
+    real = Trainer.train_step
 
     def dying(self: Trainer, *arguments: Any) -> None:
         real(self, *arguments)
-        if self._progress.step == at_step:
+        if self.progress.step == at_step:
             raise KilledError
 
-    monkeypatch.setattr(Trainer, "_train_step", dying)
+    monkeypatch.setattr(Trainer, "train_step", dying)
     with pytest.raises(KilledError):
         run_training(make_options(**{**SMALL, "output": str(output), **values}), {})
     monkeypatch.undo()
@@ -111,11 +111,11 @@ def test_the_network_learns(beton: Path, tmp_path: Path) -> None:
     assert only(records, "eval")[-1]["top1"] > 80.0
 
 
-@pytest.mark.parametrize("precision", ["none", "bf16", "fp16"])
-def test_precisions_agree_roughly(precision: str, beton: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_mixed_precision_trains_like_full_precision(precision: str, beton: Path, tmp_path: Path) -> None:
     exact = losses(train_here(tmp_path / "exact", data=str(beton), epochs=1))
     mixed = losses(train_here(tmp_path / "mixed", data=str(beton), epochs=1, amp=precision))
-    assert mixed == pytest.approx(exact, rel=0.05)
+    assert mixed == pytest.approx(exact, rel=0.05) and mixed != exact
 
 
 def test_validating_does_not_change_the_training(beton: Path, tmp_path: Path) -> None:
@@ -152,14 +152,14 @@ def test_sigterm_saves_and_leaves_with_143(
     """Honoured after the step, be it an epoch's or the run's last; the resumed run ends like an uninterrupted one."""
     values = {**SMALL, "data": str(beton), "loader": "beton", "epochs": 2, "val": str(beton)}
     whole = train_here(tmp_path / "whole", **values)
-    real = Trainer._train_step
+    real = Trainer.train_step
 
     def signalled(self: Trainer, *arguments: Any) -> None:
         real(self, *arguments)
-        if self._progress.step == at_step:
+        if self.progress.step == at_step:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(Trainer, "_train_step", signalled)
+    monkeypatch.setattr(Trainer, "train_step", signalled)
     before = signal.getsignal(signal.SIGTERM)
     assert run_training(make_options(**values, output=str(tmp_path / "cut")), {}) == STOPPED == 143
     assert signal.getsignal(signal.SIGTERM) is before
@@ -179,16 +179,16 @@ def test_a_checkpoint_that_was_not_finished_is_not_taken(
     from train import checkpoint
 
     values = {"data": str(beton), "epochs": 1, "checkpoint_steps": 2}
-    real = checkpoint._write
+    real = torch.save
     written: list[str] = []
 
-    def failing(path: Path, write: Any) -> None:
-        written.append(path.name)
+    def failing(state: Any, file: Any, *arguments: Any, **options: Any) -> None:
+        written.append(Path(str(getattr(file, "name", ""))).name)
         if written.count("rank-0.pt") == 2:
             raise OSError(28, "No space left on device")
-        real(path, write)
+        real(state, file, *arguments, **options)
 
-    monkeypatch.setattr(checkpoint, "_write", failing)
+    monkeypatch.setattr(torch, "save", failing)
     with pytest.raises(OSError, match="No space left"):
         run_training(make_options(**{**SMALL, "output": str(tmp_path), **values}), {})
     monkeypatch.undo()
@@ -256,16 +256,16 @@ def test_going_back_to_an_older_checkpoint_refuses_to_mix_two_histories(beton: P
 
 
 def test_pruning_keeps_what_was_written_last_whatever_its_step(tmp_path: Path) -> None:
-    from train.checkpoint import _prune
+    from train.checkpoint import prune_checkpoints
 
     for number, step in enumerate((90, 100, 5)):
         path = tmp_path / f"step-{step:08d}"
         path.mkdir()
         (path / "meta.json").write_text("{}")
         os.utime(path / "meta.json", (number, number))
-    _prune(tmp_path, 2, tmp_path / "step-00000005")
+    prune_checkpoints(tmp_path, 2, tmp_path / "step-00000005")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000005", "step-00000100"]
-    _prune(tmp_path, 1, tmp_path / "step-00000005")
+    prune_checkpoints(tmp_path, 1, tmp_path / "step-00000005")
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000005"]
 
 

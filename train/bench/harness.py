@@ -108,6 +108,11 @@ class LoaderProcess:
         )
         self._buffer = b""
 
+    @property
+    def pid(self) -> int:
+        """The process, which leads its group."""
+        return self._process.pid
+
     def start(self) -> dict[str, Any]:
         """Send the task and wait for the first batch."""
         return self._ask({"spec": self.spec.as_dict(), "spawned_at": time.time()}, _START_LIMIT_SECONDS)

@@ -1,7 +1,4 @@
-"""Which machine this is, which versions run on it, and what a process group uses of it.
-
-Reads ``/proc`` (Linux); elsewhere the figures are None. Owns no measurement of loaders.
-"""
+"""The machine, installed versions, and the resources that a process group uses; from ``/proc`` (Linux only)."""
 
 from __future__ import annotations
 
@@ -70,14 +67,14 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 class Memory(NamedTuple):
-    """What the processes of one group hold.
+    """Memory of the processes of one group.
 
     Parameters
     ----------
     own_bytes : int
-        Memory that only exists because they run: anonymous, shared or not, each page counted once.
+        Memory that exists only because they run: anonymous, shared or not, each page counted once.
     mapped_bytes : int
-        Their part of file pages they have mapped: page cache, which is there for all and can be taken back.
+        Their part of the file pages they have mapped: page cache, which all share and the system can reclaim.
     """
 
     own_bytes: int
@@ -91,7 +88,7 @@ def _processes(group: int) -> Iterator[tuple[Path, list[str]]]:
             # The command's name may hold spaces and brackets: fields count from behind its last ")".
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
         except OSError:
-            continue  # it ended while we looked
+            continue  # it has just ended
         if len(fields) > 14 and int(fields[2]) == group:
             yield entry, fields
 

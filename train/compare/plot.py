@@ -1,4 +1,4 @@
-"""The picture of a comparison: bars for the figures, lines for each step's wait. Knows only the figures."""
+"""The picture of a comparison: bars for the results, lines for the wait in each step."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The same training with several loaders, in fresh processes, interleaved; and the arithmetic on their logs.
 
-Owns starting the runs and turning ``log.jsonl`` records into figures. How figures look is in ``report`` and ``plot``.
+Starts the runs and summarises their ``log.jsonl``; ``report`` and ``plot`` present the results.
 
 Definitions, over the steps after the warm-up, means over ranks:
 
@@ -84,11 +84,11 @@ class CompareOptions:
         if steps and steps <= self.warmup:
             raise UsageError(f"--steps {steps} leaves no step after --warmup {self.warmup}")
         for loader in self.loaders:
-            make_options(**self.training_values(loader))  # complain before the first run, not in the middle
+            make_options(**self.training_values(loader))  # errors come before the first run, not in the middle
 
     def training_values(self, loader: str) -> dict[str, Any]:
         """Return the training options of one loader's runs."""
-        # By default each loader ends an epoch in its own way; steps that are compared have one size.
+        # By default each loader ends an epoch in its own way; compared steps must have one size.
         values = {"tail": "drop", **self.training, "loader": loader}
         if self.stock_data and loader in ("torch", "torch-fast"):
             values["data"] = self.stock_data
@@ -102,7 +102,7 @@ class CompareOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """Figures of one run.
+    """Results of one run.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ class RunResult:
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderResult:
-    """Figures of one loader over its runs; `ratio` is images/s over the baseline's of the same repeat."""
+    """Results of one loader over its runs; `ratio` is images/s over the baseline's of the same repeat."""
 
     loader: str
     images_per_s: Summary
@@ -151,7 +151,7 @@ class LoaderResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """All figures of a comparison, and what they were measured on."""
+    """All results of a comparison, and the machine they were measured on."""
 
     accelerator: str
     simulated_images_per_s: float
@@ -167,7 +167,7 @@ class Comparison:
 
     @property
     def simulated(self) -> bool:
-        """Whether the device was a stand-in that sleeps."""
+        """Whether the device was a simulation that sleeps."""
         return self.simulated_images_per_s > 0
 
     def to_json(self) -> str:
@@ -176,7 +176,7 @@ class Comparison:
 
 
 def summarise_run(records: Sequence[Mapping[str, Any]], *, loader: str, repeat: int, warmup: int) -> RunResult:
-    """Turn one run's log into figures.
+    """Summarise one run's log.
 
     Raises
     ------
@@ -217,7 +217,7 @@ def summarise_run(records: Sequence[Mapping[str, Any]], *, loader: str, repeat: 
 
 
 def summarise_loaders(runs: Sequence[RunResult], loaders: Sequence[str]) -> list[LoaderResult]:
-    """Summarise the runs of each loader; ratios are taken within a repeat, where the machine was in one mood."""
+    """Summarise the runs of each loader; ratios are taken within a repeat, as the machine's load changes with time."""
     by_key = {(run.loader, run.repeat): run for run in runs}
     results = []
     for loader in loaders:
@@ -240,7 +240,7 @@ def summarise_loaders(runs: Sequence[RunResult], loaders: Sequence[str]) -> list
 
 
 def run_comparison(options: CompareOptions, *, progress: Callable[[str], None]) -> Comparison:
-    """Run every loader `repeats` times and gather the figures.
+    """Run every loader `repeats` times and summarise.
 
     Raises
     ------
@@ -258,7 +258,7 @@ def _run_all(options: CompareOptions, progress: Callable[[str], None]) -> Compar
     _check_data(options, progress)
     for repeat in range(options.repeats):
         for place in range(count):
-            # Another loader goes first in each repeat: the first of a round finds colder caches.
+            # Another loader is first in each repeat: the first of a round has colder caches.
             loader = options.loaders[(repeat + place) % count]
             directory = Path(options.out) / "runs" / f"{loader}-{repeat}"
             began = time.perf_counter()
@@ -292,7 +292,7 @@ def _run_all(options: CompareOptions, progress: Callable[[str], None]) -> Compar
 
 
 def _check_data(options: CompareOptions, progress: Callable[[str], None]) -> None:
-    """Refuse data whose labels are no classes, or mean something else in one file than in another, before any run."""
+    """Refuse labels that are not classes, or that mean different things in two files, before any run."""
     from train.loaders.stored_images import open_images
 
     num_classes = int(options.training.get("num_classes", 0))
@@ -322,16 +322,16 @@ def _run_once(options: CompareOptions, loader: str, directory: Path) -> list[dic
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "log.jsonl").unlink(missing_ok=True)  # of an earlier comparison
     values = {**options.training_values(loader), "output": str(directory), "log_steps": 10, "checkpoints": False}
-    words = directory / "output.txt"
+    output = directory / "output.txt"
     command = own_command("train", *training_arguments(values))
-    with words.open("w", encoding="utf-8") as stream:
+    with output.open("w", encoding="utf-8") as stream:
         status = run_local_processes(command, options.nproc_per_node, launched_environment(os.environ), stream)
     if status != 0:
-        lines = words.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
         causes = [line for line in lines if "error" in line.lower()][:3]
         shown = "\n  ".join(dict.fromkeys([*causes, *lines[-3:]]))
         raise BetonError(
-            f"the run with loader {loader} ended with status {status}; its output is in {words}:\n  {shown}"
+            f"the run with loader {loader} ended with status {status}; its output is in {output}:\n  {shown}"
         )
     return read_log(directory / "log.jsonl")
 

@@ -157,5 +157,5 @@ class FfcvLoader(TrainingLoader):
         self._epoch, self._start, self._position = epoch, batches, batches
 
     def close(self) -> None:
-        """Drop the loader; FFCV has no way to end its threads."""
+        """Drop the loader; FFCV cannot end its threads."""
         del self._loader

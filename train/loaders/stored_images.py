@@ -1,7 +1,6 @@
 """Encoded images and labels of a ``.beton`` file or of a directory of class folders, by index.
 
-Owns reading the same stored bytes for the stock loaders, and what the trainer must know about a data set: how many
-samples, which classes. Decodes nothing.
+All peers read their images from here, and the trainer the number of samples and the classes. Decodes nothing.
 """
 
 from __future__ import annotations
@@ -84,8 +83,8 @@ class FolderImages:
 class FileImages:
     """The first image field and the first integer field of a ``.beton`` file.
 
-    Where each sample lies is looked up once for all samples (24 bytes each), so that a stock loader pays no more
-    for a sample than the copy of its bytes: less than opening a file would cost it.
+    The position of every sample is looked up once (24 bytes each), so that a stock loader only copies the bytes of a
+    sample, which is cheaper than opening a file.
 
     Raises
     ------
@@ -109,7 +108,7 @@ class FileImages:
         if names is None:  # FFCV's files have none
             names = tuple(str(number) for number in range(int(self.labels().max()) + 1))
         self.classes = list(names)
-        self._places: tuple[np.ndarray, ...] | None = None
+        self._positions: tuple[np.ndarray, ...] | None = None
 
     def __len__(self) -> int:
         return self._num_samples
@@ -126,17 +125,17 @@ class FileImages:
         return self._reader
 
     def locate(self) -> None:
-        """Look up where all samples lie; otherwise the first read does, and under spawn each worker's first read."""
+        """Look up the positions of all samples; otherwise the first read does, and with spawn each worker's first read."""
         self._opened()
         starts, sizes = self._reader.locate(self.image_field, np.arange(self._num_samples))
         columns = self._reader.column(self.image_field), self._reader.column(self.label_field)
-        self._places = starts, sizes, *columns
+        self._positions = starts, sizes, *columns
 
     def __getitem__(self, index: int) -> StoredImage:
-        if self._places is None:
+        if self._positions is None:
             self.locate()
-        assert self._places is not None
-        starts, sizes, images, labels = self._places
+        assert self._positions is not None
+        starts, sizes, images, labels = self._positions
         start = int(starts[index])
         stored = self._reader.data[start : start + int(sizes[index])]
         image, label = images[index], int(labels[index])

@@ -331,7 +331,7 @@ def test_a_loader_that_fails_is_reported_with_its_words(tmp_path):
 def test_a_process_that_dies_is_noticed(photos, tmp_path):
     child = LoaderProcess(spec_for(photos, tmp_path, "synthetic"))
     child.start()
-    machine.os.killpg(child._process.pid, 9)
+    machine.os.killpg(child.pid, 9)
     with pytest.raises(LoaderProcessError, match="ended"):
         child.round(0.05)
     child.close()
