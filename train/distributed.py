@@ -1,4 +1,4 @@
-"""This process's rank and world size, and the few collectives that the trainer needs.
+"""Rank and world size of this process, and the few collectives that the trainer needs.
 
 Owns: reading the launcher's environment (torchrun, SLURM, or none), starting and ending the process group,
 reductions of small tensors, and the vote that lets all ranks stop at the same step. Knows nothing of models or data.

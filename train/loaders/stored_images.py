@@ -125,7 +125,7 @@ class FileImages:
         return self._reader
 
     def locate(self) -> None:
-        """Look up the positions of all samples; otherwise the first read does, and with spawn each worker's first read."""
+        """Look up the positions of all samples; otherwise the first read does so, with spawn in each worker."""
         self._opened()
         starts, sizes = self._reader.locate(self.image_field, np.arange(self._num_samples))
         columns = self._reader.column(self.image_field), self._reader.column(self.label_field)
