@@ -1,7 +1,7 @@
-"""``beton convert SOURCE SRC OUT.beton``: the options of conversion, and the table of sources (``commands``).
+"""``beton convert SOURCE SRC OUT.beton``: the options that all sources share, and the list of sources.
 
-Parses words into options and prints the result; the work is in ``engine/convert.py``. Nothing heavy is imported before
-a command runs, so that ``--help`` answers at once.
+Turns words into options and prints the result; the work is in ``engine/convert.py``. Nothing heavy is imported before a
+command runs, so that ``--help`` is fast.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ __all__ = ["conversion_options", "convert", "run_conversion"]
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _SHOWN_AT_MOST = 20
 
-# A new kind of source is a new line here, a command in `commands` and a class in `sources`.
+# A new source is a line here, a command in `commands` and a class in `sources`.
 _SOURCES = {
-    "imagefolder": Verb("converters.commands.imagefolder:imagefolder", "Folders of images, one a class (ImageFolder)."),
+    "imagefolder": Verb("converters.commands.imagefolder:imagefolder", "Folders of images, one per class."),
     "imagenet": Verb("converters.commands.imagenet:imagenet", "ImageNet's tars, train and val, without unpacking."),
     "webdataset": Verb("converters.commands.webdataset:webdataset", "WebDataset's tar shards."),
     "huggingface": Verb("converters.commands.huggingface:huggingface", "Parquet, Arrow, datasets of save_to_disk."),
@@ -53,12 +53,12 @@ _SOURCES = {
 
 
 class _Sources(LazyGroup):
-    """The sources by name; a path in the place of a name is told its command, errors speak as the command does."""
+    """The sources by name. A path where a name belongs is answered with the command that it needs."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, or name the one that a path looks like."""
+        """Find the command, or suggest the one that a path looks like."""
         from .next_command import next_command
 
         if args and args[0] not in _SOURCES and (words := next_command(args)) is not None:
@@ -66,7 +66,7 @@ class _Sources(LazyGroup):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; what is said of options is said as they are typed."""
+        """Run the command; errors name options as they are typed."""
         try:
             return super().invoke(ctx)
         except (ConvertError, UsageError) as error:
@@ -170,21 +170,7 @@ def run_conversion(
     as_json: bool,
     **others: Any,
 ) -> None:
-    """Convert ``source`` as the shared options say and print the result.
-
-    Parameters
-    ----------
-    source : Source
-        Where the samples come from.
-    out : str
-        The file to make.
-    extra : dict
-        What the kind of source adds to the JSON result.
-    num_workers, dry_run, as_json
-        Shared options, see ``beton convert imagefolder --help``.
-    **others
-        The others, see `converters.settings`.
-    """
+    """Convert ``source`` into ``out`` as the shared options say, and print the result; JSON gets ``extra`` as well."""
     from converters.engine.convert import convert, estimate
 
     from .settings import settings
@@ -214,7 +200,7 @@ def run_conversion(
 
 
 def _on_disk(path: str, num_bytes: int) -> str:
-    """Return what explains the length of a small file, which is mostly empty pages; nothing of others."""
+    """Explain the length of a small file, which is mostly empty pages; return nothing for other files."""
     from .report import human_bytes
 
     if num_bytes > 64 << 20 or not os.path.isfile(path) or path.endswith(".json"):
@@ -234,13 +220,13 @@ def _print_estimate(guess: dict[str, Any], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"dry_run": True, **guess}, indent=2))
         return
-    kinds = ", ".join(f"{count} {kind}" for kind, count in guess["images"].items())
+    images = ", ".join(f"{count} {became}" for became, count in guess["images"].items())
     shards = guess.get("num_shards")
-    what = guess["path"] if shards is None else _shards_in_words(guess)
+    what = guess["path"] if shards is None else _names_of_shards(guess)
     click.echo(
         f"would write {what}: {counted(guess['num_samples'], 'sample')}, "
         f"about {human_bytes(guess['estimated_bytes'])}, in about {guess['estimated_seconds']:,.0f} s "
-        f"(from {counted(guess['num_tried'], 'sample')} tried: {kinds})"
+        f"(from {counted(guess['num_tried'], 'sample')} tried: {images})"
     )
     if shards is not None and guess["shards"][0] != guess["shards"][1]:
         low, high = guess["shard_samples"]
@@ -250,7 +236,7 @@ def _print_estimate(guess: dict[str, Any], as_json: bool) -> None:
         click.echo(f"cannot be converted: {item['name']}: {item['reason']}")
 
 
-def _shards_in_words(guess: dict[str, Any]) -> str:
+def _names_of_shards(guess: dict[str, Any]) -> str:
     first, last = guess["shards"]
     if guess["path"] == first:
         return f"{first}, one of {counted(guess['num_shards'], 'shard')}"

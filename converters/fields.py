@@ -1,4 +1,4 @@
-"""The words ``NAME=KIND[:...][@COLUMN]`` that declare a field, and how a source's value becomes one of that kind.
+"""``NAME=KIND[:...][@COLUMN]``, which declares a field, and how a source's value becomes one of that kind.
 
     label=int    weight=float    caption=text    meta=json    raw=bytes    image=image
     emb=array:float32:512        pose=array:float64:8x3       title=text@"the title"
@@ -6,9 +6,9 @@
     boxes=boxes                  boxes=boxes:int32:xywh       boxes=boxes:cxcywh:relative
     tokens=vararray:int64:?      points=vararray:float32:?x2:points
 
-A value may come typed (from parquet, JSON, Python), as text (a cell of a CSV file) or as a file's bytes (a member of a
-tar file); each kind says how it reads the three. Nothing is cast: what a field cannot hold exactly is a `SampleFault`
-that says expected and got. A new kind is one more entry of `KINDS`. Knows no source.
+A value may be typed (from parquet, JSON, Python), text (a cell of a CSV file) or a file's bytes (a member of a tar
+file); each kind defines how to read the three. Nothing is cast: a value that a field cannot hold exactly is a
+`SampleFault` that says expected and got. A new kind is one more entry of `KINDS`.
 """
 
 from __future__ import annotations
@@ -79,19 +79,7 @@ class Kind:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FieldSpec:
-    """One declared field; small and picklable, for it travels to the workers.
-
-    Parameters
-    ----------
-    name : str
-        The field's name in the file.
-    kind : str
-        A key of `KINDS`.
-    field : Field
-        What the file declares.
-    column : str
-        Where the source has its values.
-    """
+    """One declared field: its name in the file, a key of `KINDS`, and the source's column with its values."""
 
     name: str
     kind: str
@@ -176,7 +164,7 @@ def parse_field(text: str) -> FieldSpec:
 
 
 def plain_spec(name: str, kind: str) -> FieldSpec:
-    """Return the field of a kind without further words whose column has its name."""
+    """Return the field of a kind without parameters, from the column of its name."""
     return FieldSpec(name=name, kind=kind, field=KINDS[kind].make(()), column=name)
 
 

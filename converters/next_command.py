@@ -1,4 +1,4 @@
-"""`beton convert PATH OUT` without a source: which source PATH looks like, and the command to type."""
+"""Messages in the command's terms: which source a path looks like, and options as they are typed."""
 
 from __future__ import annotations
 
@@ -19,13 +19,7 @@ _LOOKED_AT = 2000
 
 
 def next_command(words: Sequence[str]) -> str | None:
-    """Return what to say of words whose first is no source; None if it is no path or URL either.
-
-    Parameters
-    ----------
-    words : sequence of str
-        What follows ``beton convert``.
-    """
+    """Return the error message for ``beton convert WORDS`` where the first word is a path or URL, else None."""
     path = words[0]
     if not (os.path.exists(path) or "/" in path or "://" in path or "*" in path):
         return None
@@ -97,7 +91,7 @@ def as_command(text: str, names: Sequence[str]) -> str:
     Parameters
     ----------
     text : str
-        The message; where it has both spellings the other one goes.
+        The message; where it has both spellings, Python's is dropped.
     names : sequence of str
         The options as Python spells them.
 

@@ -17,14 +17,14 @@ Engine = Literal["local", "ray"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """How a conversion runs; only ``limit``, ``shuffle``, ``seed``, ``page_size`` and the shards show in the files.
+    """How a conversion runs. Files depend on ``limit``, ``shuffle``, ``seed``, ``page_size`` and the shards alone.
 
     Parameters
     ----------
     num_workers : int
-        Worker processes; 0 works in the calling process. With the engine "ray", of each shard's task.
+        Worker processes; 0 works in the calling process. With the engine "ray", those of each shard's task.
     limit : int, optional
-        Take only the first so many samples (after shuffling).
+        Take only the first N samples (after shuffling).
     shuffle : bool
         Store the samples in a random order.
     seed : int
@@ -32,29 +32,29 @@ class Options:
     page_size : int, optional
         The file's page size in bytes; by default 8 MiB, more if a sample needs it.
     overwrite : bool
-        Replace an existing file when the new one is complete, and start anew where one was interrupted.
+        Replace an existing file when the new one is complete, and discard an interrupted conversion.
     resume : bool
-        Go on with an interrupted conversion, if there is one; what is finished already is left alone.
+        Continue an interrupted conversion, if there is one; files that are finished are kept.
     on_error : {"raise", "skip", "placeholder", "keep"}
-        A sample that cannot be converted stops the run, is left out, or gets a gray image in the place of its own; or a
-        damaged image is stored as Pillow shows it with ``LOAD_TRUNCATED_IMAGES``, and the sample left out where it
+        A sample that cannot be converted stops the run, is left out, or gets a gray image instead of its own; or a
+        damaged image is stored as Pillow shows it with ``LOAD_TRUNCATED_IMAGES``, and the sample is left out if Pillow
         shows none.
     error_log : str, optional
         File for the list of what was left out, replaced, damaged or tidied, as JSON.
     num_shards : int, optional
-        Write so many files and a manifest instead of one file.
+        Write this many files and a manifest instead of one file.
     shard_bytes : int, optional
         Write files of about this size and a manifest.
     shard_index : int, optional
-        Write only this shard, 0 or more; whoever finds all shards complete writes the manifest.
+        Write only this shard, 0 or more; the process that finds all shards complete writes the manifest.
     engine : {"local", "ray"}
         Where the work is done: processes of this machine, or shards as tasks of a Ray cluster.
     temp_dir : str, optional
         Folder for unfinished files of a destination that is a URL; by default the system's.
     check_space : bool
-        Refuse to start where the disk is clearly too small.
+        Refuse to start if the disk is clearly too small.
     checkpoint_seconds : float
-        Time between checkpoints, above 0: what an interruption may cost.
+        Time between checkpoints, above 0: the work that an interruption may lose.
     quiet : bool
         No progress on stderr.
 

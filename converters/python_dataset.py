@@ -1,7 +1,7 @@
 """Any Python dataset that can be indexed -> ``.beton``: `write`, the counterpart of FFCV's ``DatasetWriter``.
 
-Accepts samples that are tuples (in the order of the fields), dicts (by name) or, for a single field, bare values, and
-says clearly what it got when they fit none of these. Hugging Face datasets hand over encoded images as they are.
+Samples are tuples (in the order of the fields), dicts (by name) or, for a single field, bare values; others get an
+error that says what they are. Images of Hugging Face datasets are taken encoded, as they are stored.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class DatasetSource:
         return index
 
     def name(self, index: int) -> str:
-        """Return words for the sample, which has no file that we know of."""
+        """Return the sample as it is indexed, since its file is not known."""
         return f"{type(self._dataset).__name__}[{index}]"
 
 
@@ -128,8 +128,8 @@ class _Load:
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Pickled here by value: between processes torch hands tensors over as shared memory, which one receiver
-        # can take once, and there are as many receivers as workers.
+        # Pickled by value: torch sends tensors as shared memory, which only one receiver can open, and every worker
+        # is one.
         return _unpacked, (pickle.dumps(self.__dict__),)
 
     def _image(self, value: Any, opened: Sequence[Opened]) -> Any:
@@ -148,7 +148,7 @@ def _unpacked(packed: bytes) -> _Load:
 
 
 def _without_torch(value: Any) -> Any:
-    """Return a tensor as an array, which a worker can send on; anything else as it is."""
+    """Return a tensor as an array, which a worker can send; anything else as it is."""
     if not (hasattr(value, "detach") and hasattr(value, "numpy")):
         return value
     try:
@@ -202,7 +202,7 @@ def by_name(sample: Any, names: tuple[str, ...]) -> Mapping[str, Any]:
 
 
 def _check_indexable(dataset: Any) -> None:
-    """Refuse what is no list of samples, each kind with its way out."""
+    """Refuse what is no list of samples, and say what to do instead."""
     got = type(dataset).__name__
     if isinstance(dataset, (str, bytes, os.PathLike)):
         raise UsageError(f"a dataset is an object with samples, got {got} {dataset!r}; `beton convert` reads files")
@@ -274,12 +274,12 @@ def write(
     fields : mapping of str to Field
         Names and kinds of the values, in order.
     images : ImagePolicy, optional
-        How images are stored, where several files share it, instead of the arguments for it below.
+        How images are stored, instead of the arguments for images below.
     class_names : sequence of str, optional
-        Names of the classes by label; by default the dataset's own ``classes``. An empty list for none: with names, a
-        label that has none (-1, or beyond the last) is an error.
+        Names of the classes by label; by default the dataset's own ``classes``, and an empty list for none. With names
+        a label that has none (-1, or beyond the last) is an error.
     num_workers : int, optional
-        Worker processes, by default one a core; 0 works in this process. Scripts that use workers need the usual
+        Worker processes, by default one per core; 0 works in this process. Scripts that use workers need the usual
         ``if __name__ == "__main__":``.
     limit, shuffle, seed, page_size, overwrite, on_error, quiet
         See `converters.options.Options`.
@@ -318,11 +318,11 @@ def write(
     options, policy = settings(given, images=images)
     source = DatasetSource(dataset, fields, class_names=class_names)
     if not quiet:
-        _say_what_transforms_change(dataset, source, asked=class_names is not None)
+        _note_transforms(dataset, source, asked=class_names is not None)
     return convert(source, path, policy=policy, options=options)
 
 
-def _say_what_transforms_change(dataset: object, source: DatasetSource, *, asked: bool) -> None:
+def _note_transforms(dataset: object, source: DatasetSource, *, asked: bool) -> None:
     if has_transform(dataset) and any(isinstance(field, ImageField) for field in source.fields.values()):
         note(
             "the dataset has a transform: its images are encoded as that leaves them, instead of their files being "

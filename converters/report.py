@@ -1,4 +1,4 @@
-"""What a conversion tells: progress while it runs, and a summary when it is done."""
+"""What a conversion reports: progress while it runs, and a summary at the end."""
 
 from __future__ import annotations
 
@@ -42,17 +42,7 @@ def human_bytes(count: float) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReportedSample:
-    """A sample that was left out, or about whose image there is something to tell.
-
-    Parameters
-    ----------
-    index : int
-        Its index in the source.
-    name : str
-        Its file, where it has one.
-    reason : str
-        Why.
-    """
+    """A sample that a report lists: its index in the source, its file's name if it has one, and why."""
 
     index: int
     name: str
@@ -67,27 +57,18 @@ class Report:
     ----------
     path : str
         The file that was written; of several, the manifest.
-    num_samples : int
-        Samples in it.
-    num_resumed : int
-        Those of them that an earlier run had written already.
-    num_bytes : int
-        Its size.
-    source_bytes : int
-        Bytes of image files read.
+    num_samples, num_resumed : int
+        Samples in it, and how many of them an earlier run had written.
+    num_bytes, source_bytes : int
+        Its size, and bytes of image files read.
     seconds : float
         Wall-clock time.
     images : Counter
         How many images were "transcoded" (pixels kept), "kept" (bytes kept), "encoded" anew, or stored "raw".
-    skipped : list of ReportedSample
-        What was left out, in the order of conversion.
-    replaced : list of ReportedSample
-        What got a gray image in the place of its own.
-    damaged : list of ReportedSample
-        Damaged images that were stored as Pillow shows them (``on_error="keep"``).
-    tidied : list of ReportedSample
-        JPEGs with bytes that belong to nothing. libjpeg skips them and no pixel suffers; they are not copied, unless
-        the file's very bytes are kept.
+    skipped, replaced, damaged, tidied : list of ReportedSample
+        In the order of conversion: samples that were left out; those that got a gray image instead of their own;
+        damaged images that were stored as Pillow shows them (``on_error="keep"``); and JPEGs with stray bytes, which
+        libjpeg skips. These change no pixel, and are not copied unless the file's exact bytes are kept.
     shards : list of str
         The files, if there are several or one of several.
     is_whole : bool
@@ -114,11 +95,11 @@ class Report:
         return (self.num_samples - self.num_resumed) / self.seconds if self.seconds else 0.0
 
     def lists(self) -> dict[str, list[ReportedSample]]:
-        """Return what there is to tell of single samples, by the names in `LISTS`."""
+        """Return the lists of samples, by the names in `LISTS`."""
         return {name: getattr(self, name) for name in LISTS}
 
     def add(self, other: Report) -> None:
-        """Count in what another report, of one of the files, says."""
+        """Add the counts and lists of another report, of one of the files."""
         self.num_samples += other.num_samples
         self.num_resumed += other.num_resumed
         self.num_bytes += other.num_bytes
@@ -150,13 +131,7 @@ class Report:
         return facts
 
     def save_faults(self, path: str) -> None:
-        """Write what was left out, replaced, damaged or tidied to ``path``, as JSON.
-
-        Raises
-        ------
-        ConvertError
-            If it cannot be written.
-        """
+        """Write the lists of samples to ``path``, as JSON; a `ConvertError` if they cannot be written."""
         facts = {"path": self.path, "num_samples": self.num_samples, **self._listed()}
         try:
             with whole_file(path) as part, open(part, "w", encoding="utf-8") as file:
@@ -186,17 +161,17 @@ class Progress:
     Parameters
     ----------
     total : int
-        Samples to come.
+        Number of samples.
     what : str
-        A word for what is being done.
+        What is being done, such as "converting".
     quiet : bool
-        Say nothing.
+        Print nothing.
     stream : file, optional
-        By default stderr, as it is when the progress begins.
+        By default stderr.
     every_seconds : float
         Time between lines where there is no terminal.
     clock : callable
-        Seconds that only go up.
+        A monotonic clock in seconds.
     """
 
     def __init__(
@@ -232,7 +207,7 @@ class Progress:
         self._done += count
         self._bytes += num_bytes
         if self._bar is not None:
-            if self._bar.update(count):  # it was drawn anew
+            if self._bar.update(count):  # it was redrawn
                 self._bar.set_postfix_str(
                     f"{self._bytes / max(self._clock() - self._start, 1e-9) / 1e6:,.1f} MB/s", False
                 )
@@ -243,7 +218,7 @@ class Progress:
             self._stream.flush()
 
     def skip(self, count: int) -> None:
-        """Count samples that were done before; neither they nor the time of finding them say how fast the rest goes."""
+        """Count samples that were done before; they and the time it took to find them do not count for the rate."""
         if self._done == self._before:
             self._start = self._clock()
         self._done += count
@@ -261,7 +236,7 @@ class Progress:
         )
 
     def close(self) -> None:
-        """Take the bar away; it leaves no trace, so that the result follows the command."""
+        """Remove the bar from the terminal."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None

@@ -1,4 +1,4 @@
-"""Random numbers that are a function of (seed, sample) alone: equal in any worker, any order, any library version."""
+"""Random numbers that depend on (seed, sample) alone: the same in any worker, order and version of a library."""
 
 from __future__ import annotations
 

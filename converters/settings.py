@@ -1,8 +1,4 @@
-"""The options of a conversion in one list, for the command and for `converters.write` alike.
-
-Each is a parameter of `converters.options.Options` or of `converters.images.policy.ImagePolicy`; a few are spelled as
-the command spells them.
-"""
+"""The options of a conversion by name, for the command and for `converters.write` alike."""
 
 from __future__ import annotations
 
@@ -21,10 +17,10 @@ from .options import Options
 
 __all__ = ["option_names", "settings"]
 
-# The command's word -> the parameter that it stands for, and how it is read.
+# The command's name for a parameter of `Options` or `ImagePolicy`, where it has another one.
 _SPELLINGS = {"orientation": "orient", "shard_size": "shard_bytes"}
-_SIZES = ("page_size", "shard_bytes")
-_ORIENTATIONS = {"apply": True, "ignore": False}
+_RUN = [field.name for field in dataclasses.fields(Options)]
+_IMAGES = [field.name for field in dataclasses.fields(ImagePolicy) if field.name != "seed"]
 
 
 def settings(given: Mapping[str, Any], *, images: ImagePolicy | None = None) -> tuple[Options, ImagePolicy]:
@@ -33,54 +29,46 @@ def settings(given: Mapping[str, Any], *, images: ImagePolicy | None = None) -> 
     Parameters
     ----------
     given : mapping
-        Options by name.
+        Options by name: parameters of `Options` and `ImagePolicy`, some by the command's name as well.
     images : ImagePolicy, optional
-        In place of the options for images.
+        Instead of the options for images.
 
     Raises
     ------
     UsageError
         If there is no such option, a value is out of range, or options for images are given twice.
     """
-    running = [field.name for field in dataclasses.fields(Options)]
-    storing = [field.name for field in dataclasses.fields(ImagePolicy) if field.name != "seed"]
     values = dict(given)
     for word, name in _SPELLINGS.items():
-        if word in values:
-            if name in values:
-                raise UsageError(f"{word} and {name} are the same option; give one of them")
-            values[name] = _oriented(values.pop(word)) if name == "orient" else values.pop(word)
-    unknown = sorted(set(values) - {*running, *storing})
-    if unknown:
+        if word in values and name in values:
+            raise UsageError(f"{word} and {name} are the same option; give one of them")
+    if "orientation" in values:
+        word = values.pop("orientation")
+        if word not in ("apply", "ignore"):
+            raise UsageError(f"orientation must be apply or ignore, got {word!r}")
+        values["orient"] = word == "apply"
+    if "shard_size" in values:
+        values["shard_bytes"] = values.pop("shard_size")
+    if unknown := sorted(set(values) - {*_RUN, *_IMAGES}):
         words = {name: word for word, name in _SPELLINGS.items()}
-        known = [*(words.get(name, name) for name in running + storing), "images", "class_names"]
+        known = [*(words.get(name, name) for name in _RUN + _IMAGES), "images", "class_names"]
         hint = did_you_mean(unknown[0], known) or f"There are {', '.join(known)}."
         raise UsageError(f"write has no option {unknown[0]!r}. {hint}")
-    for name in _SIZES:
+    for name in ("page_size", "shard_bytes"):
         if isinstance(values.get(name), str):
-            values[name] = _bytes(name, values[name])
+            try:
+                values[name] = Size().convert(values[name], None, None)
+            except click.BadParameter as error:
+                raise UsageError(f"{name}: {error.message}") from error
     if isinstance(values.get("background"), str):
         values["background"] = colour(values["background"])
-    for_images = {name: value for name, value in values.items() if name in storing}
+    for_images = {name: value for name, value in values.items() if name in _IMAGES}
     if images is not None and for_images:
         raise UsageError(f"images= and {next(iter(for_images))}= both say how images are stored; put it into images=")
-    options = Options(**{name: value for name, value in values.items() if name in running})
+    options = Options(**{name: value for name, value in values.items() if name in _RUN})
     return options, images or ImagePolicy(seed=options.seed, **for_images)
 
 
 def option_names() -> list[str]:
     """Return the names of all options, as Python spells them."""
-    return [field.name for kind in (Options, ImagePolicy) for field in dataclasses.fields(kind)] + [*_SPELLINGS]
-
-
-def _oriented(word: object) -> bool:
-    if not isinstance(word, str) or word not in _ORIENTATIONS:
-        raise UsageError(f"orientation must be apply or ignore, got {word!r}")
-    return _ORIENTATIONS[word]
-
-
-def _bytes(name: str, text: str) -> int:
-    try:
-        return Size().convert(text, None, None)
-    except click.BadParameter as error:
-        raise UsageError(f"{name}: {error.message}") from error
+    return [*_RUN, *_IMAGES, *_SPELLINGS]

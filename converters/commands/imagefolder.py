@@ -1,4 +1,4 @@
-"""``beton convert imagefolder``: folders of images, one a class."""
+"""``beton convert imagefolder``: folders of images, one per class."""
 
 from __future__ import annotations
 

@@ -38,18 +38,12 @@ class Estimate:
     ----------
     num_samples, num_tried : int
         All, and those tried.
-    stored_bytes : int
-        Bytes that the values of those tried take in the pages.
+    stored_bytes, seconds, images, faults
+        Of those tried: their bytes in the pages, the time they took, what became of their images, and those that
+        cannot be converted.
     record_bytes, allocation_bytes : int
-        Bytes a sample takes in the sample table, and in the allocation table behind the pages.
+        Bytes of a sample in the sample table, and in the allocation table behind the pages.
     page_bytes : int
-        Bytes of a page.
-    seconds : float
-        Wall-clock time of trying them.
-    images : Counter
-        What became of their images.
-    faults : list of ReportedSample
-        Those that cannot be converted.
     """
 
     num_samples: int
@@ -85,16 +79,7 @@ class Estimate:
 
 
 def try_samples(plan: Conversion, pool: Pool, *, num_tried: int) -> Estimate:
-    """Convert samples spread evenly over the order in memory.
-
-    Parameters
-    ----------
-    plan : Conversion
-        Has at least one sample.
-    pool : Pool
-        Runs its `SampleConverter`.
-    num_tried : int
-        How many; fewer if there are fewer.
+    """Convert up to ``num_tried`` samples, spread evenly over the order, in memory.
 
     Raises
     ------

@@ -1,7 +1,6 @@
-"""What tells one conversion from another: its options, its samples' names, and the files it has read so far.
+"""What identifies a conversion: its options, its samples' names, and the files it has read.
 
-Owns the comparison before an interrupted conversion is gone on with or a finished file is taken for done, and the words
-for what differs. It writes nothing.
+These are compared before an interrupted conversion is resumed, or a finished file is taken for the result.
 """
 
 from __future__ import annotations
@@ -36,17 +35,7 @@ _LISTED_AT_MOST = 32
 
 
 def names_digest(source: Source, order: npt.NDArray[np.int64], progress: Callable[[], object] = lambda: None) -> str:
-    """Return a checksum of the names of the samples, in the order they are stored.
-
-    Parameters
-    ----------
-    source : Source
-        Where they come from.
-    order : int64[n]
-        Indices of the samples.
-    progress : callable
-        Called for each.
-    """
+    """Return a checksum of the samples' names in the order they are stored; ``progress`` is called for each."""
     hasher = xxhash.xxh3_64()
     for index in order:
         hasher.update(source.name(int(index)).encode("utf-8", "backslashreplace") + b"\0")
@@ -55,10 +44,7 @@ def names_digest(source: Source, order: npt.NDArray[np.int64], progress: Callabl
 
 
 def file_stamps(source: Source) -> dict[str, str]:
-    """Return size and age of the files that a source's tasks do not name, by their names.
-
-    Many files become one entry, with a checksum of all sizes and ages.
-    """
+    """Return size and age, by name, of the files that a source's tasks do not name; one checksum if they are many."""
     stamps: dict[str, str] = {}
     hasher = xxhash.xxh3_64()
     count = 0
@@ -76,7 +62,7 @@ def file_stamps(source: Source) -> dict[str, str]:
 
 
 def changed_files(then: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Return in words which files have another size or age, or nothing if none has.
+    """Return the files that have another size or age, for a message; nothing if none has.
 
     Examples
     --------
@@ -94,18 +80,18 @@ def changed_files(then: Mapping[str, str], now: Mapping[str, str]) -> str:
 def describe_fields(fields: Mapping[str, Field]) -> dict[str, str]:
     """Return the kind and the arguments of each field, as they would be stored."""
     return {
-        name: " ".join([type(field).__name__, field.arguments().rstrip(bytes(1)).hex(), *_places(field)])
+        name: " ".join([type(field).__name__, field.arguments().rstrip(bytes(1)).hex(), *_coordinates(field)])
         for name, field in fields.items()
     }
 
 
-def _places(field: Field) -> list[str]:
+def _coordinates(field: Field) -> list[str]:
     words = getattr(field, "coordinates", None)
     return [] if words is None else [words]
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Return in words what differs between two descriptions, or nothing if they are equal.
+    """Return what differs between two descriptions, for a message; nothing if they are equal.
 
     Examples
     --------
@@ -145,28 +131,21 @@ def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 class SamplesChecksum:
-    """A running checksum of the samples that were taken: names, numbers, and size and age of the files they come from.
-
-    Parameters
-    ----------
-    source : Source
-        Where the samples come from. What a task names that is a file of this machine counts with size and age, and
-        what is a whole number, such as a label, counts itself.
-    """
+    """A running checksum of samples: their names, and the `stamps` of their tasks."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
         self.value = ""
 
     def add(self, index: int, known: Iterable[str] | None = None) -> None:
-        """Take one more sample, of whose task `stamps` may be known."""
+        """Add a sample; ``known`` are the stamps of its task, if it was read by a worker."""
         known = stamps(self._source.task(index)) if known is None else known
         parts = [self.value, self._source.name(index), *known]
         self.value = str(xxhash.xxh3_64_hexdigest("\0".join(parts).encode("utf-8", "backslashreplace")))
 
 
 def stamps(task: object) -> Iterable[str]:
-    """Yield words for what a task names: size and age of files of this machine, and numbers."""
+    """Yield what a change of a sample shows in: size and age of the files that its task names, and its numbers."""
     for item in task if isinstance(task, (tuple, list)) else (task,):
         if isinstance(item, int):
             yield str(item)

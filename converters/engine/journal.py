@@ -1,9 +1,9 @@
-"""The journal of a conversion: what another process needs to go on after this one is gone.
+"""The journal of a conversion: what another process needs to resume after this one is gone.
 
 Owns the two hidden files beside a destination, ``.NAME.beton.part`` (the unfinished file) and ``.NAME.beton.journal``,
-and the lock on the journal, which the system drops with the process: who holds it is alive. The journal is only ever
-appended to, in records with a checksum, each after the bytes it speaks of are on the disk; so whatever cuts a run off,
-its valid beginning describes bytes that exist. What a record means is the business of the conversion (``one_file.py``).
+and the lock on the journal, which the system releases with the process. The journal is only appended to, in records
+with a checksum, each after the bytes that it describes are on the disk; so however a run is interrupted, the journal's
+valid beginning describes bytes that exist. What a record means is defined in ``one_file.py``.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Journal:
     UsageError
         If another process is converting to the same destination.
     ConvertError
-        If the file in the journal's place is none.
+        If the file with the journal's name is no journal.
     OSError
         If it cannot be made.
 
@@ -144,7 +144,7 @@ class Journal:
                 yield record
 
     def begin(self, header: State) -> None:
-        """Start anew: remove the unfinished file and all records, and note what is going to be done."""
+        """Start anew: remove the unfinished file and all records, and write the header."""
         with contextlib.suppress(FileNotFoundError):
             Path(self.part).unlink()
         os.ftruncate(self._fd, 0)
@@ -154,25 +154,21 @@ class Journal:
         sync_folder(os.path.dirname(self.name))
 
     def reopen(self) -> None:
-        """Cut off what follows the newest valid record, before others are appended."""
+        """Cut off what follows the newest valid record, before records are appended."""
         os.ftruncate(self._fd, self._end)
 
     def save(self, state: State, checkpoint: bytes, sync: Callable[[], object], *, wait: bool = False) -> None:
-        """Append a record once ``sync`` has put on the disk what it speaks of, in another thread.
+        """Call ``sync``, which puts the unfinished file on the disk, and append a record, in another thread.
 
         Parameters
         ----------
-        state, checkpoint
-            The record.
-        sync : callable
-            Puts the unfinished file on the disk.
         wait : bool
             Return only when the record is on the disk.
 
         Raises
         ------
         OSError
-            If the disk has refused this or an earlier record.
+            If this or an earlier record could not be written.
         """
         self.settle()
 
@@ -184,7 +180,7 @@ class Journal:
             except BaseException as error:
                 self._failure = error
 
-        # The disk may take seconds for what a second of conversion writes; the conversion need not wait for it.
+        # The disk may take seconds for what a second of conversion writes; the conversion does not wait for it.
         self._saver = threading.Thread(target=run, name="beton-journal")
         self._saver.start()
         if wait:
@@ -197,14 +193,12 @@ class Journal:
 
     @property
     def is_saving(self) -> bool:
-        """Whether a record is still on its way to the disk."""
+        """Whether a record is being written."""
         return self._saver is not None and self._saver.is_alive()
 
     def settle(self) -> None:
-        """Wait for the record on its way, and raise what went wrong with it."""
-        if self._saver is not None:
-            self._saver.join()
-            self._saver = None
+        """Wait for the record that is being written, and raise what went wrong with it."""
+        self._join()
         if self._failure is not None:
             raise self._failure
 
@@ -216,7 +210,7 @@ class Journal:
         self._end += len(data)
 
     def remove(self) -> None:
-        """Take journal and unfinished file away, and give up the lock."""
+        """Remove journal and unfinished file, and release the lock."""
         self._join()
         for name in (self.part, self.name):
             with contextlib.suppress(FileNotFoundError):
@@ -224,7 +218,7 @@ class Journal:
         self.close()
 
     def close(self) -> None:
-        """Give up the lock, leaving the files. Does nothing the second time."""
+        """Release the lock, leaving the files. Does nothing the second time."""
         self._join()
         if self._fd >= 0:
             os.close(self._fd)

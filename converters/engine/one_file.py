@@ -42,13 +42,11 @@ def make_file(plan: FilePlan, pool: Pool, progress: Progress, report: Report, *,
     Parameters
     ----------
     plan : FilePlan
-        What to make.
     pool : Pool
         Runs the conversion's `SampleConverter`.
     progress : Progress
-        Advances with each sample.
     report : Report
-        Filled in, also where an error ends the conversion.
+        Filled in even where an error ends the conversion.
     wait_seconds : float
         How long to wait for another process that is writing the same file.
 

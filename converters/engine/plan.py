@@ -32,13 +32,6 @@ def sample_order(num_samples: int, options: Options) -> npt.NDArray[np.int64]:
     """Return the source indices of the samples in the order they are stored.
 
     The random order sorts one random number per sample, so it depends on the seed alone and not on a library's version.
-
-    Parameters
-    ----------
-    num_samples : int
-        Length of the source.
-    options : Options
-        ``shuffle``, ``seed`` and ``limit``.
     """
     if not options.shuffle:
         return np.arange(num_samples, dtype=np.int64)[: options.limit]

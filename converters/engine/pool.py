@@ -1,12 +1,11 @@
 """Worker processes that apply a function to a stream of tasks, results in the order of the tasks.
 
-Owns processes, pipes and back-pressure; knows nothing of images. One pipe a worker and no shared queue or lock, so a
-worker killed at any instant can leave nothing locked, and the end of its pipe tells the parent at once. Tasks go out in
-chunks of some 20 ms of work, results come back several at a time; a number in shared memory tells which task a worker
-was on when it died. Memory is bounded: few chunks are in flight, no new ones are handed out while finished results wait
-in excess, and beyond that only the worker whose result is due is listened to.
-If the parent dies, each worker ends by itself. Workers are started fresh (spawn): nothing of the parent's threads,
-CUDA contexts or locks is inherited.
+Owns processes, pipes and back-pressure; knows nothing of images. Each worker has one pipe and there is no shared queue
+or lock, so a worker that is killed leaves nothing locked, and the parent sees its pipe close at once. Tasks go out in
+chunks of some 20 ms of work, and results come back several at a time; a counter in shared memory tells which task a
+worker was on when it died. Memory is bounded: few chunks are in flight, none is sent while too many results wait, and
+beyond that the parent reads only from the worker whose result is due.
+If the parent dies, each worker ends by itself. Workers are spawned: they inherit no threads, CUDA contexts or locks.
 """
 
 from __future__ import annotations
@@ -35,39 +34,39 @@ from dataloading import UsageError, WorkerError
 
 __all__ = ["DeadWorkerError", "Pool", "run_ordered"]
 
-# A worker that holds fewer tasks than this, or than a chunk, is given more: it never waits for the parent.
+# A worker that holds fewer tasks than this, or than a chunk, gets more, so that it never waits for the parent.
 _AHEAD = 4
-# A chunk is as many tasks as take so long and return so many bytes, and no more than so many.
+# Upper bounds of a chunk: the time its tasks take, the bytes they return, and their number.
 _CHUNK_SECONDS = 0.02
 _CHUNK_BYTES = 1 << 20
 _CHUNK_TASKS = 64
-# How often the length of a chunk is measured anew.
+# How often the length of a chunk is adapted.
 _MEASURED_SECONDS = 0.1
-# A worker sends what it has when it is so many bytes, so old, or all that it was asked for.
+# A worker sends its results when they reach so many bytes, are so old, or are all it was asked for.
 _SENT_BYTES = 1 << 16
 _SENT_SECONDS = 0.005
-# Arrays of at least so many bytes travel beside the pickle.
+# Arrays of at least so many bytes are sent outside the pickle.
 _BESIDE_BYTES = 1 << 13
-# Length of a message's pickle, and the number of arrays beside it, whose lengths follow.
+# Length of a message's pickle, and the number of arrays outside it, whose lengths follow.
 _FRAME = struct.Struct("<QQ")
-# The parent reads as much at a time; the system takes so many pieces in one call.
+# Bytes that the parent reads at a time, and buffers that one call of writev takes.
 _INBOX_BYTES = 1 << 17
 _PARTS_AT_ONCE = 512
-# Results that wait for an earlier one, in tasks or chunks per worker and in bytes; beyond either, no new tasks go out.
+# Limits of unfinished tasks and waiting results, in tasks or chunks per worker and in bytes; then no task goes out.
 _WINDOW_PER_WORKER = 16
 _CHUNKS_PER_WORKER = 4
 HELD_BYTES = 256 << 20
 
 
 class DeadWorkerError(WorkerError):
-    """A worker process ended although nobody asked it to.
+    """A worker process died.
 
     Parameters
     ----------
     position : int or None
         Position in the stream of the task it was working on; None while it was starting.
     how : str
-        How it ended, in words.
+        How it ended, for messages.
     """
 
     def __init__(self, position: int | None, how: str) -> None:
@@ -77,30 +76,7 @@ class DeadWorkerError(WorkerError):
 
 
 def run_ordered(work: Callable[[Any], Any], tasks: Iterable[Any], *, num_workers: int) -> Generator[Any, None, None]:
-    """Yield ``work(task)`` for each task, in order.
-
-    Parameters
-    ----------
-    work : callable
-        Runs in the workers; must be picklable unless ``num_workers`` is 0. It should return its failures: an
-        exception it raises ends the run as a `DeadWorkerError`.
-    tasks : iterable
-        Small picklable values (a path, an index); read lazily.
-    num_workers : int
-        Processes to start; 0 works in the calling process. More than there are tasks are never started.
-
-    Yields
-    ------
-    object
-        One result for each task.
-
-    Raises
-    ------
-    UsageError
-        If ``work`` cannot be sent to another process.
-    DeadWorkerError
-        If a worker ends early.
-    """
+    """Yield ``work(task)`` for each task, in order; see `Pool` and `Pool.run`."""
     with Pool(work, num_workers=num_workers) as pool:
         yield from pool.run(tasks)
 
@@ -111,7 +87,8 @@ class Pool:
     Parameters
     ----------
     work : callable
-        See `run_ordered`.
+        Runs in the workers; must be picklable unless ``num_workers`` is 0. It should return its failures: an
+        exception it raises ends the run as a `DeadWorkerError`.
     num_workers : int
         Processes, started when there are tasks for them; 0 works in the calling process.
 
@@ -131,21 +108,24 @@ class Pool:
     def run(self, tasks: Iterable[Any]) -> Generator[Any, None, None]:
         """Yield ``work(task)`` for each task, in order; a stream left early ends the workers.
 
+        Parameters
+        ----------
+        tasks : iterable
+            Small picklable values (a path, an index); read lazily.
+
         Raises
         ------
         DeadWorkerError
-            If a worker ends early.
+            If a worker dies.
         """
         if self._workers is None:
             yield from map(self._work, tasks)
             return
-        whole = False
         try:
             yield from self._workers.run(iter(tasks))
-            whole = True
-        finally:
-            if not whole:
-                self.close()
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """End the workers; another stream would start new ones."""
@@ -160,7 +140,7 @@ class Pool:
 
 
 def _check_working_folder() -> None:
-    """Refuse a working folder that a new process, which is told its path, could not enter."""
+    """Refuse a working folder that a new process, which gets its path, could not enter."""
     try:
         os.stat(os.getcwd())
     except OSError as error:
@@ -197,11 +177,11 @@ class _Worker:
             target=_serve, args=(theirs, self._num_begun), name=f"beton-worker-{number}", daemon=True
         )
         self.process.start()
-        theirs.close()  # now only the worker holds that end, so its death ends the pipe
+        theirs.close()  # now only the worker holds that end, so its death closes the pipe
         self.inbox = _Inbox(self.pipe.fileno())
         self.started = False
         self.positions: deque[int] = deque()
-        with contextlib.suppress(OSError):  # a worker that is dead already is noticed where it is waited for
+        with contextlib.suppress(OSError):  # a dead worker is noticed where the parent waits for it
             self.pipe.send_bytes(code)
 
     def give(self, first: int, tasks: list[Any]) -> None:
@@ -227,14 +207,14 @@ class _Worker:
             how = f"ended with exit code {code}"
         position = None
         if self.started and self.positions:
-            # Of the tasks whose results have not come, some may have been done.
+            # Some of the tasks without a result here may have been done.
             ahead = self._num_begun.value - self._num_received - 1
             position = self.positions[min(max(ahead, 0), len(self.positions) - 1)]
         return DeadWorkerError(position, f"(pid {self.process.pid}) {how}")
 
 
 class _Pace:
-    """How many tasks make a chunk, by the time that results have taken of late and by their bytes."""
+    """How many tasks make a chunk, from the time and the bytes of recent results."""
 
     def __init__(self, num_workers: int) -> None:
         self.chunk = 1
@@ -268,7 +248,7 @@ class _Workers:
     def run(self, tasks: Iterator[Any]) -> Iterator[Any]:
         given = wanted = 0
         pace = _Pace(self._limit)
-        # One task is looked at ahead, so that no worker is started for a task that never comes.
+        # One task is read ahead, so that no worker is started for a task that never comes.
         following = list(itertools.islice(tasks, 1))
         while True:
             while following and (worker := self._hungry(given - wanted, pace.chunk)) is not None:
@@ -287,7 +267,7 @@ class _Workers:
             yield result
 
     def _hungry(self, unfinished: int, chunk: int) -> _Worker | None:
-        """Return a worker that is to be given tasks, a new one where all are busy and more are allowed, or None."""
+        """Return the worker that gets the next tasks, a new one where all are busy and more are allowed, or None."""
         window = max(_WINDOW_PER_WORKER, _CHUNKS_PER_WORKER * chunk)
         if unfinished >= self._limit * window or self._held_bytes > HELD_BYTES:
             return None
@@ -299,16 +279,16 @@ class _Workers:
     def _start(self) -> _Worker:
         if self._selector is None:
             self._selector = selectors.DefaultSelector()
-        with _undisturbed_start():
+        with _uninterrupted_start():
             worker = _Worker(len(self._workers), self._code)
             self._workers.append(worker)
         self._selector.register(worker.pipe, selectors.EVENT_READ, worker)
-        # A grandchild could keep a dead worker's pipe open; the process itself tells as well.
+        # A grandchild could keep a dead worker's pipe open, so the process itself is watched as well.
         self._selector.register(worker.process.sentinel, selectors.EVENT_READ, worker)
         return worker
 
     def _receive(self, wanted: int) -> None:
-        """Wait until something happens and take in what has arrived; in excess only what leads to the wanted result."""
+        """Wait for results and store them; when too many wait, read only from the worker whose result is due."""
         assert self._selector is not None
         fired = [(key.fileobj, key.data) for key, _ in self._selector.select()]
         if self._held_bytes > HELD_BYTES:  # the others wait, their pipes being full
@@ -337,14 +317,14 @@ class _Workers:
         self._held_bytes += size
 
     def close(self) -> None:
-        # Workers hold nothing worth finishing: they only read, and the parent alone writes.
-        with _signals_put_off():
+        # Workers can be killed at any time: they only read, and the parent alone writes.
+        with _signals_deferred():
             for worker in self._workers:
                 worker.process.kill()
             for worker in self._workers:
                 worker.process.join()
-                # A signal's exception may have come between the end of a process and Python's note of it, for instance
-                # while its exit code was asked for: then it is gone, and Python holds it for running.
+                # A signal's exception may have come before Python recorded the end of a process, for instance while
+                # its exit code was read: then it is gone, and Python believes that it runs.
                 with contextlib.suppress(ValueError):
                     worker.process.close()
                 worker.pipe.close()
@@ -357,14 +337,14 @@ class _Workers:
 
 
 @contextlib.contextmanager
-def _undisturbed_start() -> Iterator[None]:
-    """Start a process with SIGINT and SIGTERM put off, so that they find it whole or not at all.
+def _uninterrupted_start() -> Iterator[None]:
+    """Start a process with SIGINT and SIGTERM deferred, so that no handler sees it half started.
 
-    Blocking them is not enough, since another thread (NumPy has some) may receive them for the process; it is done
-    so that the worker inherits SIGINT blocked: Ctrl-C goes to the whole group, and only the parent should act on it.
+    Blocking the signals is not enough, since another thread (NumPy has some) may receive them. SIGINT is blocked so
+    that the worker inherits that: Ctrl-C goes to the whole process group, and only the parent should act on it.
     """
-    resource_tracker.ensure_running()  # else the first start would do it, and unblock the signals
-    with _signals_put_off():
+    resource_tracker.ensure_running()  # else the first start would start it, and unblock the signals
+    with _signals_deferred():
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             yield
@@ -373,8 +353,8 @@ def _undisturbed_start() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _signals_put_off() -> Iterator[None]:
-    """Let SIGINT and SIGTERM do what they do behind the block, not in the middle of it."""
+def _signals_deferred() -> Iterator[None]:
+    """Defer SIGINT and SIGTERM to the end of the block."""
     arrived: list[int] = []
     handlers: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():  # nowhere else can a handler interrupt
@@ -391,9 +371,9 @@ def _signals_put_off() -> Iterator[None]:
 
 
 def _serve(pipe: connection.Connection, num_begun: Any) -> None:
-    """Work as a process: one task in, one ``(fault of the worker, result)`` out, until the parent is gone.
+    """Run in a worker: read tasks, send ``(error of the worker, result)`` for each, until the parent is gone.
 
-    The first answer comes before any task and tells whether ``work`` has arrived.
+    The first message comes before any task and tells whether ``work`` could be unpickled.
     """
     threading.Thread(target=_end_with_parent, daemon=True).start()
     packer = _Packer()
@@ -403,7 +383,7 @@ def _serve(pipe: connection.Connection, num_begun: Any) -> None:
         except Exception as error:  # unpickling imports and runs the user's code
             _send(pipe, packer.pack((f"{type(error).__name__}: {error}", None))[0])
             return
-        # The parent then knows that later ends are a task's fault and not the start's.
+        # From here on the parent blames a death on a task, and not on the start.
         _send(pipe, packer.pack((None, None))[0])
         for chunk in _chunks(pipe):
             parts: list[bytes | memoryview] = []
@@ -412,13 +392,13 @@ def _serve(pipe: connection.Connection, num_begun: Any) -> None:
                 num_begun.value += 1
                 try:
                     answer, has_views = packer.pack((None, work(task)))
-                except Exception as error:  # a bug, or a result that cannot be pickled; the parent must hear of it
+                except Exception as error:  # a bug, or a result that cannot be pickled
                     answer, has_views = packer.pack((f"{type(error).__name__}: {error}", None))
                 now = time.monotonic()
                 oldest = oldest if parts else now
                 parts += answer
                 size += sum(map(len, answer))
-                # The next task may write into arrays that this one has handed over.
+                # The next task may write into the arrays of this result.
                 if has_views or size >= _SENT_BYTES or now - oldest >= _SENT_SECONDS:
                     _send(pipe, parts)
                     parts, size = [], 0
@@ -426,7 +406,7 @@ def _serve(pipe: connection.Connection, num_begun: Any) -> None:
 
 
 def _chunks(pipe: connection.Connection) -> Iterator[bytes]:
-    """Yield the messages of the parent, which never has to wait until they are wanted: it may have to read."""
+    """Yield the parent's messages. A thread reads them, so that the parent can always send and go on to read."""
     arrived: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
 
     def read() -> None:
@@ -441,7 +421,7 @@ def _chunks(pipe: connection.Connection) -> Iterator[bytes]:
 
 
 class _Packer:
-    """Makes messages: a pickle, and large arrays of the value beside it, which need not be copied into it and out."""
+    """Makes messages: a pickle, and the value's large arrays outside it, which saves copying them."""
 
     def __init__(self) -> None:
         self._text: list[bytes] = []
@@ -465,7 +445,7 @@ class _Packer:
         sizes = [len(view) for view in self._beside]
         head = _FRAME.pack(sum(map(len, self._text)), len(sizes)) + struct.pack(f"<{len(sizes)}Q", *sizes)
         parts: list[bytes | memoryview] = [head, *self._text, *self._beside]
-        self._beside.clear()  # once it is sent nothing holds on to the value
+        self._beside.clear()  # keep no reference to the value
         return parts, bool(sizes)
 
 
@@ -482,7 +462,7 @@ def _send(pipe: connection.Connection, parts: list[bytes | memoryview]) -> None:
 
 
 class _Inbox:
-    """What has come from one worker, read as much at a time as there is and taken apart into what `_send` sent."""
+    """Reads from one worker as much at a time as there is, and splits it into the messages that `_send` sent."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -490,13 +470,7 @@ class _Inbox:
         self._start = self._stop = 0
 
     def receive(self) -> Iterator[tuple[Any, int]]:
-        """Wait for a message, and yield it and those that are there as well, each with its size in bytes.
-
-        Raises
-        ------
-        EOFError, OSError
-            If the other end is closed.
-        """
+        """Wait for a message, yield it and those behind it, each with its size; EOFError if the pipe is closed."""
         if self._start or self._stop < len(self._buffer):
             self._read(1)
         message = self._next(wait=True)
@@ -505,7 +479,7 @@ class _Inbox:
             message = self._next(wait=False)
 
     def _next(self, *, wait: bool) -> tuple[Any, int] | None:
-        """Return a message; None if it is not all there and is not to be waited for."""
+        """Return a message; None if it is incomplete and ``wait`` is false."""
         if not self._has(_FRAME.size, wait=wait):
             return None
         text_bytes, count = _FRAME.unpack_from(self._buffer, self._start)
@@ -518,7 +492,7 @@ class _Inbox:
             return None
         text = self._start + head_bytes
         end = text + text_bytes
-        # What is large gets memory of its own, which it is read into.
+        # Large arrays are read straight into memory of their own.
         beside = []
         position = end
         for size in sizes:
@@ -541,7 +515,7 @@ class _Inbox:
         return True
 
     def _read(self, wanted: int) -> None:
-        """Read what there is, with room for ``wanted`` bytes from the start of the next message."""
+        """Read what there is into a buffer that has room for ``wanted`` bytes of the next message."""
         if self._start == self._stop:
             self._start = self._stop = 0
         if self._stop == len(self._buffer) or len(self._buffer) - self._start < wanted:
@@ -559,7 +533,7 @@ class _Inbox:
 
 
 def _end_with_parent() -> None:
-    """Leave at once when the parent is gone, also in the middle of a long task."""
+    """Exit when the parent is gone, even in the middle of a long task."""
     parent = mp.parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])

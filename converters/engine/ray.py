@@ -34,15 +34,6 @@ _POLL_SECONDS = 0.5
 def run_on_cluster(plan: Conversion, progress: Progress, report: Report) -> dict[int, Shard]:
     """Make shards on the cluster that ``RAY_ADDRESS`` names or this process is connected to, else on this machine.
 
-    Parameters
-    ----------
-    plan : Conversion
-        What to make.
-    progress : Progress
-        Advances with each shard.
-    report : Report
-        Counts them.
-
     Returns
     -------
     dict of int to Shard
@@ -69,7 +60,7 @@ def run_on_cluster(plan: Conversion, progress: Progress, report: Report) -> dict
     if is_ours:
         try:
             ray.init(logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
-        except ValueError:  # options of a new cluster, where an address names one that runs
+        except ValueError:  # this option is for a new cluster, and an address names one that runs
             ray.init(logging_level=logging.ERROR, log_to_driver=False)
         except ConnectionError as error:
             raise UsageError(

@@ -42,15 +42,13 @@ class ConvertedSample(NamedTuple):
     images : tuple of str
         What became of its images, see `converters.images.store`.
     source_bytes, stored_bytes : int
-        Bytes of image files read, and bytes its values take in the file's pages.
-    fault : str
-        Why there are no values, or why a placeholder is among them, or a damaged image as Pillow shows it.
-    listed : str
-        Where a report lists it (`converters.report.LISTS`): with a ``fault`` and values "replaced" or "damaged".
+        Bytes of image files read, and bytes of its values in the file's pages.
+    fault, listed : str
+        Why there are no values, or other images than the source's, and the list of the report that it belongs to then.
     notes : str
-        What was odd about its images although no pixel suffers.
+        What was odd about its images although their pixels are intact.
     stamps : tuple of str or None
-        What `converters.engine.fingerprint.stamps` said of the sample's task before it was read.
+        `converters.engine.fingerprint.stamps` of its task, before it was read.
     """
 
     encoded: Sequence[Encoded] | None = None

@@ -31,14 +31,7 @@ __all__ = ["number_of_shards", "write_shards"]
 def write_shards(plan: Conversion, pool: Pool, report: Report) -> None:
     """Write the shards of a plan, or the one the options ask for, and the manifest when all are there.
 
-    Parameters
-    ----------
-    plan : Conversion
-        What to write.
-    pool : Pool
-        Runs its `SampleConverter`; a cluster has its own.
-    report : Report
-        Filled in, also where an error ends the conversion.
+    The report is filled in even where an error ends the conversion.
 
     Raises
     ------
@@ -73,16 +66,7 @@ def write_shards(plan: Conversion, pool: Pool, report: Report) -> None:
 
 
 def number_of_shards(options: Options, num_samples: int, sample_bytes: float = 0.0) -> int:
-    """Return how many shards the options ask for; 0 for one file.
-
-    Parameters
-    ----------
-    options : Options
-        ``num_shards`` or ``shard_bytes``, ``shard_index`` and ``page_size``.
-    num_samples : int
-        How many samples there are.
-    sample_bytes : float
-        Bytes a sample takes, for ``shard_bytes``.
+    """Return how many shards the options ask for, by ``sample_bytes`` if they have a size; 0 for one file.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What is told of values that are no images, and of exceptions that a user's dataset raises. Runs in the workers."""
+"""Error messages for values that are no images, and for exceptions that a user's dataset raises."""
 
 from __future__ import annotations
 
@@ -29,30 +29,23 @@ def plain_array(value: object) -> object:
         return value
     if np.ma.is_masked(value):
         raise SampleFault("elements of the array are masked, and a file has no masks; fill them first, array.filled(0)")
-    # asarray drops the mask that masks nothing; other dtypes than numbers are refused by whoever takes the array.
+    # asarray drops a mask without masked elements. Whoever takes the array refuses dtypes other than numbers.
     plain = np.asarray(value)
     return plain.astype(plain.dtype.newbyteorder("="), copy=False)
 
 
 def unfit(value: object, wanted: str) -> SampleFault:
-    """Return the fault of a value that is no image: what was wanted, what was got, and what to do about it.
-
-    Parameters
-    ----------
-    value : any
-        What a dataset gave.
-    wanted : str
-        What its field takes.
+    """Return the fault of a value that is no image: what was expected, what it is, and what to do.
 
     Examples
     --------
     >>> str(unfit(np.zeros((3, 40, 50), np.uint8), "an image as uint8 (height, width, 3)"))
     'expected an image as uint8 (height, width, 3), got a uint8 array of shape (3, 40, 50); channels come last: x.transpose(1, 2, 0)'
     """  # noqa: E501 - what is printed is one line
-    return SampleFault("; ".join([f"expected {wanted}, got {describe(value)}", *_ways_out(value)]))
+    return SampleFault("; ".join([f"expected {wanted}, got {describe(value)}", *_advice(value)]))
 
 
-def _ways_out(value: object) -> list[str]:
+def _advice(value: object) -> list[str]:
     if isinstance(value, (str, os.PathLike)):
         return ["a path is not read: give the file's bytes, Path(path).read_bytes()"]
     if callable(getattr(value, "read", None)):
@@ -73,23 +66,17 @@ def _ways_out(value: object) -> list[str]:
 
 
 def raised(error: Exception) -> str:
-    """Return what a dataset raised, and the line of the user's code that it comes from, where there is one.
-
-    Parameters
-    ----------
-    error : Exception
-        As it was caught.
-    """
+    """Return a caught exception's type and message, and the line of the user's code that it comes from, if any."""
     text = str(error).strip().rstrip(".")
     words = f"{type(error).__name__}: {text}" if text else type(error).__name__
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not frame.filename.startswith(("<", *_not_the_users())):
+        if not frame.filename.startswith(("<", *_library_folders())):
             return f"{words} ({Path(frame.filename).name}, line {frame.lineno})"
     return words
 
 
 @lru_cache(maxsize=1)
-def _not_the_users() -> tuple[str, ...]:
+def _library_folders() -> tuple[str, ...]:
     """Return the folders of this library, of Python's, and of installed packages."""
     ours = [os.path.dirname(os.path.abspath(each)) for each in (__file__, dataloading.__file__)]
     paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]

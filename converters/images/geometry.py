@@ -1,7 +1,6 @@
-"""How masks, boxes and points follow their image, which may be turned upright and resized on the way.
+"""How masks, boxes and points follow their image, which may be turned upright and resized.
 
-What an image's geometry is, and which fields look as if they should follow one but do not say so. Knows images as
-sources deliver them and fields, no samples.
+Also which fields look as if they should follow an image but do not say so.
 """
 
 from __future__ import annotations
@@ -40,23 +39,21 @@ _NAMED_NUMBER = re.compile(r"(?i)[xy]_?(min|max|[12])|bbox.*")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Geometry:
-    """What became of an image's pixels, and so of what is drawn on them.
+    """How an image was turned and resized.
 
     Parameters
     ----------
-    size : (int, int)
-        Width and height of the image as it came.
+    size, new_size : (int, int)
+        Width and height of the image as the source gave it, and as it is stored.
     orientation : int
         EXIF's 1 to 8: how it was turned upright.
-    new_size : (int, int)
-        Width and height in the end.
     drawn_upright : bool
-        Whether masks, boxes and points are drawn on the upright image and not on the one that came.
+        Whether masks, boxes and points are drawn on the upright image and not on the one that the source gave.
     """
 
     size: tuple[int, int]
-    orientation: int
     new_size: tuple[int, int]
+    orientation: int
     drawn_upright: bool = False
 
     @property
@@ -71,16 +68,7 @@ class Geometry:
 
 
 def geometry_of(image: object, stored: EncodedImage, policy: ImagePolicy) -> Geometry:
-    """Return what the policy has made of an image's geometry.
-
-    Parameters
-    ----------
-    image : object
-        As the source gave it.
-    stored : EncodedImage
-        What `converters.images.store.store_image` made of it.
-    policy : ImagePolicy
-    """
+    """Return how the policy has turned and resized an image, as the source gave it, into the one that is stored."""
     size, orientation = _as_given(image, policy)
     return Geometry(
         size=size, orientation=orientation, new_size=(stored.width, stored.height),
@@ -117,12 +105,12 @@ def has_followers(fields: Mapping[str, Field]) -> bool:
 
 
 def moved(name: str, field: Field, value: object, geometry: Geometry) -> object:
-    """Return a value that is stored beside an image of this geometry, moved with it where it is a place in it.
+    """Return a value of the same sample, moved with the image if it has coordinates.
 
     Raises
     ------
     SampleFault
-        If it cannot be moved, or may have to be and does not say what it is.
+        If it cannot be moved, or looks like coordinates but its field does not say so.
     """
     if geometry.is_plain:
         return value
@@ -131,7 +119,7 @@ def moved(name: str, field: Field, value: object, geometry: Geometry) -> object:
             raise SampleFault(f"{_undeclared(name)} This image was {_what_happened(geometry)}")
         return value
     try:
-        field.encode(value)  # says what does not fit; the engine would as well, but too late for arithmetic
+        field.encode(value)  # says what does not fit, before any arithmetic
         return moved_coordinates(
             np.asarray(value), field.coordinates,  # type: ignore[attr-defined]
             size=geometry.upright if geometry.drawn_upright else geometry.size,
@@ -142,13 +130,13 @@ def moved(name: str, field: Field, value: object, geometry: Geometry) -> object:
 
 
 def check_declared(fields: Mapping[str, Field], policy: ImagePolicy) -> None:
-    """Refuse, before any work, what could not follow its image.
+    """Refuse, before any work, fields that could not follow their image.
 
     Raises
     ------
     UsageError
-        If images will be resized and a field looks like places in them but does not say so, or it says so and there is
-        no telling whose places they are.
+        If images will be resized and a field looks like coordinates but does not say so, or it says so and there are
+        several images that it may belong to.
     """
     images = [each for each in fields.values() if isinstance(each, ImageField) and not isinstance(each, MaskField)]
     if not images:

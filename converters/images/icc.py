@@ -1,7 +1,4 @@
-"""Embedded colour profiles: pixels as their profile means them -> sRGB, in the channels they have.
-
-Knows Pillow and ICC, and nothing of files or fields.
-"""
+"""Embedded colour profiles: pixels as their profile means them -> sRGB, in the channels they have."""
 
 from __future__ import annotations
 
@@ -19,22 +16,12 @@ _ALPHA_MODES = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
 
 
 def has_profile(image: Image.Image) -> bool:
-    """Tell whether an image says what its colours mean."""
+    """Tell whether an image has a colour profile."""
     return bool(image.info.get("icc_profile"))
 
 
 def in_srgb(image: Image.Image) -> Image.Image:
-    """Return an image of 8 bits with the colours its profile means, in sRGB.
-
-    Parameters
-    ----------
-    image : PIL.Image.Image
-        With a profile (`has_profile`).
-
-    Returns
-    -------
-    PIL.Image.Image
-        Mode L for gray, LA for gray with transparent pixels, else RGB or RGBA.
+    """Return an image of 8 bits that has a profile in sRGB: mode L, LA, RGB or RGBA.
 
     Raises
     ------
@@ -64,7 +51,7 @@ def in_srgb(image: Image.Image) -> Image.Image:
 
 
 def _plain(image: Image.Image, *, is_gray: bool) -> Image.Image:
-    """Return the colours without alpha, in the model a profile speaks of."""
+    """Return the colours without alpha, in the colour model of the profile."""
     if image.mode in {"CMYK", "LAB", "RGB"}:
         return image
     colours = image.convert("RGBA").convert("RGB") if image.mode in _ALPHA_MODES else image.convert("RGB")

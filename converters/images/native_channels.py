@@ -1,7 +1,4 @@
-"""Images as they occur in the wild -> arrays of the form asked for: as they are, gray, or labels.
-
-Knows Pillow's modes and nothing of .beton files. The counterpart of ``pixels.py`` for images that are not to become
-RGB. What ``natural`` keeps of each kind:
+"""Images that stay as they are: pixels with the channels and the depth of the file.
 
 ====================  ==================================================================================
 gray, bilevel         1 channel of 8 bits (bilevel: 0 and 255)
@@ -9,8 +6,7 @@ gray, bilevel         1 channel of 8 bits (bilevel: 0 and 255)
 gray with alpha       2 channels of 8 bits
 RGB, RGBA             3 and 4 channels of 8 bits
 palette               its colours, 3 channels, or 4 where an entry is transparent
-one transparent       an alpha channel more
-colour or level
+a transparent colour  an alpha channel more
 CMYK, YCbCr, LAB      converted to RGB: their numbers mean nothing without the model
 16-bit colour         refused: Pillow would keep the high bytes only
 32-bit gray, float    refused: their range is unknown
@@ -50,13 +46,7 @@ def describe_pixels(channels: int, dtype: np.dtype[Any]) -> str:
 
 
 def open_whole(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """Open an image file as `open_pillow` does, but refuse 16-bit colour, of which Pillow would keep half.
-
-    Raises
-    ------
-    SampleFault
-        If no image comes out, or not all of it.
-    """
+    """Open an image file as `open_pillow` does, but refuse 16-bit colour, of which Pillow would keep half."""
     return open_pillow(data, max_pixels=max_pixels, examine=_refuse_deep_colour)
 
 
@@ -78,11 +68,6 @@ def _flat(args: object) -> list[object]:
 
 def natural(image: Image.Image) -> Array:
     """Return a loaded Pillow image's pixels with the channels and depth it has.
-
-    Parameters
-    ----------
-    image : PIL.Image.Image
-        Any mode.
 
     Returns
     -------
@@ -110,7 +95,7 @@ def natural(image: Image.Image) -> Array:
     if image.mode == "P":
         image = image.convert("RGBA" if transparent else "RGB")
     elif image.mode in {"1", "L"}:
-        # By way of RGBA, for Pillow finds a transparent level of bilevel images there alone.
+        # Through RGBA, since only there Pillow applies the transparent level of a bilevel image.
         image = image.convert("RGBA").convert("LA") if transparent else image.convert("L")
     elif transparent and image.mode == "RGB":
         image = image.convert("RGBA")

@@ -1,8 +1,7 @@
-"""The image files that a dataset opens while it makes a sample, so that their bytes can be stored and not new ones.
+"""The image files that a dataset opens while it makes a sample, so that their own bytes can be stored.
 
-A dataset that opens a file with Pillow and returns its pixels as they are need not have them encoded anew. `watched`
-notes what is opened, `file_of` finds the file whose pixels an image has: by comparing all of them, since a dataset may
-do anything with what it opens. Knows Pillow and files, nothing of any particular dataset.
+Pixels that a dataset returns as it read them with Pillow need not be encoded again. `watched` records which files are
+opened. `file_of` finds the one that an image was read from, by comparing all pixels, since a dataset may change them.
 """
 
 from __future__ import annotations
@@ -30,16 +29,9 @@ _ODD_COLOUR = (1, 254, 77)  # behind transparent pixels: were they to be composi
 
 @dataclasses.dataclass(frozen=True)
 class FileImage:
-    """An image of a program and the file that it has its pixels from.
+    """An image of a program and its file's bytes, whose pixels in RGB are the same.
 
-    Parameters
-    ----------
-    image : PIL.Image.Image
-        As the program gave it.
-    data : bytes
-        The file; in RGB its pixels are those of ``image``.
-    has_mode_of_file : bool
-        Whether it has the channels and the depth of the file too.
+    ``has_mode_of_file`` tells whether it has the channels and the depth of the file too.
     """
 
     image: Image.Image
@@ -60,7 +52,7 @@ class Opened:
 
 
 class _Watch(threading.local):
-    """What this thread notes; None where nothing is being watched."""
+    """What this thread has opened; None while it is not watched."""
 
     opened: list[Opened] | None = None
 
@@ -71,11 +63,11 @@ _num_watching = 0
 _open: Any = None
 
 
-def _noting_open(fp: Any, *args: Any, **options: Any) -> Image.Image:
+def _recording_open(fp: Any, *args: Any, **options: Any) -> Image.Image:
     image: Image.Image = _open(fp, *args, **options)
     opened = _watch.opened
     if opened is not None and len(opened) < _MOST_OPENED:
-        # Of what cannot be read again nothing is known, and the image is stored as it is given.
+        # An image whose file cannot be read again is stored as the program gives it.
         with contextlib.suppress(Exception):
             opened.append(Opened(_content(fp), image.size))
     return image
@@ -94,11 +86,11 @@ def _content(fp: Any) -> str | bytes:
 
 @contextlib.contextmanager
 def watched() -> Iterator[list[Opened]]:
-    """Note the image files that this thread opens with ``PIL.Image.open``; other threads are left alone."""
+    """Record the image files that this thread, and no other, opens with ``PIL.Image.open``."""
     global _num_watching, _open
     with _lock:
         if _num_watching == 0:
-            _open, Image.open = Image.open, _noting_open  # type: ignore[assignment]
+            _open, Image.open = Image.open, _recording_open  # type: ignore[assignment]
         _num_watching += 1
     before, _watch.opened = _watch.opened, []
     try:
@@ -112,15 +104,7 @@ def watched() -> Iterator[list[Opened]]:
 
 
 def file_of(image: object, opened: Sequence[Opened]) -> FileImage | None:
-    """Return an image together with the one of the opened files that has its pixels, or None if none has.
-
-    Parameters
-    ----------
-    image : object
-        What a dataset gave; anything but a Pillow image has no file.
-    opened : sequence of Opened
-        See `watched`.
-    """
+    """Return a Pillow image together with the one of the opened files that has its pixels; None if there is none."""
     if not isinstance(image, Image.Image):
         return None
     for each in opened:
@@ -132,7 +116,7 @@ def file_of(image: object, opened: Sequence[Opened]) -> FileImage | None:
             image.load()
             if np.array_equal(_compared(stored), _compared(image)):
                 return FileImage(image, data, stored.mode == image.mode)
-        except (SampleFault, OSError, ValueError):  # whoever stores the image says what is wrong with it
+        except (SampleFault, OSError, ValueError):  # storing the image will say what is wrong with it
             continue
     return None
 

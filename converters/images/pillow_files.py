@@ -1,7 +1,7 @@
 """Image files of unknown origin opened with Pillow: which formats, how large, and what counts as damage.
 
-Only formats of photographs are opened, none that would start another program (EPS starts Ghostscript). Pillow's own
-limits and leniency are module-wide switches; here they are set for one image at a time and put back.
+Formats that would start another program (EPS starts Ghostscript) are not opened. Pillow's limits and its leniency are
+global variables; they are set here for one image at a time and restored.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from PIL import Image, ImageFile, UnidentifiedImageError
 
-from converters.images.pillow_fixes import as_meant, stored_form
+from converters.images.pillow_fixes import as_meant, stored_mode
 from converters.source import SampleFault
 from dataloading.tools import check_png_chunks
 
 __all__ = ["MAX_PIXELS", "DamagedImage", "check_pixels", "open_header", "open_pillow"]
 
 MAX_PIXELS = 1 << 28
-"""Pixels an image may have unless told otherwise: as many as the JPEG decoder takes."""
+"""Pixels an image may have by default: as many as the JPEG decoder takes."""
 
 # In the order they are tried. HEIF and JXL are there only where a plugin has registered them.
 _FORMATS = ("JPEG", "PNG", "GIF", "BMP", "DIB", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF", "HEIF", "JXL", "QOI", "PCX",
@@ -39,7 +39,7 @@ class DamagedImage(SampleFault):
 
 
 def sniff(data: bytes) -> str:
-    """Return words for what unreadable ``data`` looks like, for an error message."""
+    """Describe unreadable ``data`` for an error message."""
     if not data:
         return "the file is empty (0 bytes)"
     head = data[:16]
@@ -73,9 +73,9 @@ def open_pillow(
     max_pixels : int
         A larger image is refused before its pixels are read.
     as_shown : bool
-        Take of damaged data what Pillow shows with ``LOAD_TRUNCATED_IMAGES``.
+        Return for damaged data what Pillow shows with ``LOAD_TRUNCATED_IMAGES``.
     examine : callable, optional
-        Looks at the image before its pixels are read, and may raise `SampleFault`.
+        Gets the image before its pixels are read, and may raise `SampleFault`.
 
     Raises
     ------
@@ -86,12 +86,12 @@ def open_pillow(
     try:
         if data.startswith(_PNG_START) and not as_shown:
             check_png_chunks(np.frombuffer(data, np.uint8))
-        with _pillow_set(as_shown=as_shown), _libtiff_heard(data, said):
+        with _pillow_settings(as_shown=as_shown), _libtiff_errors(data, said):
             image = open_header(data, as_shown=as_shown)
             check_pixels(image.size, max_pixels)
             if examine is not None:
                 examine(image)
-            stored = stored_form(image)
+            stored = stored_mode(image)
             image.load()
     except SampleFault:
         raise
@@ -109,15 +109,15 @@ def open_pillow(
 def open_header(data: bytes, *, as_shown: bool = False) -> Image.Image:
     """Return what Pillow makes of a file's header; its pixels are not read yet."""
     Image.init()  # the formats beyond the five most common ones
-    with _pillow_set(as_shown=as_shown):
+    with _pillow_settings(as_shown=as_shown):
         return Image.open(io.BytesIO(data), formats=[name for name in _FORMATS if name in Image.OPEN])
 
 
 @contextlib.contextmanager
-def _pillow_set(*, as_shown: bool) -> Iterator[None]:
-    """Set Pillow's switches for one image: no limit but ours, no warnings, leniency only where it is asked for."""
+def _pillow_settings(*, as_shown: bool) -> Iterator[None]:
+    """Set Pillow's global variables for one image: no limit but ours, no warnings, leniency only on request."""
     with _SWITCHES, warnings.catch_warnings():
-        # It warns of odd metadata, which does not keep the pixels from being right.
+        # Pillow warns of odd metadata, which does not affect the pixels.
         warnings.simplefilter("ignore")
         before = Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES
         Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = None, as_shown
@@ -128,11 +128,11 @@ def _pillow_set(*, as_shown: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _libtiff_heard(data: bytes, said: list[str]) -> Iterator[None]:
-    """Put into ``said`` the first error that libtiff prints while a TIFF is read.
+def _libtiff_errors(data: bytes, said: list[str]) -> Iterator[None]:
+    """Put the first error that libtiff prints while a TIFF is read into ``said``.
 
-    Pillow does not pass it on, and where rows of a fax are damaged it does not even fail. What libtiff merely warns
-    of (tags it does not know) is dropped: it concerns no pixel.
+    Pillow does not report it, and does not even fail where rows of a fax are damaged. Warnings (of unknown tags) are
+    dropped, since they concern no pixel.
     """
     if not data.startswith(_TIFF_STARTS):
         yield

@@ -1,11 +1,9 @@
-"""What Pillow leaves undone when it opens a file, made good: pixels as the file's own format means them.
+"""Fixes for files that Pillow opens with other pixels than their format means.
 
 PNG         a transparent level of 2- or 4-bit gray is scaled as the pixels are
 PNG         a transparent colour of 16 bits is refused: among 8-bit pixels it cannot be found
 TIFF        16-bit gray whose zero is white is inverted, as Pillow inverts 8-bit gray
 TIFF        12-bit gray is scaled to 16 bits
-
-Knows Pillow's ways alone, no rule of ours for what images become.
 """
 
 from __future__ import annotations
@@ -15,24 +13,18 @@ from PIL import Image
 
 from converters.source import SampleFault
 
-__all__ = ["SCALED_FROM", "StoredForm", "as_meant", "stored_form"]
+__all__ = ["SCALED_FROM", "StoredMode", "as_meant", "stored_mode"]
 
 SCALED_FROM = "scaled_from"
 """Key of an image's ``info``: the file's own highest level, where its pixels are others than the file's numbers."""
 
-StoredForm = tuple[str, int]
+StoredMode = tuple[str, int]
 _WHITE_IS_ZERO, _PHOTOMETRIC = 0, 262
 _SCALE = {"L;2": 85, "L;4": 17}
 
 
-def stored_form(image: Image.Image) -> StoredForm:
-    """Return how an opened image's pixels lie in its file: Pillow's word, and the highest level where it is told.
-
-    Parameters
-    ----------
-    image : PIL.Image.Image
-        Opened and not loaded yet; loading uses the description up.
-    """
+def stored_mode(image: Image.Image) -> StoredMode:
+    """Return Pillow's raw mode of an image's file, and the highest level of a PPM; loading drops both."""
     tiles = getattr(image, "tile", None)
     args = tiles[0][3] if tiles else ()
     flat = args if isinstance(args, tuple) else (args,)
@@ -41,20 +33,10 @@ def stored_form(image: Image.Image) -> StoredForm:
     return word, highest
 
 
-def as_meant(image: Image.Image, stored: StoredForm) -> Image.Image:
+def as_meant(image: Image.Image, stored: StoredMode) -> Image.Image:
     """Return a loaded image with the pixels and the transparency that its file means.
 
-    Parameters
-    ----------
-    image : PIL.Image.Image
-        Loaded.
-    stored : tuple
-        What `stored_form` said of it before.
-
-    Raises
-    ------
-    SampleFault
-        If they cannot be told any more.
+    ``stored`` is what `stored_mode` returned before. A `SampleFault` tells that the transparency is lost.
     """
     word, highest = stored
     level = image.info.get("transparency")
@@ -84,7 +66,7 @@ def _deep_tiff(image: Image.Image, word: str) -> Image.Image:
         levels = (levels * 65535 + 2047) // 4095
     if is_inverted:
         levels = 65535 - levels
-    # Pillow has turned a TIFF upright already, so nothing that is left behind here is needed.
-    mended = Image.fromarray(levels.astype(np.uint16))
-    mended.info, mended.format = image.info, image.format
-    return mended
+    # Pillow has turned a TIFF upright already, so its metadata is not needed any more.
+    fixed = Image.fromarray(levels.astype(np.uint16))
+    fixed.info, fixed.format = image.info, image.format
+    return fixed

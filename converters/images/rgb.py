@@ -1,6 +1,4 @@
-"""Image files as they occur in the wild -> upright 8-bit RGB pixels, or the reason why not.
-
-Knows image formats, colour models and orientation, and nothing of .beton files. The rules, one for each kind:
+"""Images of any kind -> upright 8-bit RGB, or the reason why not.
 
 ====================  ==================================================================================
 JPEG                  decoded strictly by the native core (same pixels as Pillow); damage is an error
@@ -63,14 +61,8 @@ def is_jpeg(data: bytes) -> bool:
 
 
 def jpeg_orientation(data: bytes) -> int:
-    """Return the orientation (1..8) a JPEG file declares in EXIF or XMP; 1 where it declares none that can be read.
-
-    Parameters
-    ----------
-    data : bytes
-        A JPEG file.
-    """
-    # Asking Pillow costs 0.1 ms; to find that there is nothing to ask costs a few microseconds.
+    """Return the orientation (1..8) a JPEG file declares in EXIF or XMP; 1 where it declares none that can be read."""
+    # Pillow takes 0.1 ms to parse metadata, and finding that there is none takes a few microseconds.
     return declared_orientation(data) if b"\xff\xe1" in data else 1
 
 
@@ -78,7 +70,7 @@ def declared_orientation(data: bytes) -> int:
     """Return the orientation (1..8) that an image file of any format declares; 1 where none can be read."""
     try:
         return other_orientation(open_header(data))
-    except Exception:  # a header Pillow cannot read declares nothing; decoding will say what is wrong
+    except Exception:  # if Pillow cannot read the header, decoding will say what is wrong
         return 1
 
 
@@ -88,7 +80,7 @@ def other_orientation(image: Image.Image) -> int:
         with warnings.catch_warnings():  # Pillow warns of metadata that is odd
             warnings.simplefilter("ignore")
             value = image.getexif().get(_ORIENTATION, 1)
-    except Exception:  # damaged metadata says nothing; Pillow raises whatever its parsers meet
+    except Exception:  # metadata may be damaged in any way
         return 1
     return value if isinstance(value, int) and value in _TURN else 1
 
@@ -105,13 +97,12 @@ def read_jpeg(data: bytes, *, cmyk: bool, to_srgb: bool, notes: list[str] | None
     Parameters
     ----------
     data : bytes
-        The file.
     cmyk : bool
-        Whether its colours are CMYK or YCCK (`JpegInfo.colour_space`).
+        Whether its colours are CMYK or YCCK.
     to_srgb : bool
         Convert an embedded colour profile to sRGB.
     notes : list of str, optional
-        See `dataloading.decode_jpeg`.
+        See `dataloading.tools.decode_jpeg`.
 
     Raises
     ------
@@ -121,7 +112,7 @@ def read_jpeg(data: bytes, *, cmyk: bool, to_srgb: bool, notes: list[str] | None
         If Pillow cannot decode it.
     """
     if cmyk or to_srgb:
-        # Pillow keeps quiet about damaged entropy-coded data.
+        # Pillow decodes damaged entropy-coded data silently.
         check_jpeg(data, notes=notes)
         return as_rgb(open_pillow(data), background=(0, 0, 0), to_srgb=to_srgb)
     return Image.fromarray(decode_jpeg(data, notes=notes))
