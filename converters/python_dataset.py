@@ -66,10 +66,7 @@ class DatasetSource:
         self.fields = dict(fields)
         if isinstance(class_names, (str, bytes)):
             raise UsageError(f"class_names must be a list of strings, got {describe(class_names)}")
-        # An empty list means none.
-        self.class_names = (
-            list(class_names) or None if class_names is not None else class_names_of(dataset, self.fields)
-        )
+        self.class_names = class_names_of(dataset, self.fields) if class_names is None else list(class_names) or None
         self._dataset = _with_encoded_images(dataset, self.fields)
 
     @property
@@ -158,14 +155,7 @@ def _without_torch(value: Any) -> Any:
 
 
 def by_name(sample: Any, names: tuple[str, ...]) -> Mapping[str, Any]:
-    """Return a sample's values by field name.
-
-    Parameters
-    ----------
-    sample : mapping, named tuple, tuple, list or any value
-        Values by name, values in the order of the fields, or the value of the only field.
-    names : tuple of str
-        The fields.
+    """Return the values of a sample (by name, in the order of the fields, or of the only field) by field name.
 
     Raises
     ------

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,20 +22,19 @@ __all__ = [
     "option_columns", "option_field", "split_words",
 ]  # fmt: skip
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 _CLASSES_SHOWN = 10
 _WORD = re.compile(r"[^\s=/-][^\s=/]*=\S+")
 
 
 class SourcePath(click.ParamType):  # type: ignore[type-arg]
-    """A file or folder of this machine, which must be there, or a URL, of which that is seen when it is read.
+    """A file or folder, which must exist, or a URL, which is checked when it is read.
 
     Parameters
     ----------
     folder : bool
-        A folder is meant.
+        It must be a folder.
     pattern : bool
-        May hold ``* ? [`` or ``{a,b}``, which stand for several files.
+        It may hold ``* ? [`` or ``{a,b}``, which stand for several files.
     """
 
     name = "path"
@@ -45,7 +44,7 @@ class SourcePath(click.ParamType):  # type: ignore[type-arg]
         self._pattern = pattern
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the path, or fail because it is not there."""
+        """Return the path, or fail because it does not exist."""
         text = str(value)
         if "://" in text or (self._pattern and re.search(r"[*?\[{]", text)):
             return text
@@ -57,7 +56,7 @@ class SourcePath(click.ParamType):  # type: ignore[type-arg]
 
 
 class WordsCommand(click.Command):
-    """A command whose options of words (``--map a=b c=d``) take all that follow, not only the first."""
+    """A command whose options take several words: ``--map a=b c=d``."""
 
     words_options: tuple[str, ...] = ("--map", "--field", "--fill")
 
@@ -82,13 +81,13 @@ class WordsCommand(click.Command):
 
 
 def split_words(texts: Sequence[str]) -> list[str]:
-    """Return the words of several values; one value may hold several, separated by spaces."""
+    """Return the words of several values, each of which may hold several."""
     return [word for text in texts for word in text.split()]
 
 
-def argument_out(command: _Command) -> _Command:
-    """``OUT``: the file to make, or whose name the shards get."""
-    return click.argument("out", type=click.Path(dir_okay=False), callback=_named)(command)
+def comma_list(text: str | None) -> list[str] | None:
+    """Return the words between commas; None for None."""
+    return None if text is None else [word.strip() for word in text.split(",") if word.strip()]
 
 
 def _named(_ctx: click.Context, _param: click.Parameter, path: str) -> str:
@@ -97,28 +96,10 @@ def _named(_ctx: click.Context, _param: click.Parameter, path: str) -> str:
     return path
 
 
-def option_field(command: _Command) -> _Command:
-    """``--field NAME=KIND[:...][@COLUMN]``, any number of times."""
-    return click.option(
-        "--field", "fields", multiple=True, metavar="NAME=KIND[@COLUMN] ...", callback=_fields,
-        help="Further fields: weight=float caption=text meta=json raw=bytes emb=array:float32:512; "
-             "@COLUMN where the name differs.",
-    )(command)  # fmt: skip
-
-
 def _fields(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> dict[str, FieldSpec]:
     from converters.fields import parse_fields
 
     return parse_fields(texts)
-
-
-def option_classes(command: _Command) -> _Command:
-    """``--classes FILE|FOLDER``: names of the labels."""
-    return click.option(
-        "--classes", type=SourcePath(), metavar="FILE|FOLDER", callback=_class_names,
-        help="The classes in the order of their labels: a text file with one a line, a JSON list or {name: label}, a "
-             "folder of class folders, or a .beton file.",
-    )(command)  # fmt: skip
 
 
 def _class_names(ctx: click.Context, _param: click.Parameter, path: str | None) -> list[str] | None:
@@ -134,28 +115,32 @@ def _class_names(ctx: click.Context, _param: click.Parameter, path: str | None) 
         raise click.BadParameter(str(error)) from error
 
 
-def option_columns(command: _Command) -> _Command:
-    """``--columns A,B``: take only these."""
-    return click.option(
-        "--columns", metavar="A,B,...", default=None, callback=lambda _ctx, _param, text: comma_list(text),
-        help="Take only these columns.",
-    )(command)  # fmt: skip
-
-
-def comma_list(text: str | None) -> list[str] | None:
-    """Return the words between commas; None for None."""
-    return None if text is None else [word.strip() for word in text.split(",") if word.strip()]
+argument_out = click.argument("out", type=click.Path(dir_okay=False), callback=_named)
+option_field = click.option(
+    "--field", "fields", multiple=True, metavar="NAME=KIND[@COLUMN] ...", callback=_fields,
+    help="Further fields: weight=float caption=text meta=json raw=bytes emb=array:float32:512; @COLUMN where the name "
+         "differs.",
+)  # fmt: skip
+option_classes = click.option(
+    "--classes", type=SourcePath(), metavar="FILE|FOLDER", callback=_class_names,
+    help="The classes in the order of their labels: a text file with one per line, a JSON list or {name: label}, a "
+         "folder of class folders, or a .beton file.",
+)  # fmt: skip
+option_columns = click.option(
+    "--columns", metavar="A,B,...", default=None, callback=lambda _ctx, _param, text: comma_list(text),
+    help="Take only these columns.",
+)  # fmt: skip
 
 
 def note_unused(unused: Unused, advice: str = "") -> dict[str, int]:
-    """Warn of what a source holds and is not taken, also where the command is to be quiet; return the counts."""
+    """Warn of what a source holds that is not taken, even if the command is quiet; return the counts."""
     if unused:
         note(f"warning: {unused}{advice and f'; {advice}'}")
     return unused.as_dict()
 
 
 def note_classes(names: Sequence[str] | None, *, are_words: bool, quiet: bool) -> dict[str, object]:
-    """Say which classes words have become; return what the JSON result says of classes."""
+    """Print the classes that labels in words have become; return what the JSON result says of classes."""
     names = names or ()
     if are_words and not quiet:
         shown = ", ".join(names[:_CLASSES_SHOWN]) + (", ..." if len(names) > _CLASSES_SHOWN else "")

@@ -1,10 +1,9 @@
-"""Pictures that look a little like photographs, drawn from numbers: for trying things where no dataset may be had.
+"""Pictures that look a little like photographs, drawn from random numbers.
 
-Owns what a class is and how one of its pictures is drawn. Statistics follow what is known of photographs: occluding
-objects of all sizes (the "dead leaves" model of Lee, Mumford and Huang, 2001), spectra that fall as a power of the
-frequency, smooth lighting, blur before and behind the focus, sensor noise. A class is a shape, a texture and a loose
-habit of colours and surroundings; two neighbouring classes share their colours, so that colour alone does not tell
-them apart. Every picture is a function of (seed, class, index) and of nothing else.
+Their statistics follow those of photographs: occluding objects of all sizes (the "dead leaves" model of Lee, Mumford
+and Huang, 2001), spectra that fall as a power of the frequency, smooth lighting, blur out of focus, sensor noise. A
+class is a shape, a texture, and a distribution of colours and surroundings; two neighbouring classes share their
+colours, so that colour alone does not tell them apart. A picture depends on (seed, class, index) alone.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class SceneClass:
     inner : float
         Size of the contrasting part inside, relative to the object; 0 for none.
     frequency : float
-        Of the texture, in cycles a picture's longest side.
+        Of the texture, in cycles per longest side.
     direction, directedness : float
         The texture's angle in radians, and how much of it runs along that angle.
     sharpness : float
@@ -102,21 +101,7 @@ class SceneClass:
 
 
 def draw_scene(kind: SceneClass, rng: Random, size: int) -> Image.Image:
-    """Return a picture of a class.
-
-    Parameters
-    ----------
-    kind : SceneClass
-        The class.
-    rng : numpy.random.Generator
-        Everything that differs from picture to picture.
-    size : int
-        Longest side in pixels.
-
-    Returns
-    -------
-    PIL image, RGB
-    """
+    """Return an RGB picture of a class, ``size`` pixels on its longest side; ``rng`` decides what varies in a class."""
     aspect = float(rng.choice(_ASPECTS)) * math.exp(rng.normal(0, 0.04))
     width, height = size, max(1, round(size / max(aspect, 1 / aspect)))
     if rng.uniform() < 0.35:
@@ -147,13 +132,13 @@ def _natural_hue(rng: Random) -> float:
 
 @lru_cache(maxsize=8)
 def _field(falloff: float, seed: int) -> Plane:
-    """Make a periodic random field whose amplitude spectrum falls as frequency**-falloff; mean 0, deviation 1."""
+    """Return a periodic random field whose amplitude spectrum falls as frequency**-falloff; mean 0, deviation 1."""
     return _shaped_noise(np.random.default_rng(seed), _frequencies()[0] ** -falloff)
 
 
 @lru_cache(maxsize=1)
 def _frequencies() -> tuple[Plane, Plane]:
-    """Frequency in cycles a field and direction of each coefficient; the mean's frequency counts as infinite."""
+    """Return frequency in cycles per field and direction of each coefficient; the mean's frequency is infinite."""
     rows = np.fft.fftfreq(FIELD_SIDE, 1 / FIELD_SIDE)[:, None]
     columns = np.fft.rfftfreq(FIELD_SIDE, 1 / FIELD_SIDE)[None]
     frequency = np.hypot(rows, columns)
@@ -217,7 +202,7 @@ def _surroundings(kind: SceneClass, rng: Random, width: int, height: int, light:
         colours[0] = _hsv(0.58 + rng.normal(0, 0.03), rng.uniform(0.05, 0.6), rng.uniform(0.6, 1))
     number = len(hues)
     region = np.asarray(labels)
-    # Real outlines are not smooth: look each pixel's region up a little beside it.
+    # Real outlines are not smooth: each pixel takes its region from a point beside it.
     rough = rng.gamma(1.5, 0.006) * max(width, height)
     rows = np.arange(height)[:, None] + rough * _noise(rng, STONE, height, width)
     columns = np.arange(width)[None] + rough * _noise(rng, STONE, height, width)

@@ -1,7 +1,6 @@
-"""``beton synth OUT``: an ImageFolder of photo-like JPEG files with classes that can be learnt, made from nothing.
+"""``beton synth OUT``: an ImageFolder of photo-like JPEG files with classes that a model can learn.
 
-Owns the folder: which picture goes where, and that it appears only when it is whole. How a picture is drawn is in
-``scenes.py``. The bytes depend on seed, size and number of classes, not on the number of workers.
+``scenes.py`` draws the pictures. The bytes depend on seed, size and number of classes, not on the number of workers.
 """
 
 from __future__ import annotations
@@ -111,24 +110,16 @@ def make_dataset(
     overwrite: bool = False,
     progress: Callable[[int], object] | None = None,
 ) -> Summary:
-    """Write a folder of images, one folder per class.
+    """Write a folder of images, one folder per class; it appears when it is complete.
 
     Parameters
     ----------
-    out : str or path
-        The folder to make; it appears when it is complete.
-    options : SynthOptions
-        What to make.
     num_workers : int
         Processes; 0 draws in this one.
     overwrite : bool
         Whether to replace a folder that an earlier run made.
     progress : callable, optional
         Called with the number of images just made.
-
-    Returns
-    -------
-    Summary
 
     Raises
     ------

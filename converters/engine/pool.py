@@ -81,64 +81,6 @@ def run_ordered(work: Callable[[Any], Any], tasks: Iterable[Any], *, num_workers
         yield from pool.run(tasks)
 
 
-class Pool:
-    """Worker processes for one function and several streams of tasks, one stream after another.
-
-    Parameters
-    ----------
-    work : callable
-        Runs in the workers; must be picklable unless ``num_workers`` is 0. It should return its failures: an
-        exception it raises ends the run as a `DeadWorkerError`.
-    num_workers : int
-        Processes, started when there are tasks for them; 0 works in the calling process.
-
-    Raises
-    ------
-    UsageError
-        If ``work`` cannot be sent to another process, or processes cannot be started in the working folder.
-    """
-
-    def __init__(self, work: Callable[[Any], Any], *, num_workers: int) -> None:
-        if num_workers:
-            _check_working_folder()
-        self._work = work
-        self.num_workers = num_workers
-        self._workers = None if num_workers == 0 else _Workers(_sendable(work), num_workers)
-
-    def run(self, tasks: Iterable[Any]) -> Generator[Any, None, None]:
-        """Yield ``work(task)`` for each task, in order; a stream left early ends the workers.
-
-        Parameters
-        ----------
-        tasks : iterable
-            Small picklable values (a path, an index); read lazily.
-
-        Raises
-        ------
-        DeadWorkerError
-            If a worker dies.
-        """
-        if self._workers is None:
-            yield from map(self._work, tasks)
-            return
-        try:
-            yield from self._workers.run(iter(tasks))
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """End the workers; another stream would start new ones."""
-        if self._workers is not None:
-            self._workers.close()
-
-    def __enter__(self) -> Pool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
 def _check_working_folder() -> None:
     """Refuse a working folder that a new process, which gets its path, could not enter."""
     try:
@@ -234,20 +176,66 @@ class _Pace:
         self._since, self._count, self._bytes = now, 0, 0
 
 
-class _Workers:
-    """All processes of one run, and the results that wait for their turn."""
+class Pool:
+    """Worker processes for one function and several streams of tasks, one stream after another.
 
-    def __init__(self, code: bytes, limit: int) -> None:
-        self._code = code
-        self._limit = limit
+    Parameters
+    ----------
+    work : callable
+        Runs in the workers; must be picklable unless ``num_workers`` is 0. It should return its failures: an
+        exception it raises ends the run as a `DeadWorkerError`.
+    num_workers : int
+        Processes, started when there are tasks for them; 0 works in the calling process.
+
+    Raises
+    ------
+    UsageError
+        If ``work`` cannot be sent to another process, or processes cannot be started in the working folder.
+    """
+
+    def __init__(self, work: Callable[[Any], Any], *, num_workers: int) -> None:
+        if num_workers:
+            _check_working_folder()
+        self.num_workers = num_workers
+        self._work = work
+        self._code = _sendable(work) if num_workers else b""
         self._workers: list[_Worker] = []
+        # Results that wait for their turn, by position, with their sizes.
         self._ready: dict[int, tuple[Any, int]] = {}
         self._held_bytes = 0
         self._selector: selectors.BaseSelector | None = None
 
-    def run(self, tasks: Iterator[Any]) -> Iterator[Any]:
+    def run(self, tasks: Iterable[Any]) -> Generator[Any, None, None]:
+        """Yield ``work(task)`` for each task, in order; a stream left early ends the workers.
+
+        Parameters
+        ----------
+        tasks : iterable
+            Small picklable values (a path, an index); read lazily.
+
+        Raises
+        ------
+        DeadWorkerError
+            If a worker dies.
+        """
+        if self.num_workers == 0:
+            yield from map(self._work, tasks)
+            return
+        try:
+            yield from self._results(iter(tasks))
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _results(self, tasks: Iterator[Any]) -> Iterator[Any]:
         given = wanted = 0
-        pace = _Pace(self._limit)
+        pace = _Pace(self.num_workers)
         # One task is read ahead, so that no worker is started for a task that never comes.
         following = list(itertools.islice(tasks, 1))
         while True:
@@ -269,10 +257,10 @@ class _Workers:
     def _hungry(self, unfinished: int, chunk: int) -> _Worker | None:
         """Return the worker that gets the next tasks, a new one where all are busy and more are allowed, or None."""
         window = max(_WINDOW_PER_WORKER, _CHUNKS_PER_WORKER * chunk)
-        if unfinished >= self._limit * window or self._held_bytes > HELD_BYTES:
+        if unfinished >= self.num_workers * window or self._held_bytes > HELD_BYTES:
             return None
         best = min(self._workers, key=lambda worker: len(worker.positions), default=None)
-        if (best is None or best.positions) and len(self._workers) < self._limit:
+        if (best is None or best.positions) and len(self._workers) < self.num_workers:
             return self._start()
         return best if best is not None and len(best.positions) < max(_AHEAD, chunk) else None
 
@@ -317,6 +305,7 @@ class _Workers:
         self._held_bytes += size
 
     def close(self) -> None:
+        """End the workers; another stream would start new ones."""
         # Workers can be killed at any time: they only read, and the parent alone writes.
         with _signals_deferred():
             for worker in self._workers:

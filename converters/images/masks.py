@@ -28,9 +28,8 @@ def store_mask(image: object, field: MaskField, policy: ImagePolicy, follow: Geo
     ----------
     image : bytes, PIL.Image.Image or numpy.ndarray
         The bytes of an image file, a Pillow image, or an array of the field's dtype and shape (height, width).
-    field : MaskField
-    policy : ImagePolicy
-        ``max_resolution`` (as for images, but with nearest neighbours), ``orient``, and whether ``mode`` is "raw".
+    field, policy
+        See `converters.images.store.store_image`. Label maps are shrunk with nearest neighbours.
     follow : Geometry, optional
         What became of its image: the mask is turned and resized in the same way. A file that declares an orientation
         of its own is turned by that, and not a second time.
@@ -38,7 +37,7 @@ def store_mask(image: object, field: MaskField, policy: ImagePolicy, follow: Geo
     Raises
     ------
     SampleFault
-        If it cannot be read, holds no labels that fit, or has not the size of its image.
+        If it cannot be read, holds no labels that fit, or has another size than its image.
     """
     numbers, is_upright = _labels_of(image, field, policy)
     size = numbers.shape[1], numbers.shape[0]
@@ -112,17 +111,10 @@ def _labels_of(image: object, field: MaskField, policy: ImagePolicy) -> tuple[Ar
 def labels(image: Image.Image, dtype: np.dtype[Any]) -> Array:
     """Return a label map's numbers: palette indices, gray levels of 8 or 16 bits, or 0 and 1.
 
-    Parameters
-    ----------
-    image : PIL.Image.Image
-        Mode P, L, 1 or 16-bit gray.
-    dtype : numpy dtype
-        uint8 or uint16, which they must fit.
-
     Raises
     ------
     SampleFault
-        If the image holds no labels, or a number does not fit.
+        If the image holds no labels, or a number does not fit ``dtype``.
 
     Examples
     --------

@@ -94,15 +94,7 @@ def upright(image: Image.Image, orientation: int) -> Image.Image:
 def read_jpeg(data: bytes, *, cmyk: bool, to_srgb: bool, notes: list[str] | None = None) -> Image.Image:
     """Decode a JPEG file to RGB, strictly: damage that libjpeg merely warns of is an error.
 
-    Parameters
-    ----------
-    data : bytes
-    cmyk : bool
-        Whether its colours are CMYK or YCCK.
-    to_srgb : bool
-        Convert an embedded colour profile to sRGB.
-    notes : list of str, optional
-        See `dataloading.tools.decode_jpeg`.
+    ``cmyk`` says that its colours are CMYK or YCCK; ``to_srgb`` converts an embedded colour profile.
 
     Raises
     ------
@@ -119,16 +111,7 @@ def read_jpeg(data: bytes, *, cmyk: bool, to_srgb: bool, notes: list[str] | None
 
 
 def as_rgb(image: Image.Image, *, background: tuple[int, int, int], to_srgb: bool = False) -> Image.Image:
-    """Return a loaded Pillow image of any mode as 8-bit RGB.
-
-    Parameters
-    ----------
-    image : PIL.Image.Image
-        Any mode.
-    background : tuple of int
-        RGB, 0..255, what shows through transparent pixels.
-    to_srgb : bool
-        Convert an embedded colour profile to sRGB first.
+    """Return a loaded Pillow image of any mode as 8-bit RGB, transparent pixels on ``background``.
 
     Raises
     ------
