@@ -82,7 +82,7 @@ def convert() -> None:
 
 
 def conversion_options(command: _Command) -> _Command:
-    """Add the options that every kind of source shares, in the order the help shows them."""
+    """Add the options that all sources share, in the order the help shows them."""
     options = [
         click.option("--max-resolution", type=click.IntRange(1, 65535), metavar="PIXELS",
                      help="Shrink images whose longest side is larger. Default: keep sizes."),

@@ -195,13 +195,7 @@ def short_name(name: str, taken: Collection[str] = ()) -> str:
 
 
 def parse_fields(texts: Sequence[str]) -> dict[str, FieldSpec]:
-    """Return the declared fields by name, in order.
-
-    Raises
-    ------
-    UsageError
-        If one cannot be read, or a name is declared twice.
-    """
+    """Return the declared fields by name, in order; a `UsageError` if a name is declared twice."""
     specs: dict[str, FieldSpec] = {}
     for text in texts:
         spec = parse_field(text)

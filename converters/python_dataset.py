@@ -182,9 +182,9 @@ def by_name(sample: Any, names: tuple[str, ...]) -> Mapping[str, Any]:
     if isinstance(sample, tuple) or (isinstance(sample, list) and len(names) > 1):
         if len(sample) == len(names):
             return dict(zip(names, sample, strict=True))
-        kinds = ", ".join(type(value).__name__ for value in sample)
+        types = ", ".join(type(value).__name__ for value in sample)
         raise SampleFault(
-            f"expected a {type(sample).__name__} of {len(names)} values for {list(names)}, got {len(sample)} ({kinds})"
+            f"expected a {type(sample).__name__} of {len(names)} values for {list(names)}, got {len(sample)} ({types})"
         )
     if len(names) == 1:
         return {names[0]: sample}
@@ -262,7 +262,7 @@ def write(
     path : str or path-like
         The file to make; it appears when it is complete.
     fields : mapping of str to Field
-        Names and kinds of the values, in order.
+        Names and fields of the values, in order.
     images : ImagePolicy, optional
         How images are stored, instead of the arguments for images below.
     class_names : sequence of str, optional

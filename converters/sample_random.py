@@ -11,18 +11,7 @@ __all__ = ["sample_uniform", "sample_uniforms"]
 
 
 def sample_uniforms(seed: int, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Return one number in [0, 1) for each sample: the top 53 bits of SplitMix64 for (seed, sample).
-
-    Parameters
-    ----------
-    seed : int
-        Seed of the conversion, 0 <= seed < 2**63.
-    indices : int64[n]
-        Indices of samples in their source, 0 or more.
-
-    Returns
-    -------
-    float64[n]
+    """Return one number in [0, 1) for each sample: the top 53 bits of SplitMix64 for (seed, index in the source).
 
     Examples
     --------

@@ -1,1 +1,1 @@
-"""The commands ``beton convert SOURCE``, one a file: words into a source, which ``converters.cli`` then converts."""
+"""The commands ``beton convert SOURCE``, one per file: words into a source, which ``converters.cli`` converts."""

@@ -39,26 +39,20 @@ class SceneClass:
     ----------
     seed : int
         Seed of its texture.
-    hue : float
-        Mean hue of its objects, 0 to 1; pictures scatter around it.
-    surroundings : float
-        Mean hue of what lies around them.
+    hue, surroundings : float
+        Mean hues of its objects and of what lies around them, 0 to 1; pictures scatter around them.
     outline : tuple of (float, float)
         Amplitude and phase of the outline's second, third, ... harmonic.
-    elongation : float
-        Length over width of an object.
-    inner : float
-        Size of the contrasting part inside, relative to the object; 0 for none.
+    elongation, inner : float
+        Length over width of an object, and relative size of the contrasting part inside; 0 for none.
     frequency : float
         Of the texture, in cycles per longest side.
     direction, directedness : float
         The texture's angle in radians, and how much of it runs along that angle.
     sharpness : float
         0 for soft clouds of two colours, large for stripes and spots with edges.
-    crowd : float
-        Mean number of objects.
-    clutter : float
-        Probability that the surroundings are a heap of things rather than a landscape or a wall.
+    crowd, clutter : float
+        Mean number of objects, and probability that they lie in a heap of things, not before a landscape or a wall.
     """
 
     seed: int
@@ -100,7 +94,7 @@ class SceneClass:
         )
 
 
-def draw_scene(kind: SceneClass, rng: Random, size: int) -> Image.Image:
+def draw_scene(scene: SceneClass, rng: Random, size: int) -> Image.Image:
     """Return an RGB picture of a class, ``size`` pixels on its longest side; ``rng`` decides what varies in a class."""
     aspect = float(rng.choice(_ASPECTS)) * math.exp(rng.normal(0, 0.04))
     width, height = size, max(1, round(size / max(aspect, 1 / aspect)))
@@ -108,10 +102,10 @@ def draw_scene(kind: SceneClass, rng: Random, size: int) -> Image.Image:
         width, height = height, width
     angle = rng.uniform(0, math.tau)
     light = (math.cos(angle), -abs(math.sin(angle)))
-    picture = _surroundings(kind, rng, width, height, light)
+    picture = _surroundings(scene, rng, width, height, light)
     picture = _blurred(picture, size / 400 * max(0.0, rng.normal(0.7, 1.4)))
-    for _ in range(max(1, rng.poisson(kind.crowd - 0.5))):
-        _place_object(picture, kind, rng, light)
+    for _ in range(max(1, rng.poisson(scene.crowd - 0.5))):
+        _place_object(picture, scene, rng, light)
     return _photograph(picture, rng, light, size)
 
 
@@ -154,14 +148,14 @@ def _shaped_noise(rng: Random, amplitude: npt.NDArray[np.floating]) -> Plane:
 
 
 @lru_cache(maxsize=4)
-def _texture(kind: SceneClass, size: int) -> Plane:
+def _texture(scene: SceneClass, size: int) -> Plane:
     """Make the class's pattern: noise of one frequency and direction, sharpened; between -1 and 1."""
     frequency, direction = _frequencies()
-    centre = kind.frequency * FIELD_SIDE / size
+    centre = scene.frequency * FIELD_SIDE / size
     band = np.exp(-0.5 * (np.log(frequency / centre) / 0.22) ** 2)
-    along = np.exp(kind.directedness * (np.cos(2 * (direction - kind.direction)) - 1))
-    field = _shaped_noise(np.random.default_rng(kind.seed), band * along + 0.02 * (frequency / centre) ** -1.2)
-    return np.asarray(np.tanh(kind.sharpness * field), dtype=np.float32)
+    along = np.exp(scene.directedness * (np.cos(2 * (direction - scene.direction)) - 1))
+    field = _shaped_noise(np.random.default_rng(scene.seed), band * along + 0.02 * (frequency / centre) ** -1.2)
+    return np.asarray(np.tanh(scene.sharpness * field), dtype=np.float32)
 
 
 def _cut(field: Plane, rng: Random, height: int, width: int, *, mirror: bool = True) -> Plane:
@@ -186,12 +180,12 @@ def _grid(height: int, width: int) -> tuple[Plane, Plane]:
     )
 
 
-def _surroundings(kind: SceneClass, rng: Random, width: int, height: int, light: tuple[float, float]) -> Plane:
+def _surroundings(scene: SceneClass, rng: Random, width: int, height: int, light: tuple[float, float]) -> Plane:
     """Everything behind the objects: labelled regions, each with its colour, texture and slope of light."""
     labels = Image.new("L", (width, height))
     brush = ImageDraw.Draw(labels)
-    hue = kind.surroundings if rng.uniform() < 0.75 else _natural_hue(rng)
-    if rng.uniform() < kind.clutter:
+    hue = scene.surroundings if rng.uniform() < 0.75 else _natural_hue(rng)
+    if rng.uniform() < scene.clutter:
         count = _draw_heap(brush, rng, width, height)
         hues = [hue + float(rng.choice([0, 0, 0.06, 0.3])) for _ in range(count + 1)]
     else:
@@ -265,13 +259,13 @@ def _outline(
     return result
 
 
-def _place_object(picture: Plane, kind: SceneClass, rng: Random, light: tuple[float, float]) -> None:
+def _place_object(picture: Plane, scene: SceneClass, rng: Random, light: tuple[float, float]) -> None:
     """Draw one of the class's objects into the picture, with its texture, shading and shadow."""
     height, width = picture.shape[1:]
     radius = max(width, height) * float(np.clip(math.exp(rng.normal(math.log(0.22), 0.35)), 0.05, 0.45))
     turn = rng.normal(0, 0.5) + math.pi * rng.integers(2)
-    harmonics = tuple((amplitude + rng.normal(0, 0.02), phase) for amplitude, phase in kind.outline)
-    stretch = kind.elongation * math.exp(rng.normal(0, 0.15))
+    harmonics = tuple((amplitude + rng.normal(0, 0.02), phase) for amplitude, phase in scene.outline)
+    stretch = scene.elongation * math.exp(rng.normal(0, 0.15))
     points = _outline(harmonics, stretch, radius, turn, 96)
     centre = np.array([rng.uniform(0.15, 0.85) * width, rng.uniform(0.15, 0.85) * height])
     margin = 0.35 * radius + 3
@@ -288,14 +282,14 @@ def _place_object(picture: Plane, kind: SceneClass, rng: Random, light: tuple[fl
     shading = 1 + slope_x * np.float32(depth * light[0]) + slope_y * np.float32(depth * light[1])
     inside = picture[:, top:bottom, left:right]
     inside *= 1 - np.float32(rng.uniform(0.2, 0.6)) * shadow
-    first = _hsv(kind.hue + rng.normal(0, 0.05), rng.beta(3.0, 2.5), rng.beta(3.5, 1.8))
-    second = _hsv(kind.hue + rng.choice([0, 0.06, 0.3]), rng.beta(2.0, 3.0), rng.beta(1.6, 3.0))
-    pattern = 0.5 + 0.5 * _cut(_texture(kind, max(width, height)), rng, box[1], box[0], mirror=False)
+    first = _hsv(scene.hue + rng.normal(0, 0.05), rng.beta(3.0, 2.5), rng.beta(3.5, 1.8))
+    second = _hsv(scene.hue + rng.choice([0, 0.06, 0.3]), rng.beta(2.0, 3.0), rng.beta(1.6, 3.0))
+    pattern = 0.5 + 0.5 * _cut(_texture(scene, max(width, height)), rng, box[1], box[0], mirror=False)
     colours = first[:, None, None] + pattern * (second - first)[:, None, None]
-    if kind.inner:
-        part = _outline(harmonics[::-1], 1.0, kind.inner * radius, turn, 48) + centre - (left, top)
+    if scene.inner:
+        part = _outline(harmonics[::-1], 1.0, scene.inner * radius, turn, 48) + centre - (left, top)
         weight = _weights(_mask(part + rng.normal(0, 0.08 * radius, 2), box), 0.85)
-        colours += weight * (_colour(rng, kind.hue + 0.2, 0.09)[:, None, None] - colours)
+        colours += weight * (_colour(rng, scene.hue + 0.2, 0.09)[:, None, None] - colours)
     shading += np.float32(rng.gamma(1.5, 0.06)) * _noise(rng, SOIL, box[1], box[0])
     colours *= np.clip(shading, 0.05, 2)
     colours -= inside

@@ -43,22 +43,14 @@ class SynthOptions:
 
     Parameters
     ----------
-    num_classes : int
-        Number of classes; image ``i`` belongs to class ``i % num_classes``.
-    num_images : int
-        Number of images.
+    num_classes, num_images : int
+        Image ``i`` belongs to class ``i % num_classes``.
     skip : int
         Index of the first image. Another range with the same seed has the same classes and other images, so it serves
         for validation.
     size : int
         Longest side in pixels, 16 to 4096.
     seed : int
-        Seed of everything.
-
-    Raises
-    ------
-    UsageError
-        If a value is out of range.
     """
 
     num_classes: int = 10
@@ -84,7 +76,7 @@ class SynthOptions:
             )
 
     def tasks(self) -> Iterator[Task]:
-        """Yield (label, indices) in pieces; a class's pieces follow each other, as its texture is made once."""
+        """Yield (label, indices) in pieces, class by class, since a class's texture is made once."""
         for label in range(self.num_classes):
             first = self.skip + (label - self.skip) % self.num_classes
             indices = range(first, self.skip + self.num_images, self.num_classes)
@@ -163,7 +155,7 @@ def _check_target(target: Path, *, overwrite: bool) -> None:
         raise UsageError(f"{target} exists and is not a folder; choose another name")
     strange = [entry.name for entry in target.iterdir() if not _CLASS_FOLDER.fullmatch(entry.name)]
     if strange:
-        # Nobody's photographs are to be removed by a typing mistake.
+        # A typing mistake must not remove anybody's photographs.
         raise UsageError(f"{target} holds {strange[0]!r}, which this command did not make; choose another folder")
     if not overwrite and any(target.iterdir()):
         raise UsageError(f"{target} exists; pass --overwrite to replace it")
@@ -180,10 +172,10 @@ def _draw_task(folder: str, seed: int, size: int, task: Task) -> Done:
     from converters.demo.scenes import SceneClass, draw_scene
 
     label, indices = task
-    kind = SceneClass.of(seed, label)
+    scene = SceneClass.of(seed, label)
     num_bytes = pixels = 0
     for index in indices:
-        image = draw_scene(kind, np.random.default_rng([seed, 3, index]), size)
+        image = draw_scene(scene, np.random.default_rng([seed, 3, index]), size)
         path = Path(folder) / _class_name(label) / f"{index:08d}.jpg"
         image.save(path, "JPEG", quality=QUALITY)
         num_bytes += path.stat().st_size

@@ -55,11 +55,10 @@ def convert(source: Source, path: str | os.PathLike[str], *, policy: ImagePolicy
     Raises
     ------
     ConvertError
-        If a sample cannot be converted and is not to be skipped, a worker dies, the disk is full or will be, or none of
-        the samples could be converted. No file is left under its name; work worth it is kept for ``resume``.
+        If a sample cannot be converted and may not be skipped, a worker dies, the disk is full or will be, or none of
+        the samples could be converted. No file is left under its name; work that was done is kept for ``resume``.
     UsageError
-        If the arguments cannot be honoured, there is nothing to write, or a file or an interrupted conversion is in the
-        way.
+        If an argument is invalid, there is nothing to write, or a file or an interrupted conversion is in the way.
     """
     if not options.is_sharded:
         check_target(os.fspath(path), options)
@@ -178,7 +177,7 @@ def estimate(
             "shard_samples": [min(counts), max(counts)],
             "estimated_shard_bytes": guess.file_bytes(max(counts)),
         }
-    seconds = sum(counts) / count * guess.total_seconds / max(1, options.num_workers)
+    seconds = guess.seconds / guess.num_tried * sum(counts) / max(1, options.num_workers)
     return {
         "path": path,
         "num_samples": sum(counts),

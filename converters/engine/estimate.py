@@ -36,8 +36,7 @@ class Estimate:
 
     Parameters
     ----------
-    num_samples, num_tried : int
-        All, and those tried.
+    num_tried : int
     stored_bytes, seconds, images, faults
         Of those tried: their bytes in the pages, the time they took, what became of their images, and those that
         cannot be converted.
@@ -46,7 +45,6 @@ class Estimate:
     page_bytes : int
     """
 
-    num_samples: int
     num_tried: int
     stored_bytes: int
     record_bytes: int
@@ -71,11 +69,6 @@ class Estimate:
             math.ceil((size + _TEXT_BYTES) / self.page_bytes) for size in (self.record_bytes * num_samples, values)
         )
         return num_pages * self.page_bytes + self.allocation_bytes * num_samples
-
-    @property
-    def total_seconds(self) -> float:
-        """Seconds for all samples, without the start of the workers."""
-        return self.seconds * self.num_samples / self.num_tried
 
 
 def try_samples(plan: Conversion, pool: Pool, *, num_tried: int) -> Estimate:
@@ -102,7 +95,6 @@ def try_samples(plan: Conversion, pool: Pool, *, num_tried: int) -> Estimate:
     except DeadWorkerError as error:
         raise plan.dead_worker(error, tried, plan.path) from error
     return Estimate(
-        num_samples=count,
         num_tried=len(tried),
         stored_bytes=stored_bytes,
         record_bytes=sum(field.record.itemsize for field in plan.fields.values()),

@@ -58,7 +58,7 @@ def make_file(plan: FilePlan, pool: Pool, progress: Progress, report: Report, *,
     Raises
     ------
     ConvertError
-        If a sample cannot be converted and is not to be skipped, a worker dies, the disk is full, nothing is left to
+        If a sample cannot be converted and may not be skipped, a worker dies, the disk is full, nothing is left to
         write, or the upload fails. No file is left under the name; what was to be uploaded is kept for ``resume``.
     UsageError
         If there is a file, or the work of another conversion, that must not be touched.
@@ -290,7 +290,7 @@ class _Run:
     def _write(self, index: int, sample: ConvertedSample) -> None:
         """Write one sample, or treat it as ``on_error`` says."""
         report, on_error, stamps = self._report, self._options.on_error, sample.stamps
-        # Whatever interrupts this, such as Ctrl-C, leaves counts and file at odds.
+        # If Ctrl-C interrupts this, counts and file disagree.
         self._is_consistent = False
         fault, is_written = sample.fault, False
         if sample.encoded is not None:
@@ -356,7 +356,7 @@ class _Run:
         self._is_consistent = True
 
     def _end_with(self, error: BaseException) -> NoReturn:
-        """Keep what another run can resume, and raise the error, which then says so."""
+        """Keep what another run can resume, and raise the error with that information."""
         plan, kept = self._plan, self._keep()
         if isinstance(error, DeadWorkerError):
             dead = plan.whole.dead_worker(error, plan.order[self._first :], plan.path)
@@ -370,7 +370,7 @@ class _Run:
         raise error
 
     def _keep(self) -> str:
-        """Leave unfinished file and journal if there is more in them than a checkpoint costs; return words for it."""
+        """Keep unfinished file and journal if there is a checkpoint, else remove them; return what to tell the user."""
         journal, writer = self._journal, self._writer
         with contextlib.suppress(OSError):
             journal.settle()

@@ -70,7 +70,7 @@ class Conversion:
 
     @classmethod
     def of(cls, source: Source, path: str | os.PathLike[str], policy: ImagePolicy, options: Options) -> Conversion:
-        """Decide what can be decided without converting a sample; see `converters.convert` for what is raised."""
+        """Plan all but the number of shards; raises as `converters.convert`."""
         path = without_scheme(os.fspath(path))
         order = sample_order(len(source), options)
         if len(order) == 0:

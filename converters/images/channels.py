@@ -22,15 +22,8 @@ _NUM_TRIED = 100
 def stored_fields(source: Source, policy: ImagePolicy, order: Iterable[int]) -> dict[str, Field]:
     """Return the fields that a file of the source gets, in order.
 
-    Parameters
-    ----------
-    source : Source
-        Only its fields of FFCV's image kind may be replaced.
-    policy : ImagePolicy
-        With ``channels`` "rgb" they stay, unless ``keep`` is "files", since FFCV's field holds no PNG; with "gray" they
-        become 1 channel of uint8; with "keep" what the first readable image is.
-    order : iterable of int
-        Samples in the order they are stored.
+    Only fields of FFCV's image kind are replaced. With ``channels`` "rgb" they stay, unless ``keep`` is "files", since
+    they hold no PNG; with "gray" they become 1 channel of uint8; with "keep" what the first readable image is.
 
     Raises
     ------

@@ -70,10 +70,8 @@ class Geometry:
 def geometry_of(image: object, stored: EncodedImage, policy: ImagePolicy) -> Geometry:
     """Return how the policy has turned and resized an image, as the source gave it, into the one that is stored."""
     size, orientation = _as_given(image, policy)
-    return Geometry(
-        size=size, orientation=orientation, new_size=(stored.width, stored.height),
-        drawn_upright=policy.annotations == "upright",
-    )  # fmt: skip
+    new_size, drawn_upright = (stored.width, stored.height), policy.annotations == "upright"
+    return Geometry(size=size, orientation=orientation, new_size=new_size, drawn_upright=drawn_upright)
 
 
 def _as_given(image: Any, policy: ImagePolicy) -> tuple[tuple[int, int], int]:
@@ -99,7 +97,7 @@ def _as_given(image: Any, policy: ImagePolicy) -> tuple[tuple[int, int], int]:
 def has_followers(fields: Mapping[str, Field]) -> bool:
     """Tell whether any field follows an image, or may be meant to."""
     return any(
-        isinstance(field, MaskField) or _is_declared(field) or _looks_like_places(name, field)
+        isinstance(field, MaskField) or _is_declared(field) or _looks_like_coordinates(name, field)
         for name, field in fields.items()
     )
 
@@ -115,7 +113,7 @@ def moved(name: str, field: Field, value: object, geometry: Geometry) -> object:
     if geometry.is_plain:
         return value
     if not _is_declared(field):
-        if _looks_like_places(name, field):
+        if _looks_like_coordinates(name, field):
             raise SampleFault(f"{_undeclared(name)} This image was {_what_happened(geometry)}")
         return value
     try:
@@ -145,7 +143,7 @@ def check_declared(fields: Mapping[str, Field], policy: ImagePolicy) -> None:
     if declared and image_of(fields) is None:
         raise UsageError(f"the coordinates of '{declared[0]}' belong to one of several images: name that one 'image'")
     for name, field in fields.items():
-        if policy.max_resolution is not None and _looks_like_places(name, field):
+        if policy.max_resolution is not None and _looks_like_coordinates(name, field):
             raise UsageError(f"{_undeclared(name)} Or keep sizes, without --max-resolution (max_resolution=)")
 
 
@@ -153,7 +151,7 @@ def _is_declared(field: Field) -> bool:
     return getattr(field, "coordinates", None) not in (None, "none")
 
 
-def _looks_like_places(name: str, field: Field) -> bool:
+def _looks_like_coordinates(name: str, field: Field) -> bool:
     if isinstance(field, (NDArrayField, VarArrayField)):
         if field.coordinates is not None or field.dtype.kind not in "iuf":
             return False
@@ -173,10 +171,9 @@ def _undeclared(name: str) -> str:
 
 
 def _what_happened(geometry: Geometry) -> str:
-    turned = f"turned upright (EXIF orientation {geometry.orientation})" if geometry.orientation != 1 else ""
-    resized = (
-        ""
-        if geometry.new_size == geometry.upright
-        else "resized from {}x{} to {}x{}".format(*geometry.upright, *geometry.new_size)
-    )
-    return " and ".join(word for word in (turned, resized) if word)
+    changes = []
+    if geometry.orientation != 1:
+        changes.append(f"turned upright (EXIF orientation {geometry.orientation})")
+    if geometry.new_size != geometry.upright:
+        changes.append("resized from {}x{} to {}x{}".format(*geometry.upright, *geometry.new_size))
+    return " and ".join(changes)

@@ -82,11 +82,11 @@ def open_pillow(
     SampleFault
         If no image comes out, with the reason; `DamagedImage` if the reason is damage.
     """
-    said: list[str] = []
+    errors: list[str] = []
     try:
         if data.startswith(_PNG_START) and not as_shown:
             check_png_chunks(np.frombuffer(data, np.uint8))
-        with _pillow_settings(as_shown=as_shown), _libtiff_errors(data, said):
+        with _pillow_settings(as_shown=as_shown), _libtiff_errors(data, errors):
             image = open_header(data, as_shown=as_shown)
             check_pixels(image.size, max_pixels)
             if examine is not None:
@@ -100,9 +100,9 @@ def open_pillow(
     except UnidentifiedImageError as error:
         raise SampleFault(sniff(data)) from error
     except Exception as error:  # decoders raise whatever they like on damaged data
-        raise DamagedImage(f"cannot be decoded: {'; '.join([str(error) or type(error).__name__, *said])}") from error
-    if said and not as_shown:
-        raise DamagedImage(f"cannot be decoded: {'; '.join(said)}")
+        raise DamagedImage(f"cannot be decoded: {'; '.join([str(error) or type(error).__name__, *errors])}") from error
+    if errors and not as_shown:
+        raise DamagedImage(f"cannot be decoded: {'; '.join(errors)}")
     return as_meant(image, stored)
 
 
@@ -128,8 +128,8 @@ def _pillow_settings(*, as_shown: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _libtiff_errors(data: bytes, said: list[str]) -> Iterator[None]:
-    """Put the first error that libtiff prints while a TIFF is read into ``said``.
+def _libtiff_errors(data: bytes, errors: list[str]) -> Iterator[None]:
+    """Put the first error that libtiff prints while a TIFF is read into ``errors``.
 
     Pillow does not report it, and does not even fail where rows of a fax are damaged. Warnings (of unknown tags) are
     dropped, since they concern no pixel.
@@ -151,5 +151,4 @@ def _libtiff_errors(data: bytes, said: list[str]) -> Iterator[None]:
             os.close(stderr)
             file.seek(0)
             lines = file.read().decode(errors="replace").splitlines()
-            errors = [line.strip() for line in lines if "Warning, " not in line or "Corrupt" in line]
-            said.extend(errors[:1])
+            errors += [line.strip() for line in lines if "Warning, " not in line or "Corrupt" in line][:1]

@@ -6,12 +6,20 @@ import numpy as np
 from PIL import Image
 
 from converters.images.errors import plain_array, unfit
-from converters.images.icc import has_profile, in_srgb
 from converters.images.native_channels import Array, describe_pixels, natural, open_whole
 from converters.images.opened_files import FileImage
 from converters.images.pillow_files import check_pixels, open_pillow
 from converters.images.policy import ImagePolicy
-from converters.images.rgb import as_rgb, is_jpeg, jpeg_orientation, other_orientation, read_jpeg, upright
+from converters.images.rgb import (
+    as_rgb,
+    has_profile,
+    in_srgb,
+    is_jpeg,
+    jpeg_orientation,
+    other_orientation,
+    read_jpeg,
+    upright,
+)
 from converters.source import SampleFault
 from dataloading.tools import decode_jpeg, probe_jpeg
 
@@ -52,7 +60,7 @@ def pixels_of(image: object, policy: ImagePolicy, notes: list[str] | None = None
             image.load()
         except Exception as error:
             raise SampleFault(f"cannot be decoded: {error or type(error).__name__}") from error
-        # Not turned: an image that a program hands over has the pixels the program means.
+        # Not turned: a program means the pixels that it hands over.
         return _converted(image, policy, to_rgb)
     image = plain_array(image)
     if isinstance(image, np.ndarray):
@@ -118,7 +126,7 @@ def turned(pixels: Array, orientation: int) -> Array:
         return pixels
     if pixels.dtype == np.uint8 and pixels.shape[2:] in {(), (3,), (4,)}:
         return np.asarray(upright(Image.fromarray(pixels), orientation))
-    # For pixels that Pillow cannot hold it turns their positions: EXIF's eight orientations are defined in one place.
+    # Pillow cannot hold these pixels, but it can turn their positions. So EXIF's orientations are defined only once.
     height, width = pixels.shape[:2]
     positions = Image.fromarray(np.arange(height * width, dtype=np.int32).reshape(height, width))
     order = np.asarray(upright(positions, orientation))

@@ -9,7 +9,7 @@ gray, bilevel         replicated to three channels (bilevel: 0 and 255)
 palette               its colours
 alpha, transparency   composited on the background colour
 animation             first frame
-orientation           applied (EXIF or XMP), unless told otherwise
+orientation           applied (EXIF or XMP), unless ``orient`` is off
 colour profile        ignored, as every common training pipeline does, or converted to sRGB if asked
 32-bit gray, float    refused: their range is unknown
 ====================  ==================================================================================
@@ -17,29 +17,22 @@ colour profile        ignored, as every common training pipeline does, or conver
 
 from __future__ import annotations
 
+import io
 import warnings
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from PIL import Image
+from PIL import Image, ImageCms
 
-from converters.images.icc import has_profile, in_srgb
+from converters.images.native_channels import deep_gray
 from converters.images.pillow_files import open_header, open_pillow
 from converters.source import SampleFault
 from dataloading.tools import check_jpeg, decode_jpeg
 
 __all__ = [
-    "as_rgb",
-    "declared_orientation",
-    "is_jpeg",
-    "jpeg_orientation",
-    "other_orientation",
-    "read_jpeg",
-    "target_size",
-    "upright",
-]
-
-Pixels = npt.NDArray[np.uint8]
+    "as_rgb", "declared_orientation", "has_profile", "in_srgb", "is_jpeg", "jpeg_orientation", "other_orientation",
+    "read_jpeg", "target_size", "upright",
+]  # fmt: skip
 
 # Value of the EXIF tag 0x0112 -> what turns the stored image upright (CIPA DC-008, 4.6.5).
 _ORIENTATION = 0x0112
@@ -52,6 +45,7 @@ _TURN = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_GRAY_MODES = frozenset({"1", "L", "LA", "La"})
 _ALPHA_MODES = frozenset({"LA", "PA", "La", "RGBA", "RGBa"})
 
 
@@ -142,10 +136,7 @@ def as_rgb(image: Image.Image, *, background: tuple[int, int, int], to_srgb: boo
 
 
 def _gray16(image: Image.Image) -> Image.Image:
-    # Mode "I" is Pillow's 32-bit container. PNG and PGM hold 16-bit samples in it; elsewhere the range is unknown.
-    if image.mode == "I" and image.format not in {"PNG", "PPM"}:
-        raise SampleFault("32-bit gray pixels have no agreed range; convert the file to 8 or 16 bits first")
-    samples = np.asarray(image).astype(np.uint32)
+    samples = deep_gray(image).astype(np.uint32)
     # Full scale to full scale: 65535 / 255 = 257 exactly.
     gray = ((samples + 128) // 257).astype(np.uint8)
     flat = Image.fromarray(gray)
@@ -174,3 +165,50 @@ def target_size(size: tuple[int, int], longest: int | None) -> tuple[int, int]:
         return width, height
     # Integers: FFCV's float ratio sometimes leaves the longest side one pixel short.
     return max(1, width * longest // side), max(1, height * longest // side)
+
+
+def has_profile(image: Image.Image) -> bool:
+    """Tell whether an image has a colour profile."""
+    return bool(image.info.get("icc_profile"))
+
+
+def in_srgb(image: Image.Image) -> Image.Image:
+    """Return an image of 8 bits that has a profile in sRGB: mode L, LA, RGB or RGBA.
+
+    Raises
+    ------
+    SampleFault
+        If the profile cannot be read or is not made for such an image.
+    """
+    if image.mode == "La":  # Pillow takes premultiplied gray no further than LA
+        image = image.convert("LA")
+    transparent = image.mode in _ALPHA_MODES or "transparency" in image.info
+    # Before the colours change: a transparent colour is found by its stored value.
+    alpha = image.convert("RGBA").getchannel("A") if transparent else None
+    is_gray = image.mode in _GRAY_MODES
+    try:
+        profile: Any = ImageCms.ImageCmsProfile(io.BytesIO(image.info["icc_profile"]))
+        space = str(profile.profile.xcolor_space).strip()
+        # Gray files often carry the profile of the RGB space that their levels were made in.
+        converted = ImageCms.profileToProfile(
+            _plain(image, is_gray=is_gray and space == "GRAY"), profile, _srgb(), outputMode="RGB"
+        )
+    except (ImageCms.PyCMSError, OSError, ValueError) as error:
+        raise SampleFault(f"its colour profile cannot be converted to sRGB: {error}") from error
+    assert converted is not None
+    result = converted.convert("L") if is_gray else converted
+    if alpha is not None:
+        result.putalpha(alpha)
+    return result
+
+
+def _plain(image: Image.Image, *, is_gray: bool) -> Image.Image:
+    """Return the colours without alpha, in the colour model of the profile."""
+    if image.mode in {"CMYK", "LAB", "RGB"}:
+        return image
+    colours = image.convert("RGBA").convert("RGB") if image.mode in _ALPHA_MODES else image.convert("RGB")
+    return colours.convert("L") if is_gray else colours
+
+
+def _srgb() -> Any:
+    return ImageCms.createProfile("sRGB")

@@ -14,14 +14,13 @@ from PIL import Image
 from converters.images.encoding import KEPT, LARGEST_JPEG, TRANSCODED, Stored, as_jpeg, as_png, as_raw, check_size
 from converters.images.errors import plain_array
 from converters.images.geometry import Geometry
-from converters.images.icc import has_profile
 from converters.images.masks import check_mask_size, store_mask
 from converters.images.native_channels import describe_pixels, resized
 from converters.images.opened_files import FileImage
 from converters.images.pillow_files import DamagedImage, check_pixels, open_header, open_pillow
 from converters.images.pixels import Array, pixels_of
 from converters.images.policy import ImagePolicy
-from converters.images.rgb import is_jpeg, jpeg_orientation, other_orientation, target_size, upright
+from converters.images.rgb import has_profile, is_jpeg, jpeg_orientation, other_orientation, target_size, upright
 from converters.source import SampleFault
 from dataloading import DecodeError, EncodedImage, ImageField, MaskField, RasterField, UsageError, decode_image
 from dataloading.tools import MODE_JPEG, MODE_PNG, check_jpeg, decode_jpeg, probe_jpeg, transcode_jpeg
@@ -71,7 +70,7 @@ def store_image(
             check_mask_size((image.width, image.height), follow.new_size, follow)
         return image, KEPT
     if isinstance(image, FileImage):
-        # A program has made these pixels, and means them as they are: they are not turned by the file's EXIF.
+        # Not turned: a program means the pixels that it hands over.
         policy = dataclasses.replace(policy, orient=False)
         image = _file_or_pixels(policy, image, field)
     try:
