@@ -218,7 +218,8 @@ def test_impossible_array_fields_are_refused(dtype: object, shape: tuple[int, ..
 
 
 def test_torch_dtypes_and_tensors_are_accepted() -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     field = TorchTensorField(torch.float16, (2, 2))
     assert field == TorchTensorField("float16", (2, 2)) and field != NDArrayField("float16", (2, 2))
     tensor = torch.arange(4, dtype=torch.float16).reshape(2, 2)

@@ -230,7 +230,9 @@ def test_ffcv_reads_text_and_boxes_as_bytes(tmp_path: Path) -> None:
     with Writer(path, fields, num_samples=4) as writer:
         for n in range(4):
             writer.append({"caption": captions[n], "boxes": boxes[n], "label": n})
-    for n, row in enumerate(in_own_process(path)):
+    rows = in_own_process(path)
+    assert len(rows) == 4
+    for n, row in enumerate(rows):
         stored = boxes[n].nbytes
         assert row["label"][0] == n
         assert row["boxes"][:stored].tobytes() == boxes[n].tobytes()

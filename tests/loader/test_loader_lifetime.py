@@ -81,8 +81,9 @@ def test_an_exception_in_the_loop_ends_the_threads(photos_file):
 
 def test_two_iterators_of_one_loader_do_not_disturb_each_other(labels_file):
     loader = Loader(labels_file, batch_size=7, num_workers=2)
-    for a, b in zip(loader, loader, strict=True):
-        assert a["label"].tolist() == b["label"].tolist()
+    pairs = list(zip(loader, loader, strict=True))
+    assert len(pairs) == 15
+    assert all(a["label"].tolist() == b["label"].tolist() for a, b in pairs)
 
 
 def test_two_iterators_of_one_loader_do_not_share_the_memory_they_work_in(tmp_path):
@@ -146,5 +147,5 @@ def test_a_forked_child_can_use_the_loader(photos_file):
 def test_a_loader_works_beside_a_torch_dataloader_that_forks(photos_file):
     loader = Loader(photos_file, batch_size=8, transforms={"image": [T.CenterCrop(16)]}, num_workers=2)
     stock = torch.utils.data.DataLoader(range(16), batch_size=4, num_workers=2)
-    for (images, _), numbers in zip(loader, stock, strict=False):
-        assert len(images) and len(numbers) == 4
+    sizes = [(len(images), len(numbers)) for (images, _), numbers in zip(loader, stock, strict=False)]
+    assert sizes == [(8, 4)] * 4

@@ -340,6 +340,7 @@ def test_num_repeats_gives_the_indices_of_deits_sampler(world):
 
 def test_copies_of_a_sample_land_on_different_ranks_with_different_views():
     steps = Run("repeated", 60, 0, "even").steps(0, 3, 5)
+    assert len(steps) == 12
     for step in steps:
         for group in zip(*(part.indices.tolist() for part in step), strict=True):
             assert len(set(group)) == 1

@@ -267,6 +267,7 @@ def test_a_state_saved_within_the_loop_belongs_to_the_batches_received(classes_f
         fresh = Loader(classes_file, **options)
         fresh.load_state_dict(state)
         assert order(fresh) == want[9 * number + len(batch.indices) :]
+    assert number == len(loader) - 1
 
 
 def test_a_loader_has_the_interface_that_lightning_and_accelerate_need(classes_file):

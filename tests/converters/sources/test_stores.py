@@ -43,7 +43,8 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def parquet(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     paths = sorted(images.rglob("*.*"))
     features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])})
     rows = {"image": [{"bytes": each.read_bytes(), "path": None} for each in paths], "label": [0, 0, 0, 1, 1]}
@@ -256,8 +257,6 @@ def test_workers_and_ray_tasks_see_the_users_configuration_of_a_store(
     s3: S3Server, images: Path, tmp_path: Path, engine: list[str]
 ) -> None:
     """All that names the server is a configuration file; the variables that do so in other tests are not there."""
-    if engine[-1] == "ray":
-        pytest.importorskip("ray")
     url = put_all(s3, images, "configured")
     out = s3.url(f"configured-out/{engine[-1]}/o.beton")
     (tmp_path / "fsspec").mkdir()
