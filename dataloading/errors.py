@@ -148,6 +148,9 @@ class TransformError(SampleError):
 class StorageError(BetonError, OSError):
     """Bytes could not be brought from where they are kept: the store, the tries and its last answer are named."""
 
+    is_final = False
+    """Whether asking again would be of no use: access was refused, or the object is gone or has changed."""
+
 
 class ConvertError(BetonError, RuntimeError):
     """A conversion could not finish; no file that looks finished was left behind."""

@@ -218,6 +218,7 @@ class PageCache:
             return
         self.release_dropped()
         self._fetchers.forget(owner)
+        self._failures.forget_untold()
         with self._roster.locked():
             self._planned.pop(owner, None)
             self._tell_horizon()
@@ -348,6 +349,7 @@ class PageCache:
         parts = [(page_file, places, units[start:stop]) for page_file, places, start, stop in self._cut(units)]
         look_at = 0.0
         while True:
+            self._failures.raise_since(units.tolist(), since)
             missing = False
             look_again = time.monotonic() >= look_at
             for page_file, places, numbers in parts:
@@ -363,7 +365,6 @@ class PageCache:
                     return
             if look_again:
                 look_at = time.monotonic() + _LOOK_AGAIN_SECONDS
-            self._failures.raise_since(units.tolist(), since)
             if stopped():
                 raise StoppedError
             with self._changed:
@@ -373,15 +374,14 @@ class PageCache:
 
     def _begin(self, unit: int, ahead: bool) -> Callable[[], None] | None:
         """Claim a unit and room for it, and give what brings it; None: no room for what is only needed later."""
-        begun = self._guarded(unit, ahead, lambda: self._claim(unit, ahead))
-        return None if begun is None else lambda: self._guarded(unit, ahead, begun)
+        begun = self._guarded(unit, lambda: self._claim(unit, ahead))
+        return None if begun is None else lambda: self._guarded(unit, begun)
 
-    def _guarded(self, unit: int, ahead: bool, work: Callable[[], Any]) -> Any:
+    def _guarded(self, unit: int, work: Callable[[], Any]) -> Any:
         try:
             return work()
         except BaseException as error:  # it is raised again where somebody waits for this unit
-            if not ahead:
-                self._failures.note(unit, error)
+            self._failures.note(unit, error)
             return nothing
         finally:
             with self._changed:
@@ -394,6 +394,8 @@ class PageCache:
             alive = self._roster.living()
             if ahead and table.stamp[place] <= min(self._planned.values(), default=NEVER):
                 return nothing  # it is not needed any more
+            if ahead and self._failures.is_untold(unit):
+                return nothing
             if table.state[place] == ABSENT:
                 if not ahead:
                     return nothing  # whoever wanted it has gone
@@ -413,6 +415,8 @@ class PageCache:
                 self._fetch(file, page_file, place, offset, size)
                 num_bytes = size
             arrived = True
+        except BaseException as error:  # noted before others see that nobody brings it any more, and ask again
+            self._failures.note(unit, error)
         finally:
             with self._roster.locked():
                 table.settle(place, arrived=arrived)

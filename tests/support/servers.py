@@ -79,7 +79,7 @@ class Faults:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """One request that was answered: bytes `start` to `stop` of a file."""
+    """One request that was answered: bytes `start` to `stop` of a file; none from `start` on if it was refused."""
 
     method: str
     path: str
@@ -191,10 +191,10 @@ class FileHandler(BaseHTTPRequestHandler):
             return
         spoilt = with_body and stop - start > faults.only_above_bytes
         if spoilt and owner.spoils("fail_first"):
-            self.refuse(503, name)
+            self.refuse(503, name, start)
             return
         if spoilt and owner.expired():
-            self.refuse(403, name)
+            self.refuse(403, name, start)
             return
         stat = path.stat()
         with path.open("rb") as file:
@@ -250,9 +250,9 @@ class FileHandler(BaseHTTPRequestHandler):
         if self.command == "GET":
             self.wfile.write(text)
 
-    def refuse(self, status: int, name: str) -> None:
+    def refuse(self, status: int, name: str, start: int = 0) -> None:
         """Answer with a status and nothing else."""
-        self.server.owner.note(Request(method=self.command, path=name, start=0, stop=0, status=status))
+        self.server.owner.note(Request(method=self.command, path=name, start=start, stop=start, status=status))
         self.send_response(status)
         self.send_header("Content-Length", "0")
         self.end_headers()

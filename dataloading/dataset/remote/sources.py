@@ -188,7 +188,7 @@ class RemoteSource:
     def _check_identity(self) -> None:
         num_bytes, identity = self._look()
         if identity != self.identity:
-            raise StorageError(
+            raise _final(
                 f"{self.path}: the object has changed while it was being read ({self.num_bytes} bytes then, "
                 f"{num_bytes} now): start again, so that its old and new bytes are not mixed"
             )
@@ -231,10 +231,16 @@ def ask(url: str, what: str, retry: Retry, question: Callable[[], T]) -> T:
     def failed(caught: Exception, is_final: bool) -> StorageError:
         told = error_text(StoreClient.reason(caught))
         if is_final:
-            return StorageError(f"{url}: {what}: {told}; check the address and the credentials")
+            return _final(f"{url}: {what}: {told}; check the address and the credentials")
         return StorageError(
             f"{url}: {what}: no right answer in {retry.num_tries} tries; the last one: {told}. Check the network and "
             f"the store, then start again: what has arrived in cache_dir is kept"
         )
 
     return retry.call(question, is_final=lambda caught: StoreClient.is_final(StoreClient.reason(caught)), failed=failed)
+
+
+def _final(message: str) -> StorageError:
+    error = StorageError(message)
+    error.is_final = True
+    return error
