@@ -106,17 +106,8 @@ class Jobs:
 class Engines:
     """The engines of one loader: those in use, and one that has already begun the epoch after the last.
 
-    An engine belongs to the iterator that uses it, or to this object while it waits, and ends when nobody has it.
-
-    Parameters
-    ----------
-    jobs : Jobs
-    num_workers, max_in_flight : int
-        Of each engine.
-
-    Notes
-    -----
-    Must not refer to the loader: it would never be dropped while its threads wait.
+    An engine belongs to the iterator that uses it, or to this object while it waits, and ends when neither has it. This
+    object must not refer to the loader, which would never be dropped while its threads wait.
     """
 
     def __init__(self, jobs: Jobs, *, num_workers: int, max_in_flight: int) -> None:
@@ -187,16 +178,7 @@ class EpochIterator(Iterator[Batch]):
 
     Threads may share it: each batch goes to one of them. A forked child cannot go on with its parent's.
 
-    Parameters
-    ----------
-    engines : Engines
-    epoch, consumed : int
-        Where to begin.
-
-    Raises
-    ------
-    UsageError
-        From `next`: the iteration cannot go on here; the message says why.
+    `next` raises UsageError if the iteration cannot go on here; the message says why.
     """
 
     def __init__(self, engines: Engines, epoch: int, consumed: int) -> None:

@@ -33,15 +33,7 @@ def has_accelerator() -> bool:
 def followed(epoch: EpochIterator, sampler: Sampler, consumed: int, *, world_size: int) -> Iterator[Batch]:
     """Return an epoch that Accelerate follows, if there is an Accelerator; else the epoch itself.
 
-    Parameters
-    ----------
-    epoch : EpochIterator
-    sampler : Sampler
-        Gives the epoch's order.
-    consumed : int
-        Where in the order it begins.
-    world_size : int
-        Ranks that share the order.
+    It begins at position `consumed` of the sampler's order, which `world_size` ranks share.
     """
     if not has_accelerator():
         return epoch

@@ -37,7 +37,6 @@ class KernelTimes:
     Parameters
     ----------
     num_samples : int
-        Images made.
     seconds : float
         Wall time, from the first thread's start to the last one's end.
     view_seconds : float

@@ -297,7 +297,7 @@ def _transforms_of(
     given = transforms.get(name)
     if given is None and partner is not None:
         image = transforms.get(partner, ())
-        # Places are kept, for the place selects the random numbers. Padding shows no label of the image's colour.
+        # Positions in the list stay the same, as random numbers depend on them. Padding gets label 0, not a colour.
         given = [_without_fill(op) if isinstance(op, (Geometry, AsList)) else Placeholder() for op in image]
     if given is None:
         return ()

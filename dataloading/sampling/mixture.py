@@ -249,14 +249,14 @@ class MixtureOrder(Unpaged):
 
     def at(self, positions: Indices) -> tuple[Indices, Indices]:
         """Look up elements and views: the pass of its dataset that a draw belongs to is the view."""
-        places = positions % self.size
-        blocks = ((places + 1) * self._num_blocks - 1) // self.size  # border j is at j * size // num_blocks
-        datasets, draws = np.empty(len(places), np.int64), np.empty(len(places), np.int64)
+        positions = positions % self.size
+        blocks = ((positions + 1) * self._num_blocks - 1) // self.size  # border j is at j * size // num_blocks
+        datasets, draws = np.empty(len(positions), np.int64), np.empty(len(positions), np.int64)
         for block in np.unique(blocks).tolist():
             mine = np.flatnonzero(blocks == block)
-            inside = places[mine] - block * self.size // self._num_blocks
+            inside = positions[mine] - block * self.size // self._num_blocks
             datasets[mine], draws[mine] = (each[inside] for each in self._block(block))
-        elements, views = np.empty(len(places), np.int64), np.empty(len(places), np.int64)
+        elements, views = np.empty(len(positions), np.int64), np.empty(len(positions), np.int64)
         for dataset in np.unique(datasets).tolist():
             mine = np.flatnonzero(datasets == dataset)
             members = self._members[dataset]

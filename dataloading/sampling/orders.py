@@ -71,17 +71,7 @@ class ListedOrder(Unpaged):
 
 
 class CipherOrder(Unpaged):
-    """A permutation that is computed position by position.
-
-    Parameters
-    ----------
-    num : int
-        Elements.
-    key : int
-        Which permutation.
-    size : int
-        Positions of the epoch, at most `num`.
-    """
+    """Permutation `key` of `num` elements, computed position by position; the first `size` positions of it."""
 
     def __init__(self, num: int, key: int, size: int) -> None:
         super().__init__(size)
@@ -97,15 +87,6 @@ class DrawnOrder(Unpaged):
 
     Position p holds the element whose interval of the cumulative weights contains uniform number p of `key`, so draws
     need no list. Every draw is a view of its own: its position.
-
-    Parameters
-    ----------
-    cumulative : ndarray of float64, shape (elements,)
-        Cumulative weights.
-    key : int
-        Which draws.
-    size : int
-        How many.
     """
 
     def __init__(self, cumulative: Floats, key: int, size: int) -> None:
@@ -127,15 +108,6 @@ class RepeatedOrder(Unpaged):
 
     Repeated augmentation: Hoffer et al., "Augment your batch", CVPR 2020; Touvron et al. (DeiT), ICML 2021, whose
     sampler gives the same order.
-
-    Parameters
-    ----------
-    order : Elements
-        What is repeated.
-    num_repeats : int
-        How often.
-    size : int
-        Positions of the epoch, at most ``order.size * num_repeats``.
     """
 
     def __init__(self, order: Elements, num_repeats: int, size: int) -> None:

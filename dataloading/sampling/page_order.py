@@ -163,8 +163,8 @@ class PageLayout:
         """List the elements of some pages, page by page."""
         starts, counts = self.starts[pages], self.starts[pages + 1] - self.starts[pages]
         before = np.cumsum(counts) - counts
-        places = np.arange(counts.sum()) + np.repeat(starts - before, counts)
-        return np.asarray(places if self.elements is None else self.elements[places])
+        found = np.arange(counts.sum()) + np.repeat(starts - before, counts)
+        return np.asarray(found if self.elements is None else self.elements[found])
 
 
 class PageOrder:
@@ -204,20 +204,20 @@ class PageOrder:
         self._num_nodes = num_nodes
         self._pages = shuffled(layout.num_pages, child(key, 0))
         self._ends = np.cumsum(np.diff(layout.starts)[self._pages])  # elements up to and with each permuted page
-        self._plans = [self._plan(node, window_pages) for node in range(num_nodes)]
+        self._parts = [self._part_of(node, window_pages) for node in range(num_nodes)]
         self._windows: dict[tuple[int, int], Indices] = {}
 
     def at(self, positions: Indices) -> tuple[Indices, None]:
         """Look up elements; padding repeats a node's last samples, whose pages are open."""
-        nodes, places = self._by_node(positions)
+        nodes, numbers = self._by_node(positions)
         out = np.empty(len(positions), np.int64)
         for node in np.unique(nodes).tolist():
             mine = np.flatnonzero(nodes == node)
-            edges = self._plans[node].edges
-            windows = np.searchsorted(edges, places[mine], side="right") - 1
+            edges = self._parts[node].edges
+            windows = np.searchsorted(edges, numbers[mine], side="right") - 1
             for window in np.unique(windows).tolist():
                 chosen = mine[windows == window]
-                out[chosen] = self._window(node, window)[places[chosen] - edges[window]]
+                out[chosen] = self._window(node, window)[numbers[chosen] - edges[window]]
         return out, None
 
     def pages_due(self, node: int, position: int, first: bool) -> int:
@@ -226,21 +226,21 @@ class PageOrder:
         That is all of the window in use, and as much of the next one as has been used of this one. With `first` count
         those before the window in use, which are not needed any more.
         """
-        plan = self._plans[node]
-        if plan.num_windows == 0:
+        part = self._parts[node]
+        if part.num_windows == 0:
             return 0
-        place = min(max(-(-(position - self.origin - node) // self._num_nodes), 0), int(plan.edges[-1]))
-        window = min(int(np.searchsorted(plan.edges, place, side="right")) - 1, plan.num_windows - 1)
+        number = min(max(-(-(position - self.origin - node) // self._num_nodes), 0), int(part.edges[-1]))
+        window = min(int(np.searchsorted(part.edges, number, side="right")) - 1, part.num_windows - 1)
         if first:
-            return int(plan.borders[window])
-        low, high = plan.edges[window : window + 2].tolist()
-        here, after = plan.borders[window + 1], plan.borders[min(window + 2, plan.num_windows)]
-        return int(here + -(-(after - here) * (place - low) // (high - low)))
+            return int(part.borders[window])
+        low, high = part.edges[window : window + 2].tolist()
+        here, after = part.borders[window + 1], part.borders[min(window + 2, part.num_windows)]
+        return int(here + -(-(after - here) * (number - low) // (high - low)))
 
     def pages(self, node: int, start: int, stop: int) -> list[tuple[int, int, int]]:
         """List the byte ranges of pages `start` to `stop`, counted as `pages_due` does: file, first byte, length."""
-        layout, plan = self._layout, self._plans[node]
-        chosen = plan.reading[start - plan.borders[0] : stop - plan.borders[0]]
+        layout, part = self._layout, self._parts[node]
+        chosen = part.reading[start - part.borders[0] : stop - part.borders[0]]
         files = np.zeros(len(chosen), np.int64) if layout.files is None else layout.files[chosen]
         ranges = zip(files.tolist(), layout.offsets[chosen].tolist(), layout.sizes[chosen].tolist(), strict=True)
         return [each for each in ranges if each[2]]
@@ -251,14 +251,14 @@ class PageOrder:
         chosen = self._layout.select(rest)
         return replace(chosen, elements=rest if chosen.elements is None else rest[chosen.elements])
 
-    def _plan(self, node: int, window_pages: int) -> _NodePlan:
+    def _part_of(self, node: int, window_pages: int) -> _NodePages:
         """Cut the node's elements out of the permuted pages, and its pages into windows of equal size."""
         total = self._layout.num_elements
         first = sum(_share(total, self._num_nodes, k) for k in range(node))
         last = first + _share(total, self._num_nodes, node)
         if first == last:
             nothing = np.zeros(1, np.int64)
-            return _NodePlan(first=first, borders=nothing, edges=nothing, reading=nothing[:0])
+            return _NodePages(first=first, borders=nothing, edges=nothing, reading=nothing[:0])
         start = int(np.searchsorted(self._ends, first, side="right"))
         stop = int(np.searchsorted(self._ends, last, side="left")) + 1
         num_windows = -(-(stop - start) // window_pages)
@@ -266,15 +266,15 @@ class PageOrder:
         edges = np.concatenate([[first], self._ends[borders[1:-1] - 1], [last]]) - first
         # Within a window any order of reading will do; ascending is fastest for disks.
         windows = [np.sort(part) for part in np.split(self._pages[start:stop], borders[1:-1] - start)]
-        return _NodePlan(first=first, borders=borders, edges=edges, reading=np.concatenate(windows))
+        return _NodePages(first=first, borders=borders, edges=edges, reading=np.concatenate(windows))
 
     def _window(self, node: int, window: int) -> Indices:
         """Shuffle the elements of one window; two are kept, as batches cross from one to the next."""
         if (node, window) not in self._windows:
-            plan = self._plans[node]
-            low, high = plan.borders[window : window + 2].tolist()
+            part = self._parts[node]
+            low, high = part.borders[window : window + 2].tolist()
             before = int(self._ends[low - 1]) if low else 0
-            first, last = (plan.first + plan.edges[window : window + 2] - before).tolist()
+            first, last = (part.first + part.edges[window : window + 2] - before).tolist()
             elements = self._layout.listed(self._pages[low:high])[first:last]
             if len(self._windows) >= 2:
                 del self._windows[next(iter(self._windows))]
@@ -285,20 +285,20 @@ class PageOrder:
         """Find the node of each position and its number in the node's order, with padding moved back inside."""
         length = self.size - self.origin
         positions = positions - self.origin
-        nodes, places = positions % self._num_nodes, positions // self._num_nodes
+        nodes, numbers = positions % self._num_nodes, positions // self._num_nodes
         outside = np.flatnonzero(positions >= length)
         if len(outside):
             counts = _share(length, self._num_nodes, nodes[outside])
-            over = places[outside] - counts
-            places[outside] = counts - 1 - over % np.maximum(counts, 1)
+            over = numbers[outside] - counts
+            numbers[outside] = counts - 1 - over % np.maximum(counts, 1)
             empty = outside[counts == 0]  # fewer samples than nodes: borrow another node's
             nodes[empty] = positions[empty] % length % self._num_nodes
-            places[empty] = positions[empty] % length // self._num_nodes
-        return nodes, places
+            numbers[empty] = positions[empty] % length // self._num_nodes
+        return nodes, numbers
 
 
 @dataclass(frozen=True, kw_only=True)
-class _NodePlan:
+class _NodePages:
     """A node's part of an epoch.
 
     Parameters

@@ -177,8 +177,8 @@ def measure_windows(
         order = PageOrder(layout, key=key, num_nodes=num_nodes, window_pages=window_pages)
         batches = []
         for batch in spread_out(rows, num_batches):
-            places = np.arange(batch * batch_size, min((batch + 1) * batch_size, -(-num // num_nodes)))
-            batches.append(order.at(places * num_nodes)[0])
+            positions = np.arange(batch * batch_size, min((batch + 1) * batch_size, -(-num // num_nodes)))
+            batches.append(order.at(positions * num_nodes)[0])
         measured.append(
             WindowQuality(
                 window_pages=window_pages,
