@@ -90,14 +90,15 @@ def conversion_options(command: _Command) -> _Command:
                      help="Make images RGB, which FFCV reads; or gray; or keep alpha, gray and 16 bits as the first "
                           "image has them."),
         click.option("--mode", type=Choice(["jpg", "raw", "mix", "smart", "png"]), default="jpg",
-                     show_default=True, help="Store JPEGs, pixels, JPEGs for a random part, whichever is smaller, or "
-                                             "PNGs (lossless; with --channels gray or keep)."),
+                     show_default=True, help="How images are stored. jpg: JPEG. raw: pixels. mix: a random part "
+                                             "of each. smart: whichever is smaller. png: lossless (with --channels "
+                                             "gray or keep)."),
         click.option("--quality", type=click.IntRange(1, 100), default=90, show_default=True,
-                     help="JPEG quality of images that must be encoded; JPEGs that can be kept keep theirs."),
+                     help="JPEG quality of images that must be encoded; JPEGs that are kept keep theirs."),
         click.option("--keep", type=Choice(["pixels", "bytes", "files", "never"]), default="pixels", show_default=True,
-                     help="Of a JPEG that needs no change keep the pixels exactly (recoded losslessly with restart "
-                          "markers, fastest to load), its very bytes, or nothing (encode anew at --quality). files: "
-                          "keep each JPEG and PNG as it is; FFCV does not read such images."),
+                     help="What to keep of a JPEG that needs no change. pixels: exact pixels, recoded losslessly with "
+                          "restart markers, fastest to load. bytes: its exact bytes. never: encode anew at --quality. "
+                          "files: the bytes of JPEGs and PNGs; FFCV does not read such images."),
         click.option("--mix-fraction", type=click.FloatRange(0, 1), default=0.5, show_default=True, metavar="F",
                      help="--mode mix: fraction stored as JPEG; the rest is raw."),
         click.option("--smart-threshold", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True,
@@ -107,9 +108,9 @@ def conversion_options(command: _Command) -> _Command:
         click.option("--resample", type=Choice(["box", "bilinear", "bicubic", "lanczos"]), default="lanczos",
                      show_default=True, help="Antialiased filter for shrinking (Pillow's)."),
         click.option("--background", default="white", show_default=True, metavar="COLOUR", callback=_colour,
-                     help="What shows through transparent pixels: a name, #rrggbb or R,G,B."),
+                     help="Colour behind transparent pixels: a name, #rrggbb or R,G,B."),
         click.option("--orientation", type=Choice(["apply", "ignore"]), default="apply", show_default=True,
-                     help="Turn images upright as EXIF says, or take them as stored."),
+                     help="Turn images upright as EXIF says, or keep them as stored."),
         click.option("--annotations", type=Choice(["stored", "upright"]), default="stored", show_default=True,
                      help="Whether masks, boxes and points are drawn on images as stored, and are turned with them, or "
                           "on upright ones."),
@@ -118,24 +119,24 @@ def conversion_options(command: _Command) -> _Command:
         option_limit,
         option_seed,
         click.option("--max-pixels", type=click.IntRange(min=1), default=1 << 28, show_default=True, metavar="N",
-                     help="Refuse images of more pixels before they are unpacked."),
+                     help="Refuse images of more pixels before they are decoded."),
         click.option("--on-error", type=Choice(["raise", "skip", "placeholder", "keep"]), default="raise",
-                     show_default=True, help="Stop at an image that cannot be converted, leave the sample out, put "
-                                             "a gray image in its place, or keep what Pillow shows of a damaged one "
-                                             "(LOAD_TRUNCATED_IMAGES); all are listed."),
+                     show_default=True, help="What to do with an image that cannot be converted: stop, leave the "
+                                             "sample out, store a gray image, or keep what Pillow shows of a damaged "
+                                             "one (LOAD_TRUNCATED_IMAGES). All are listed."),
         click.option("--error-log", type=click.Path(dir_okay=False, writable=True), metavar="FILE",
-                     help="Write what was left out, replaced, damaged or tidied, and why, to FILE as JSON."),
-        click.option("--resume", is_flag=True, help="Go on with an interrupted conversion, if there is one."),
+                     help="List what was left out, replaced, damaged or tidied, and why, in FILE as JSON."),
+        click.option("--resume", is_flag=True, help="Continue an interrupted conversion, if there is one."),
         click.option("--num-shards", type=click.IntRange(min=1), metavar="K",
                      help="Write K files OUT-00000-of-K.beton and the manifest OUT.beton.json."),
         click.option("--shard-size", type=Size(), metavar="SIZE",
-                     help="Write as many files as make about SIZE each, such as 4GiB (2^30) or 4GB (10^9 bytes)."),
+                     help="Write files of about SIZE each, such as 4GiB (2^30) or 4GB (10^9 bytes)."),
         click.option("--shard-index", type=click.IntRange(min=0), metavar="I",
                      help="Write only shard I, from 0, as a task of a job array; the last one writes the manifest."),
         click.option("--engine", type=Choice(["local", "ray"]), default="local", show_default=True,
                      help="Work on this machine, or spread shards over a Ray cluster (RAY_ADDRESS)."),
         click.option("--temp-dir", type=click.Path(file_okay=False), metavar="DIR",
-                     help="Where a file lies until it is uploaded, if OUT is a URL. Default: the system's."),
+                     help="Folder for files before they are uploaded, if OUT is a URL. Default: the system's."),
         click.option("--space-check/--no-space-check", "check_space", default=True, show_default=True,
                      help="Refuse to start when the disk is clearly too small."),
         click.option("--page-size", type=Size(), default=None, metavar="SIZE",

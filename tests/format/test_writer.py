@@ -117,6 +117,21 @@ def test_a_refused_sample_leaves_no_part_in_the_file(tmp_path: Path) -> None:
     assert (tmp_path / "x.beton").read_bytes() == (tmp_path / "y.beton").read_bytes()
 
 
+def test_encoded_values_make_the_same_file_as_the_values(tmp_path: Path) -> None:
+    fields = {"image": ImageField(), "label": IntField(), "raw": BytesField()}
+    samples = [{"image": np.full((2, n, 3), n, np.uint8), "label": n, "raw": bytes(n)} for n in range(1, 9)]
+    with (
+        Writer(tmp_path / "a.beton", fields, num_samples=8) as plain,
+        Writer(tmp_path / "b.beton", fields, num_samples=8) as encoded,
+    ):
+        for sample in samples:
+            plain.append(sample)
+            encoded.append_encoded([field.encode(sample[name]) for name, field in fields.items()])
+        with pytest.raises(UsageError, match="more samples than the declared num_samples=8"):
+            encoded.append_encoded([])
+    assert (tmp_path / "a.beton").read_bytes() == (tmp_path / "b.beton").read_bytes()
+
+
 def test_an_existing_file_is_kept_unless_told_otherwise(tmp_path: Path) -> None:
     path = tmp_path / "x.beton"
     path.write_bytes(b"precious")
