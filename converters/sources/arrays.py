@@ -209,7 +209,7 @@ class Arrays:
 
     def _member(self, path: str, place: str, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> _Stored:
         if entry.compress_type == zipfile.ZIP_STORED:
-            with archive.open(entry) as packed:  # its checksum counts for the whole; a map would never look at it
+            with archive.open(entry) as packed:  # its checksum covers the whole; a map does not check it
                 while packed.read(1 << 20):
                     pass
             with open(place, "rb") as file:
@@ -287,7 +287,7 @@ def _field(name: str, array: _Stored, role: str) -> Field:
     single = inner in {(), (1,)}
     if role == "label":
         if array.dtype.kind not in "iubUS" or not single:
-            raise UsageError(f"the labels {described}; expected whole numbers or names, one a sample")
+            raise UsageError(f"the labels {described}; expected whole numbers or names, one per sample")
         return IntField()
     if fault := name_fault(role):
         raise UsageError(f"the array {described}: {fault}; leave it out with --arrays NAME,NAME (the others)")
@@ -307,7 +307,7 @@ def _field(name: str, array: _Stored, role: str) -> Field:
 
 @dataclasses.dataclass
 class _Load:
-    """Maps the arrays on first use and takes one sample of each; what travels to the workers."""
+    """Maps the arrays on first use and takes one sample of each; sent to the workers."""
 
     arrays: Mapping[str, _Stored]
     fields: Mapping[str, Field]

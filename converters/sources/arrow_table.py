@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import itertools
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
@@ -32,13 +33,7 @@ _OPEN_AT_MOST = 16
 
 
 def import_pyarrow() -> Any:
-    """Return pyarrow with its parts for parquet and Arrow files.
-
-    Raises
-    ------
-    UsageError
-        If it is not installed.
-    """
+    """Return pyarrow with its parts for parquet and Arrow files, or raise `UsageError` if it is not installed."""
     try:
         import pyarrow as pa
         import pyarrow.ipc
@@ -49,12 +44,9 @@ def import_pyarrow() -> Any:
 
 
 class ArrowTable:
-    """Several files of the same columns, as one list of rows.
+    """Several parquet and Arrow files of the same columns, as one list of rows.
 
-    Parameters
-    ----------
-    paths : sequence of str
-        Parquet and Arrow files, paths or URLs; of the latter Arrow files are copied to this machine first.
+    ``paths`` are paths or URLs; Arrow files behind URLs are copied to this machine first.
 
     Raises
     ------
@@ -118,10 +110,7 @@ class ArrowTable:
                     yield column, value
 
     def make_random(self, columns: Sequence[str]) -> None:
-        """Copy parquet's ``columns`` to where any row can be read directly, as a random order needs.
-
-        Arrow files can be read so already.
-        """
+        """Copy parquet's ``columns`` to a file with random access to rows; Arrow files have it already."""
         if all(isinstance(table, _Arrow) for table in map(_open, self.paths)):
             return
         pa = import_pyarrow()
@@ -176,9 +165,7 @@ class ArrowRows:
             batch, place = table.find(row, self._columns)
             values = {name: batch.column(name)[place] for name in self._columns}
             return {name: _bytes(value) if name in self._files else value.as_py() for name, value in values.items()}
-        except (OSError, ConvertError) as error:
-            raise SampleFault(f"{printable(self._paths[file])}, row {row} cannot be read: {error}") from error
-        except import_pyarrow().ArrowException as error:
+        except (OSError, ConvertError, import_pyarrow().ArrowException) as error:
             raise SampleFault(f"{printable(self._paths[file])}, row {row} cannot be read: {error}") from error
 
     def __getstate__(self) -> dict[str, Any]:
@@ -194,12 +181,9 @@ class _Parquet:
         self.schema = self._table.schema_arrow
         self.num_rows: int = self._table.metadata.num_rows
         metadata = self._table.metadata
-        self._ends: list[int] = []
-        self._row_bytes: list[int] = []
-        for group in range(metadata.num_row_groups):
-            facts = metadata.row_group(group)
-            self._ends.append((self._ends[-1] if self._ends else 0) + facts.num_rows)
-            self._row_bytes.append(facts.total_byte_size // max(1, facts.num_rows) + 1)
+        groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+        self._ends = list(itertools.accumulate(group.num_rows for group in groups))
+        self._row_bytes = [group.total_byte_size // max(1, group.num_rows) + 1 for group in groups]
         self._group = -1
         self._start = 0
         self._batch: Any = None
@@ -250,9 +234,7 @@ class _Arrow:
             reader = pa.ipc.open_file(self._map)
             self._num_batches, self._get = reader.num_record_batches, reader.get_batch
         self.schema = reader.schema
-        self._ends: list[int] = []
-        for number in range(self._num_batches):
-            self._ends.append((self._ends[-1] if self._ends else 0) + self._get(number).num_rows)
+        self._ends = list(itertools.accumulate(self._get(number).num_rows for number in range(self._num_batches)))
         self.num_rows: int = self._ends[-1] if self._ends else 0
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:

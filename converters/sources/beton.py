@@ -95,7 +95,7 @@ class BetonFiles:
         }  # fmt: skip
         for reader in readers:
             reader.close()
-        # By the name a nameless copy has as well, for what is copied is what is read.
+        # By the path of the copy where there is one, which is what is read.
         places = zip(self.paths, self._places, strict=True) if verify else ()
         self._damage = [_damage(path, place) for path, place in places]
 
@@ -138,7 +138,7 @@ class BetonFiles:
 
 
 def read_indices(text: str) -> npt.NDArray[np.int64]:
-    """Return sample indices from ``START:STOP``, or from a file: ``.npy``, or text with one number a line.
+    """Return sample indices from ``START:STOP``, or from a file: ``.npy``, or text with one number per line.
 
     Raises
     ------
@@ -162,7 +162,7 @@ def read_indices(text: str) -> npt.NDArray[np.int64]:
     except (ConvertError, OSError, ValueError, OverflowError) as error:
         raise UsageError(
             f"{printable(text)!r} holds no indices ({error}); expected START:STOP, a .npy file, or a text file with "
-            "one number a line"
+            "one number per line"
         ) from error
     if loaded.ndim != 1 or loaded.dtype.kind not in "iu":
         raise UsageError(f"{printable(text)}: expected whole numbers in one row, got {loaded.dtype} of {loaded.shape}")
@@ -176,7 +176,7 @@ def _reader(path: str, place: str) -> Reader:
 
 
 def _damage(path: str, place: str) -> list[tuple[int, int, str]]:
-    """Return (first sample, the one behind the last, what is wrong) for each damaged stretch of a file.
+    """Return (first sample, last sample + 1, what is wrong) for each damaged stretch of a file.
 
     Raises
     ------
@@ -201,13 +201,13 @@ class _Form(NamedTuple):
     longest: int | None
 
     def keeps(self, image: EncodedImage) -> bool:
-        """Tell whether an image that is no JPEG stays as it is."""
+        """Tell whether an image that is not a JPEG stays as it is."""
         return self.as_stored and (self.longest is None or max(image.width, image.height) <= self.longest)
 
 
 @dataclasses.dataclass
 class _Load:
-    """Reads stored values; what travels to the workers."""
+    """Reads stored values; sent to the workers."""
 
     paths: tuple[tuple[str, str], ...]
     relabelled: tuple[str, dict[int, int]] | None

@@ -26,8 +26,8 @@ def class_list(path: str, *, order: ClassOrder = "name") -> list[str]:
     Parameters
     ----------
     path : str
-        A folder with a folder a class; a ``.beton`` file or a set's manifest; JSON, a list of names or an object
-        ``{name: label}``; or text, a name a line. All but a ``.beton`` file may be a URL.
+        A folder with one folder per class; a ``.beton`` file or a set's manifest; JSON, a list of names or an object
+        ``{name: label}``; or text, one name per line. All but a ``.beton`` file may be a URL.
     order : {"name", "number"}
         How a folder's classes are sorted.
 
@@ -56,12 +56,7 @@ def are_numbers(names: Sequence[str]) -> bool:
 
 
 def in_order(names: Sequence[str], order: ClassOrder) -> list[str]:
-    """Return names sorted as texts, or as numbers.
-
-    Raises
-    ------
-    UsageError
-        If numbers are wanted and a name is none.
+    """Return names sorted as texts, or as numbers; raise `UsageError` if numbers are wanted and a name is not a number.
 
     Examples
     --------
@@ -72,7 +67,7 @@ def in_order(names: Sequence[str], order: ClassOrder) -> list[str]:
         return sorted(names)
     if not are_numbers(names):
         other = next((name for name in names if not are_numbers([name])), "")
-        raise UsageError(f"the class folder {printable(other)!r} is no whole number; leave --class-order number out")
+        raise UsageError(f"the class folder {printable(other)!r} is not a whole number; leave --class-order number out")
     return sorted(names, key=lambda name: (int(name), name))
 
 
@@ -97,7 +92,7 @@ def _of_json(text: str, path: str) -> list[str]:
     try:
         value: Any = json.loads(text)
     except ValueError as error:
-        raise UsageError(f"{wanted}; it is no JSON: {error}") from error
+        raise UsageError(f"{wanted}; it is not JSON: {error}") from error
     if isinstance(value, list) and all(isinstance(name, str) for name in value):
         return value
     if not isinstance(value, dict) or not all(type(label) is int for label in value.values()):

@@ -1,6 +1,6 @@
-"""What a dataset's attributes tell of it: the names of its classes, and whether it has transforms.
+"""What a dataset's attributes say: the names of its classes, and whether it has transforms.
 
-Knows the ways of torchvision and torch, and imports neither.
+Knows the conventions of torchvision and torch, and imports neither.
 """
 
 from __future__ import annotations
@@ -21,14 +21,9 @@ _LISTS = ("classes", "categories", "all_categories", "_characters")
 def class_names_of(dataset: object, fields: Mapping[str, Field] | None = None) -> list[str] | None:
     """Return the names of a dataset's classes by label, where it has them.
 
-    Parameters
-    ----------
-    dataset : object
-        torchvision's have a list ``classes``, of names or of tuples of names, which are joined by commas; Hugging
-        Face's a feature with names. A ``Subset`` has those of its dataset, a ``ConcatDataset`` those of its parts if
-        they are all the same.
-    fields : mapping of str to Field, optional
-        Where features have names, those of the field ``label`` count, else those of the only integers.
+    torchvision's datasets have a list ``classes``, of names or of tuples of names, which are joined by commas; Hugging
+    Face's a feature with names: of the field ``label`` among ``fields``, else of the only integers. A ``Subset`` has
+    those of its dataset, a ``ConcatDataset`` those of its parts if they are all the same.
     """
     if has_own_labels(dataset):
         return None
@@ -104,7 +99,7 @@ def _by_index(indices: object) -> list[str] | None:
 
 
 def _joined(names: object, dataset: object = None) -> list[str] | None:
-    """Return a list of names, or of tuples of names, as names; equal ones of WordNet's ids are told apart by them."""
+    """Return a list of names, or of tuples of names, as names; equal ones get their WordNet ids added."""
     if isinstance(names, (str, bytes, Mapping)) or not isinstance(names, Iterable):
         return None
     words = [(name,) if isinstance(name, str) else name for name in names]

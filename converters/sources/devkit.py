@@ -1,6 +1,6 @@
 """Labels of ImageNet's validation images: from the development kit, or from a text file.
 
-The kit numbers classes in an order of its own (ILSVRC2012_ID, 1 to 1,000); here they become positions among the sorted
+The kit numbers classes in an order of its own (ILSVRC2012_ID, 1 to 1,000). Here they become positions among the sorted
 WordNet ids, which is what every training script means by a label.
 """
 
@@ -38,7 +38,7 @@ def labels_from_devkit(path: str, *, synsets: str | None = None) -> tuple[dict[s
     Raises
     ------
     UsageError
-        If the kit has not the files.
+        If the kit lacks the files.
     ConvertError
         If they contradict each other.
     """
@@ -51,7 +51,7 @@ def labels_from_devkit(path: str, *, synsets: str | None = None) -> tuple[dict[s
     labels = {}
     for line, word in enumerate(read(_TRUTH).decode("ascii", "replace").split(), 1):
         if not word.isdecimal() or int(word) not in label_of:
-            raise ConvertError(f"{path}: line {line} of {_TRUTH} is {word!r}, which is no class of the kit")
+            raise ConvertError(f"{path}: line {line} of {_TRUTH} is {word!r}, which is not a class of the kit")
         labels[f"ILSVRC2012_val_{line:08d}.JPEG"] = label_of[int(word)]
     return labels, wnids
 
@@ -137,7 +137,7 @@ def labels_from_text(path: str, *, class_names: Sequence[str] | None = None) -> 
     label_of = {name: label for label, name in enumerate(known)}
     for name, word in names.items():
         if word not in label_of:
-            raise ConvertError(f"{printable(path)}: {name} is labelled {word}, which is none of the classes")
+            raise ConvertError(f"{printable(path)}: {name} is labelled {word}, which is not one of the classes")
     return {name: label_of[word] for name, word in names.items()}, known
 
 

@@ -317,13 +317,13 @@ def _json(path: str) -> dict[str, Any]:
         except ValueError as error:
             raise ConvertError(f"{printable(path)} is not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise ConvertError(f"{printable(path)} is no JSON object; was it made by save_to_disk?")
+        raise ConvertError(f"{printable(path)} is not a JSON object; was it made by save_to_disk?")
     return found
 
 
 @dataclasses.dataclass(frozen=True)
 class _Load:
-    """Reads a row and the files it names; what travels to the workers."""
+    """Reads a row and the files it names; sent to the workers."""
 
     rows: ArrowRows
     specs: tuple[FieldSpec, ...]

@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from converters.source import SampleFault, printable
+from converters.source import printable
 from dataloading import ConvertError, Field, ImageField, IntField, UsageError
 from dataloading.messages import counted
 from dataloading.tools import is_url
@@ -24,6 +24,7 @@ from .class_lists import ClassOrder, are_numbers, in_order
 from .listing import is_fork, list_folder, walk
 from .packed_texts import PackedTexts
 from .reading import child, name_of, normalised, read_file
+from .row_values import labelled
 
 __all__ = ["IMAGE_EXTENSIONS", "ImageFolder"]
 
@@ -38,7 +39,7 @@ class ImageFolder:
     Parameters
     ----------
     root : str or path
-        Folder with one folder a class, or its URL.
+        Folder with one folder per class, or its URL.
     extensions : sequence of str
         Endings of the files to take, lower case; by default those torchvision takes.
     allow_empty : bool
@@ -51,7 +52,7 @@ class ImageFolder:
     Raises
     ------
     UsageError
-        If there are no class folders, a class has no images, or a folder is none of the classes.
+        If there are no class folders, a class has no images, or a folder is not one of the classes.
     ConvertError
         If a folder cannot be listed.
 
@@ -138,7 +139,7 @@ class ImageFolder:
         if not classes:
             found = f"{counted(loose, 'image')} directly in it" if loose else "it holds no images either"
             raise UsageError(
-                f"{printable(self.root)} has no class folders ({found}). Expected SRC/class/image.jpg: one folder a "
+                f"{printable(self.root)} has no class folders ({found}). Expected SRC/class/image.jpg: one folder per "
                 "class, whose name is the class's name"
             )
         return classes
@@ -208,9 +209,4 @@ def _checked(root: str, folders: Sequence[str], class_names: Sequence[str]) -> l
 
 def _load(task: tuple[str, int]) -> dict[str, object]:
     path, label = task
-    try:
-        return {"image": read_file(path), "label": label}
-    except OSError as error:
-        raise SampleFault(f"cannot be read: {error.strerror or error}", values={"label": label}) from error
-    except SampleFault as error:
-        raise SampleFault(str(error), values={"label": label}) from error
+    return labelled(lambda: read_file(path), label)

@@ -8,12 +8,13 @@ are followed, so tar and folders give the same samples.
 
 from __future__ import annotations
 
+import dataclasses
 import posixpath
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from converters.source import SampleFault, printable
+from converters.source import printable
 from dataloading import ConvertError, Field, ImageField, IntField, UsageError
 from dataloading.messages import counted
 
@@ -21,20 +22,16 @@ from .imagefolder import IMAGE_EXTENSIONS, ImageFolder
 from .listing import list_folder
 from .packed_texts import PackedTexts
 from .reading import Identity, Ranges, absolute, child, identity, is_folder, normalised, read_file
+from .row_values import labelled
 from .tar_index import TAR_ENDINGS, Member, Place, Tars, Unused, is_hidden, members
 
 __all__ = ["ImageNetTrain", "ImageNetVal"]
 
 
 class _Images:
-    """Images with labels that lie in tar files or are files themselves; the part both splits share.
+    """Images with labels, in tar files or in files of their own; the part that both splits share.
 
-    Attributes
-    ----------
-    class_names : list of str or None
-        Sorted WordNet ids; None where only numbers are known.
-    unused : Unused
-        What the tar files or folders hold and no sample is made of.
+    ``class_names`` are sorted WordNet ids, or None where only numbers are known; ``unused`` counts what is not taken.
     """
 
     split = ""
@@ -94,23 +91,19 @@ class _Images:
         self._sizes.append(member.size)
 
 
+@dataclasses.dataclass(frozen=True)
 class _Load:
-    """Reads an image from a tar file or a file of its own; what travels to the workers."""
+    """Reads an image from a tar file or a file of its own; sent to the workers."""
 
-    def __init__(self, places: list[tuple[str, Identity] | None]) -> None:
-        self._places = places
-        self._ranges = Ranges()
+    places: list[tuple[str, Identity] | None]
+    ranges: Ranges = dataclasses.field(default_factory=Ranges)
 
     def __call__(self, task: tuple[str, int, int, int, int]) -> dict[str, object]:
         path, number, start, size, label = task
-        place = self._places[number]
-        try:
-            data = read_file(path) if place is None else self._ranges.read(place[0], start, size, place[1])
-        except OSError as error:
-            raise SampleFault(f"cannot be read: {error.strerror or error}", values={"label": label}) from error
-        except SampleFault as error:
-            raise SampleFault(str(error), values={"label": label}) from error
-        return {"image": data, "label": label}
+        place = self.places[number]
+        if place is None:
+            return labelled(lambda: read_file(path), label)
+        return labelled(lambda: self.ranges.read(place[0], start, size, place[1]), label)
 
 
 class ImageNetTrain(_Images):
@@ -119,7 +112,7 @@ class ImageNetTrain(_Images):
     Parameters
     ----------
     src : str
-        ``ILSVRC2012_img_train.tar``, a folder of ``n01440764.tar`` and so on, or a folder with a folder a class.
+        ``ILSVRC2012_img_train.tar``, a folder of ``n01440764.tar`` and so on, or a folder with one folder per class.
 
     Raises
     ------
@@ -162,7 +155,7 @@ class ImageNetTrain(_Images):
                 else:
                     self.unused.add(_kind(member.name), member.name)
             if not inner:
-                raise UsageError(f"{label} holds no tar files; expected one a class, such as n01440764.tar")
+                raise UsageError(f"{label} holds no tar files; expected one per class, such as n01440764.tar")
             path = self._add_path(src, outer)
             for tar in sorted(inner, key=lambda member: _stem(member.name)):
                 name = f"{label}: {printable(tar.name)}"
@@ -279,7 +272,7 @@ def _images(found: Iterable[Member], unused: Unused) -> list[Member]:
 
 
 def _kind(name: str) -> str:
-    """Return what `Unused` calls a file that is no image."""
+    """Return what `Unused` calls a file that is not an image."""
     base = _base(name)
     if base.startswith(".") or is_hidden(name):
         return "hidden files"

@@ -71,7 +71,7 @@ class Labels:
 
     @property
     def has_words(self) -> bool:
-        """Whether there is a text that is no number."""
+        """Whether there is a text that is not a number."""
         return bool(self._word or self._code)
 
     @property
@@ -140,7 +140,7 @@ def class_label(value: object, labels: Mapping[str, int] | None, where: str) -> 
         raise SampleFault(f"its label is {value!r}, expected a whole number or name: {where} has no label for it")
     if labels is not None:
         if not isinstance(value, str) or value not in labels:
-            raise SampleFault(f"its label {value!r} is none of the {len(labels)} classes")
+            raise SampleFault(f"its label {value!r} is not one of the {len(labels)} classes")
         return labels[value]
     if isinstance(value, str) and _INTEGER.fullmatch(value):
         return int(value)

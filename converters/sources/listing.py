@@ -1,6 +1,6 @@
-"""Which files there are: folders listed, globs and brace patterns spread, on this machine and in stores alike.
+"""Which files there are: folders listed, globs and brace patterns expanded, on this machine and in stores alike.
 
-Knows names only; reading is the business of ``reading.py``, which also has the tries and the words for trouble.
+Knows names only; ``reading.py`` reads, retries and words the errors.
 """
 
 from __future__ import annotations
@@ -23,19 +23,8 @@ __all__ = ["expand", "is_fork", "list_folder", "walk"]
 def list_folder(path: str, hidden: list[str] | None = None) -> tuple[list[str], list[str]]:
     """Return the sorted names of a folder's folders and files; links count as what they lead to.
 
-    Hidden folders (``.ipynb_checkpoints``) and what macOS puts beside files (``._a.jpg``) are nobody's data.
-
-    Parameters
-    ----------
-    path : str
-        A path or URL.
-    hidden : list of str, optional
-        Gets their names.
-
-    Raises
-    ------
-    ConvertError
-        If it cannot be listed.
+    Hidden folders (``.ipynb_checkpoints``) and macOS's companions of files (``._a.jpg``) are no data; ``hidden`` gets
+    their names. Raises `ConvertError` if the folder, a path or URL, cannot be listed.
     """
     folders: list[str] = []
     files: list[str] = []
@@ -56,21 +45,14 @@ def list_folder(path: str, hidden: list[str] | None = None) -> tuple[list[str], 
 
 
 def is_fork(name: str) -> bool:
-    """Tell whether a file is what macOS keeps beside another one where a disk has no place for it."""
+    """Tell whether a file is macOS's companion of another one, kept where a disk cannot store its attributes."""
     return name.startswith("._")
 
 
 def walk(url: str, below: str, hidden: list[str] | None = None) -> Iterator[tuple[str, list[str]]]:
     """Yield (folder, its files' names) for every folder of a store from ``below`` down; folders relative to ``url``.
 
-    Parameters
-    ----------
-    url : str
-        Root of the tree.
-    below : str
-        A folder in it, relative.
-    hidden : list of str, optional
-        Gets what is passed over, see `list_folder`, relative to ``url``.
+    ``hidden`` gets the names that are skipped, see `list_folder`, relative to ``url``.
     """
     waiting = [below]
     while waiting:
@@ -154,7 +136,7 @@ def _glob(store: Any, key: str) -> list[str]:
 
 
 def _braces(pattern: str) -> list[str]:
-    """Spread the first ``{a,b}`` or ``{000..003}`` of a pattern; what is no such list stays."""
+    """Expand the first ``{a,b}`` or ``{000..003}`` of a pattern; other braces stay."""
     head, opened, rest = pattern.partition("{")
     inside, closed, tail = rest.partition("}")
     if not opened or not closed:

@@ -1,4 +1,4 @@
-"""Many short texts in little memory: one block of bytes and one array of ends, instead of an object each."""
+"""Many short texts in little memory: one block of bytes and one array of ends, not one object per text."""
 
 from __future__ import annotations
 

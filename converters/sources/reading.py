@@ -1,9 +1,8 @@
-"""How sources read: files of this machine and URLs (``s3://``, ``gs://``, ``https://``, ``hf://``, ...) alike.
+"""How sources read files of this machine and URLs (``s3://``, ``gs://``, ``https://``, ``hf://``, ...) alike.
 
-Owns whole files, ranges and seekable streams, with tries and back-off where a network lies between, and the words for
-what a store answered; ``listing.py`` finds names by it. URLs go through fsspec, imported and connected in the process
-that reads, on first use. In the workers trouble is a `SampleFault`, in the parent a `ConvertError`. Knows no kind of
-dataset.
+Owns whole files, ranges and seekable streams, retries for URLs, and messages for a store's errors; ``listing.py`` finds
+names with it. URLs go through fsspec, imported and connected on first use in the process that reads. Errors are
+`SampleFault` in the workers and `ConvertError` in the parent. Knows no kind of dataset.
 """
 
 from __future__ import annotations
@@ -95,28 +94,14 @@ def folder_of(path: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
-    """What tells a file from one that has taken its place.
-
-    Parameters
-    ----------
-    size : int
-        In bytes.
-    mtime_ns : int
-        Time of the last change; 0 where a store does not tell.
-    """
+    """Size in bytes and time of the last change (0 where a store does not tell): they identify a file's contents."""
 
     size: int
     mtime_ns: int = 0
 
 
 def identity(path: str) -> Identity:
-    """Return size and age of a file or object.
-
-    Raises
-    ------
-    ConvertError
-        If it cannot be reached.
-    """
+    """Return size and age of a file or object; raise `ConvertError` if it cannot be reached."""
     if is_url(path):
         size = _with_retries(path, StoreClient.info, ConvertError).get("size")
         if size is None:
@@ -131,7 +116,7 @@ def identity(path: str) -> Identity:
 def absolute(path: str) -> str:
     """Return the full path of a file of this machine; a URL as it is.
 
-    A task that names its file so lets the engine see that the file has changed since an interrupted conversion.
+    Tasks name files so, for the engine to see whether a file has changed since an interrupted conversion.
     """
     return path if is_url(path) else os.path.abspath(path)
 
@@ -151,12 +136,7 @@ def is_folder(path: str) -> bool:
 
 
 def read_file(path: str | bytes) -> bytes:
-    """Return the bytes of a regular file or of a URL.
-
-    Parameters
-    ----------
-    path : str or bytes
-        The file; symbolic links are followed.
+    """Return the bytes of a regular file or of a URL; links are followed.
 
     Raises
     ------
@@ -176,27 +156,18 @@ def read_file(path: str | bytes) -> bytes:
 
 
 class Ranges:
-    """Reads parts of files in a worker; keeps a few files open, and travels between processes without them."""
+    """Reads parts of files in a worker; keeps a few files open, and is pickled without them."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[str, int] = OrderedDict()
 
     def read(self, path: str, start: int, size: int, expected: Identity) -> bytes:
-        """Return ``size`` bytes from ``start``.
-
-        Parameters
-        ----------
-        path : str
-            File or URL.
-        start, size : int
-            In bytes.
-        expected : Identity
-            Of the file when it was indexed.
+        """Return ``size`` bytes from ``start``; ``expected`` is the file's identity when it was indexed.
 
         Raises
         ------
         SampleFault
-            If it cannot be read, is shorter, or has been changed since it was indexed.
+            If it cannot be read, is shorter, or has been changed since.
         """
         if is_url(path):
             return _fetch_range(path, start, size, SampleFault)
@@ -233,10 +204,7 @@ class Ranges:
 def open_stream(path: str) -> BinaryIO:
     """Open a file or URL for reading with seek, for the parent's one pass over it; close it after use.
 
-    Raises
-    ------
-    ConvertError
-        If it cannot be opened; while reading as well, for a URL.
+    Raises `ConvertError` if it cannot be opened, and for a URL also if it cannot be read later.
     """
     if is_url(path):
         return io.BufferedReader(_RemoteFile(path), _STREAM_BYTES)
@@ -244,7 +212,7 @@ def open_stream(path: str) -> BinaryIO:
 
 
 class _RemoteFile(io.RawIOBase):
-    """A URL as a file; each read is a range with tries of its own."""
+    """A URL as a file; each read is a range with retries of its own."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -290,28 +258,15 @@ def _fetch_range(url: str, start: int, size: int, kind: type[Exception]) -> byte
 
 
 def with_retries(url: str, call: Callable[[Any, str], _T], kind: type[Exception]) -> _T:
-    """Return ``call(store, key)``; what may pass is tried again, what is final or stays is told as ``kind``.
+    """Return ``call(store, key)`` with retries, given fsspec's file system and the URL's key in it.
 
-    Parameters
-    ----------
-    url : str
-        What is read.
-    call : callable
-        Given fsspec's file system and the URL's key in it.
-    kind : type
-        `SampleFault` in a worker, `ConvertError` in the parent.
+    A final error is raised as ``kind``: `SampleFault` in a worker, `ConvertError` in the parent.
     """
     return _with_retries(url, lambda client: call(client.filesystem, client.target), kind)
 
 
 def version(url: str) -> str:
-    """Return what a store says of an object that changes with its bytes, as far as it tells.
-
-    Raises
-    ------
-    ConvertError
-        If it cannot be reached.
-    """
+    """Return a store's mark of an object that changes with its bytes, where it has one; errors are `ConvertError`."""
     return _with_retries(url, StoreClient.version, ConvertError)
 
 

@@ -1,4 +1,4 @@
-"""Values of table rows -> what fields take: paths are read, pairs of bytes and path resolved. Runs in the workers."""
+"""Values of table rows as fields take them: paths are read, pairs of bytes and path resolved. Runs in the workers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataloading.tools import is_url
 
 from .reading import child, normalised, read_file
 
-__all__ = ["file_bytes", "gathered", "resolved", "typed_value"]
+__all__ = ["file_bytes", "gathered", "labelled", "resolved", "typed_value"]
 
 
 def gathered(readers: Iterable[tuple[str, Callable[[], object]]]) -> dict[str, object]:
@@ -21,7 +21,7 @@ def gathered(readers: Iterable[tuple[str, Callable[[], object]]]) -> dict[str, o
     Raises
     ------
     SampleFault
-        The first of the readers', with the values of those that had none: what a placeholder keeps.
+        The first of the readers', with the values of the other readers, which a placeholder keeps.
     """
     values: dict[str, object] = {}
     fault: SampleFault | None = None
@@ -43,13 +43,7 @@ def resolved(path: str, root: str) -> str:
 
 
 def file_bytes(path: str, root: str) -> bytes:
-    """Return the bytes of a file that a table names.
-
-    Raises
-    ------
-    SampleFault
-        If it cannot be read; names it.
-    """
+    """Return the bytes of a file that a table names; raise `SampleFault`, naming it, if it cannot be read."""
     if not path:
         raise SampleFault("the path is empty")
     place = resolved(path, root)
@@ -61,21 +55,10 @@ def file_bytes(path: str, root: str) -> bytes:
 
 
 def typed_value(spec: FieldSpec, value: Any, root: str) -> object:
-    """Return what a field takes for a typed value of a row.
+    """Return what a field takes for a Python value of a row; relative paths begin at ``root``.
 
-    Parameters
-    ----------
-    spec : FieldSpec
-        The field.
-    value : object
-        A Python value; for a file's field its bytes, its path, or Hugging Face's pair of both.
-    root : str
-        Where relative paths begin.
-
-    Raises
-    ------
-    SampleFault
-        If the value does not fit or its file cannot be read.
+    For a file's field the value is its bytes, its path, or Hugging Face's pair of both. Raises `SampleFault` if the
+    value does not fit or its file cannot be read.
     """
     if spec.is_file and value is not None:
         if isinstance(value, Mapping):
@@ -89,3 +72,12 @@ def typed_value(spec: FieldSpec, value: Any, root: str) -> object:
         if isinstance(value, bytes):
             return spec.from_bytes(value)
     return spec.from_value(value)
+
+
+def labelled(read: Callable[[], bytes], label: int) -> dict[str, object]:
+    """Return an image's bytes and its label; a fault keeps the label for a placeholder."""
+    try:
+        return {"image": read(), "label": label}
+    except (OSError, SampleFault) as error:
+        text = f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
+        raise SampleFault(text, values={"label": label}) from error

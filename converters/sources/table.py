@@ -220,7 +220,7 @@ def _without_blanks(path: str, root: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Load:
-    """Reads a row and the file it names; what travels to the workers."""
+    """Reads a row and the file it names; sent to the workers."""
 
     rows: TextRows | ArrowRows
     image_column: str

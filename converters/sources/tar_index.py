@@ -1,9 +1,9 @@
-"""Where the members of tar files lie, found in one pass without unpacking, held in some tens of bytes a member.
+"""Where the members of tar files lie, found in one pass without unpacking, held in some tens of bytes per member.
 
-Reading is by offset afterwards, so members can be taken in any order by any process. Links inside an archive are
-followed, as unpacking it would; what is in it and is no file is counted and named (`Unused`). Compressed tar files are
-unpacked into a nameless temporary file first. One that is cut short or damaged is an error here, where the standard
-library would end quietly in the middle.
+Members are read by offset afterwards, so any process can take them in any order. Links inside an archive are followed,
+as unpacking it would. Members that are not files are counted and named (`Unused`). Compressed tar files are unpacked
+into a temporary file first. A tar file that is cut short or damaged is an error here; the standard library would
+silently end in the middle.
 """
 
 from __future__ import annotations
@@ -48,15 +48,7 @@ _UNKNOWN = "entries of the unknown type '{}'"
 
 
 class Member(NamedTuple):
-    """A file in a tar file.
-
-    Attributes
-    ----------
-    name : str
-        Its path; bytes that are not UTF-8 as surrogates.
-    start, size : int
-        Where its bytes lie in the tar file.
-    """
+    """A file in a tar file: its path (bytes that are not UTF-8 as surrogates), and where its bytes lie."""
 
     name: str
     start: int
@@ -64,7 +56,7 @@ class Member(NamedTuple):
 
 
 class Unused:
-    """What files hold and a conversion does not take: how many members of each kind, and the names of the first.
+    """Members that a conversion does not take: how many of each kind, and the names of the first.
 
     Examples
     --------
@@ -87,7 +79,7 @@ class Unused:
         self._kinds[kind] = (count + 1, names)
 
     def add_unnamed(self, number: int) -> None:
-        """Count members of which no more is known."""
+        """Count members without kind and name."""
         if number:
             count, names = self._kinds.get("others", (0, []))
             self._kinds["others"] = (count + number, names)
@@ -114,17 +106,7 @@ def is_hidden(name: str) -> bool:
 
 
 class Place(NamedTuple):
-    """Where a tar file lies that can be read by offset.
-
-    Attributes
-    ----------
-    file : seekable binary file
-        Holds it.
-    path : str
-        Of that file.
-    start, stop : int
-        Where in the file it begins and ends.
-    """
+    """Where a tar file lies that can be read by offset: an open file, its path, and start and stop in it."""
 
     file: BinaryIO
     path: str
@@ -133,7 +115,7 @@ class Place(NamedTuple):
 
 
 class Tars:
-    """Opens tar files for the parent's pass over them, and keeps what had to be unpacked for that.
+    """Opens tar files for the parent's pass over them, and keeps what had to be unpacked.
 
     All compressed tar files of a source go into one temporary file.
     """
@@ -192,7 +174,7 @@ def _written(file: BinaryIO, data: bytes) -> None:
 
 
 def _unpacker(head: bytes, label: str) -> tuple[Callable[[], Any], type[Exception]] | None:
-    """Return what makes a decompressor and what it raises, or None for what is not compressed."""
+    """Return what makes a decompressor and the exception it raises, or None for what is not compressed."""
     if head[:2] == b"\x1f\x8b":
         return partial(zlib.decompressobj, wbits=31), zlib.error
     if head[:3] == b"BZh":
@@ -260,16 +242,16 @@ def members(
     file : seekable binary file
         Holds the tar file, or several one after the other, as ``cat a.tar b.tar`` makes them.
     label : str
-        What messages call it.
+        Its name in messages.
     start, stop : int
         Where in ``file`` it lies (a tar file may be a member of another); by default all of it.
     unused : Unused, optional
-        Told of what is neither a file nor a folder, and of links out of the archive.
+        Counts what is neither a file nor a folder, and links out of the archive.
 
     Raises
     ------
     ConvertError
-        If it is no tar file, is damaged or cut short, or has links in a circle.
+        If it is not a tar file, is damaged or cut short, or has links in a circle.
     """
     index = _Index(label, Unused() if unused is None else unused)
     index.read(Place(file, "", start, file.seek(0, 2) if stop is None else stop))

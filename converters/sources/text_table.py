@@ -1,13 +1,14 @@
-"""TextRows of CSV, TSV and JSON-lines files: where each begins, found in one pass; parsed one by one in the workers.
+"""Rows of CSV, TSV and JSON-lines files: where each begins, found in one pass; parsed one by one in the workers.
 
-The parent keeps eight bytes a record. A manifest behind a URL is copied to a nameless temporary file first. Cells are
-those of Python's csv module, of any length (its limit is the whole process's), but for blanks around quoted cells,
-which are dropped. Knows columns and texts, and nothing of images or labels.
+The parent keeps eight bytes per row. A table behind a URL is copied to a temporary file first. Cells are those of
+Python's csv module, except that blanks around quoted cells are dropped and cells may have any length (the module's
+limit is one for the whole process). Knows columns and texts, and nothing of images or labels.
 """
 
 from __future__ import annotations
 
 import codecs
+import dataclasses
 import io
 import json
 import re
@@ -20,7 +21,7 @@ from dataloading import ConvertError
 from dataloading.tools import is_url
 
 from .local_copies import LocalCopy, copied
-from .reading import Ranges, identity, open_stream
+from .reading import Identity, Ranges, identity, open_stream
 
 __all__ = ["TextRows", "TextTable"]
 
@@ -39,14 +40,7 @@ _QUOTE, _QUOTED = re.compile(r' *"'), re.compile(r' *"([^"]*(?:""[^"]*)*)"(?!") 
 
 
 class TextTable:
-    """The rows of one text file.
-
-    Parameters
-    ----------
-    path : str
-        Path or URL.
-    kind : {"csv", "tsv", "jsonl"}
-        How it is written; UTF-8, the first two with a line of column names.
+    """The rows of one text file, a path or URL: UTF-8; ``kind`` is "csv", "tsv" (both with a line of names) or "jsonl".
 
     Attributes
     ----------
@@ -173,16 +167,20 @@ class TextTable:
             _parsed(first, self._label)
 
 
+@dataclasses.dataclass(frozen=True)
 class TextRows:
-    """Reads and parses single records; what travels to the workers."""
+    """Reads and parses single rows; sent to the workers."""
 
-    def __init__(self, path: str, known: Any, delimiter: str, columns: tuple[str, ...]) -> None:
-        self._path = path
-        self._identity = known
-        self._delimiter = delimiter
-        self._columns = columns
-        self._ranges = Ranges()
-        self.are_cells = bool(delimiter)  # all values are text, in which numbers are written
+    path: str
+    identity: Identity
+    delimiter: str
+    columns: tuple[str, ...]
+    ranges: Ranges = dataclasses.field(default_factory=Ranges)
+
+    @property
+    def are_cells(self) -> bool:
+        """Whether all values are text, in which numbers are written."""
+        return bool(self.delimiter)
 
     def row(self, start: int, size: int) -> Mapping[str, Any]:
         """Return a record's values by column: texts, or for JSON lines the values as they are.
@@ -192,26 +190,26 @@ class TextRows:
         SampleFault
             If the record is damaged.
         """
-        data = self._ranges.read(self._path, start, size, self._identity)
-        if not self._delimiter:
+        data = self.ranges.read(self.path, start, size, self.identity)
+        if not self.delimiter:
             try:
                 return _parsed(data, "the record")
             except ConvertError as error:
                 raise SampleFault(f"{self._place(start)}: {error}") from error
-        row = _cells(data, self._delimiter)
-        if len(row) != len(self._columns):
+        row = _cells(data, self.delimiter)
+        if len(row) != len(self.columns):
             blank = len(data) - len(data.lstrip(b"\r\n"))
             raise SampleFault(
-                f"{self._place(start + blank)}: its record has {len(row)} cells, expected {len(self._columns)}: "
+                f"{self._place(start + blank)}: its record has {len(row)} cells, expected {len(self.columns)}: "
                 f"{_shortened(data)}"
             )
-        return dict(zip(self._columns, row, strict=True))
+        return dict(zip(self.columns, row, strict=True))
 
     def _place(self, start: int) -> str:
         """Return where a record begins, as an editor counts lines; far into a large file as its byte."""
         if start > _COUNTED_BYTES:
             return f"byte {start:,}"
-        return f"line {_num_breaks(self._ranges.read(self._path, 0, start, self._identity)) + 1:,}"
+        return f"line {_num_breaks(self.ranges.read(self.path, 0, start, self.identity)) + 1:,}"
 
 
 def _cells(data: bytes, delimiter: str) -> list[str]:
@@ -334,8 +332,8 @@ def _parsed(line: bytes, label: str) -> dict[str, Any]:
         raise ConvertError(f"{label} is not JSON ({where}): {_shortened(line)}") from error
     if not isinstance(record, dict):
         raise ConvertError(
-            f"{label} is a JSON {type(record).__name__}, expected an object (one a line; `jq -c '.[]'` makes lines of "
-            f"a list): {_shortened(line)}"
+            f"{label} is a JSON {type(record).__name__}, expected an object (one per line; `jq -c '.[]'` makes lines "
+            f"of a list): {_shortened(line)}"
         )
     return record
 

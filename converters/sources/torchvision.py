@@ -1,13 +1,14 @@
 """Any dataset of ``torchvision.datasets`` that is on this machine already; nothing is downloaded.
 
-The dataset is made anew in every worker and asked by index there. What a target becomes is seen from the first sample:
-a whole number is the label, an image a mask, other numbers, arrays and texts keep their kind. Datasets of image files
-hand over the files' bytes, so that JPEGs need not be encoded again: those that let their loader be chosen at once, of
-the others it is found out which file the pixels they return come from (``opened.py``).
+Every worker constructs the dataset and asks it by index. The first sample decides what targets become: a whole number
+is the label, an image a mask; other numbers, arrays and texts keep their kind. Datasets of image files give the files'
+bytes, so that JPEGs are not encoded again: some let the caller choose their loader; for the others
+``images/opened_files.py`` finds the file that the returned pixels come from.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import inspect
 import os
@@ -108,7 +109,7 @@ class TorchvisionDataset:
     @property
     def files(self) -> Iterator[tuple[str, str]]:
         """The files the dataset knows of, see `converters.source.files_of`."""
-        return dataset_files(self._dataset, self._root, self.load.arguments)
+        return dataset_files(self._dataset, self._root, self.load.arguments.values())
 
     def __len__(self) -> int:
         return self._length
@@ -148,17 +149,8 @@ class TorchvisionDataset:
 def dataset_files(dataset: Any, root: str, arguments: Iterable[Any] = ()) -> Iterator[tuple[str, str]]:
     """Yield name and path of the files that a dataset of torchvision is made of, as far as its attributes tell.
 
-    Those are its lists of files, and what lies in the folders it names; if it names none, all that lies in ``root``.
-    Hidden files and ``.beton`` files are ours or nobody's.
-
-    Parameters
-    ----------
-    dataset : Dataset
-        An instance of one of torchvision's classes.
-    root : str
-        What it was made with.
-    arguments : iterable
-        Its other arguments; files among them count as well.
+    Those are its lists of files, the contents of the folders it names (if it names none, of ``root``), and files among
+    ``arguments``, its other arguments. Hidden files and ``.beton`` files do not count.
     """
     top = os.path.abspath(root)
     usual = [getattr(dataset, name, None) for name in ("base_folder", "raw_folder", "filename")]  # of its class
@@ -201,26 +193,21 @@ def _walked(folder: str) -> Iterator[str]:
                 yield os.path.join(place, name)
 
 
+@dataclasses.dataclass
 class _Load:
-    """Makes the dataset on first use; what travels to the workers."""
+    """Makes the dataset on first use; sent to the workers."""
 
-    def __init__(self, name: str, root: str, arguments: Mapping[str, Any]) -> None:
-        self._name = name
-        self._root = root
-        self._arguments = dict(arguments)
-        self._dataset: Any = None
-        self.target = "label"
-
-    @property
-    def arguments(self) -> Iterable[Any]:
-        """Values of the dataset's arguments other than its root."""
-        return self._arguments.values()
+    name: str
+    root: str
+    arguments: dict[str, Any]
+    target: str = "label"
+    made: Any = None
 
     def dataset(self) -> Any:
         """Return the dataset, made if need be."""
-        if self._dataset is None:
-            self._dataset = _class_of(self._name)(self._root, **self._arguments)
-        return self._dataset
+        if self.made is None:
+            self.made = _class_of(self.name)(self.root, **self.arguments)
+        return self.made
 
     def __call__(self, index: int) -> dict[str, object]:
         dataset = self.dataset()
@@ -236,7 +223,7 @@ class _Load:
         return {"image": image, self.target: target}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_dataset": None}
+        return {**self.__dict__, "made": None}
 
 
 def _class_of(name: str) -> Any:

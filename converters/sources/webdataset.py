@@ -96,7 +96,7 @@ class WebDataset:
     ConvertError
         If a shard cannot be indexed, holds one file of a sample twice, or labels are words and numbers.
     UsageError
-        If the patterns, the map or what is filled in make no sense.
+        If the patterns, the map or the values to fill in are wrong.
 
     Attributes
     ----------
@@ -351,7 +351,7 @@ class _Sample(NamedTuple):
 
 @dataclasses.dataclass
 class _Load:
-    """Reads a sample's files by offset; what travels to the workers."""
+    """Reads a sample's files by offset; sent to the workers."""
 
     specs: tuple[FieldSpec, ...]
     places: list[str]

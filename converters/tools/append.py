@@ -63,10 +63,8 @@ def append(
         The set's ``.beton.json``.
     paths : sequence of str
         ``.beton`` files, or manifests of other sets.
-    verify : bool
-        Whether to compare the new files with their checksums first.
-    num_workers : int
-        Threads for that.
+    verify, num_workers
+        See `converters.tools`.
 
     Returns
     -------
@@ -83,40 +81,49 @@ def append(
     """
     target = Path(manifest)
     if not is_manifest(target):
-        raise UsageError(f"{target} is no manifest: expected a name that ends with .beton.json")
+        raise UsageError(f"{target} is not a manifest: expected a name that ends with .beton.json")
     if not paths:
         raise UsageError("append needs at least one file to add")
     folder = target.parent
     with _locked(folder):
         files = list_files(paths)
-        names = [_name_in(folder, file) for file in files]
-        places = {file: str(folder / Path(file).name) for file, name in zip(files, names, strict=True) if name is None}
-        with _new_files(target, files, places) as new_files:
-            old = Manifest.load(target)
-            if new_files.is_done:
-                new = old
-            else:
-                new = _extend(target, old, files, names, places, new_files, verify=verify, num_workers=num_workers)
+        names = {file: _name_in(folder, file) for file in files}
+        copies = {file: str(folder / Path(file).name) for file, name in names.items() if name is None}
+        with _new_files(target, files, copies) as new_files:
+            if not new_files.is_done:
+                _check(target, names)
+                if verify:
+                    check_sources(files, num_workers=num_workers)
+                for file, place in copies.items():
+                    _copy(file, new_files.part(place), place)
+                added = [
+                    shard_entry(new_files.part(copies[file]) if name is None else file, name or Path(file).name)
+                    for file, name in names.items()
+                ]
+                new = Manifest(shards=(*Manifest.load(target).shards, *added))
+                new.save(new_files.part(str(target)))
+                new_files.publish()
+        new = Manifest.load(target)
     return AppendReport(
         path=str(target),
         added=new.shards[-len(files) :],
-        copied=tuple(Path(place).name for place in places.values()),
+        copied=tuple(Path(place).name for place in copies.values()),
         num_shards=len(new.shards),
         num_samples=new.num_samples,
         num_bytes=new.num_bytes,
     )
 
 
-def _new_files(target: Path, files: Sequence[str], places: Mapping[str, str]) -> NewFiles:
+def _new_files(target: Path, files: Sequence[str], copies: Mapping[str, str]) -> NewFiles:
     """Return the copies and the manifest to write, or done if an earlier equal run died while it named them."""
     owners: dict[str, str] = {}
-    for file, place in places.items():
+    for file, place in copies.items():
         if owners.setdefault(place, file) != file:
             raise UsageError(f"{owners[place]} and {file} would both be copied to {place}; rename one")
     identity = {"command": "append", "files": [_identity(file) for file in files]}
     try:
         return NewFiles(
-            [*places.values(), str(target)],
+            [*copies.values(), str(target)],
             overwrite=False,
             inputs=files,
             anchor=str(target),
@@ -124,7 +131,7 @@ def _new_files(target: Path, files: Sequence[str], places: Mapping[str, str]) ->
             identity=identity,
         )
     except UsageError as error:
-        for file, place in places.items():
+        for file, place in copies.items():
             if os.path.lexists(place):
                 raise UsageError(
                     f"{place} exists, so {file} cannot be copied beside the manifest; rename one"
@@ -135,40 +142,6 @@ def _new_files(target: Path, files: Sequence[str], places: Mapping[str, str]) ->
 def _identity(file: str) -> list[str | int]:
     status = Path(file).stat()
     return [os.path.abspath(file), status.st_ino, status.st_size, status.st_mtime_ns]
-
-
-def _extend(
-    target: Path,
-    old: Manifest,
-    files: Sequence[str],
-    names: Sequence[str | None],
-    places: Mapping[str, str],
-    new_files: NewFiles,
-    *,
-    verify: bool,
-    num_workers: int,
-) -> Manifest:
-    """Check and copy the files, and replace the manifest."""
-    with Reader(shards_of(str(target))[0]) as first:
-        for file in files:
-            with Reader(file) as reader:
-                check_fields(first, reader, prefix="the set's ")
-                hint = "; `beton merge --classes union` makes one file of both"
-                agreed_classes([first, reader], "equal", hint=hint)
-    _check_new(old, files, names)
-    if verify:
-        check_sources(files, num_workers=num_workers)
-    added = []
-    for file, name in zip(files, names, strict=True):
-        if name is None:
-            _copy(file, new_files.part(places[file]), places[file])
-            added.append(shard_entry(new_files.part(places[file]), Path(file).name))
-        else:
-            added.append(shard_entry(file, name))
-    new = Manifest(shards=(*old.shards, *added))
-    new.save(new_files.part(str(target)))
-    new_files.publish()
-    return new
 
 
 @contextlib.contextmanager
@@ -188,17 +161,23 @@ def _name_in(folder: Path, file: str) -> str | None:
     return place.relative_to(folder).as_posix() if place.is_relative_to(folder) else None
 
 
-def _check_new(old: Manifest, files: Sequence[str], names: Sequence[str | None]) -> None:
-    listed = {shard.name for shard in old.shards}
-    prints = {shard.fingerprint: shard.name for shard in old.shards}
-    for file, name in zip(files, names, strict=True):
-        if (name or Path(file).name) in listed:
-            raise UsageError(f"{file} is in the set already, or a shard has its name")
-        with Reader(file) as reader:
-            twin = prints.setdefault(reader.fingerprint, file)
-            # FFCV's files have no checksums, so two of equal size and fields may well differ.
-            if twin != file and reader.extension is not None:
-                raise UsageError(f"{file} has the same content as {twin}; its samples would count twice")
+def _check(target: Path, names: Mapping[str, str | None]) -> None:
+    """Refuse files whose fields or classes are not the set's, or that are in the set already."""
+    shards = Manifest.load(target).shards
+    listed = {shard.name for shard in shards}
+    prints = {shard.fingerprint: shard.name for shard in shards}
+    with Reader(shards_of(str(target))[0]) as first:
+        for file, name in names.items():
+            with Reader(file) as reader:
+                check_fields(first, reader, prefix="the set's ")
+                hint = "; `beton merge --classes union` makes one file of both"
+                agreed_classes([first, reader], "equal", hint=hint)
+                if (name or Path(file).name) in listed:
+                    raise UsageError(f"{file} is in the set already, or a shard has its name")
+                twin = prints.setdefault(reader.fingerprint, file)
+                # FFCV's files have no checksums, so two of equal size and fields may well differ.
+                if twin != file and reader.extension is not None:
+                    raise UsageError(f"{file} has the same content as {twin}; its samples would count twice")
 
 
 def _copy(source: str, part: str, place: str) -> None:

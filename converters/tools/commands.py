@@ -99,7 +99,7 @@ def repair(file: str, out: str, *, as_json: bool, **options: Any) -> None:
             lines.append(f"{what}: {len(items):,}")
             lines += _first(items, _lost_line)
     if report.lost_shards:
-        lines.append(f"shards left out whole: {len(report.lost_shards):,}")
+        lines.append(f"shards left out completely: {len(report.lost_shards):,}")
         lines += _first(report.lost_shards, lambda each: f"{counted(each.num_samples, 'sample')}: {each.reason}")
     if not report.checksums_usable:
         note(f"{report.source} has no usable checksums: damage that still decodes could not be seen")
@@ -155,7 +155,7 @@ class Ratio(click.ParamType):  # type: ignore[type-arg]
         except ValueError:
             shares = ()
         if len(shares) < 2 or not all(0 < share < 1e9 for share in shares):
-            self.fail(f"{value!r} is no list of shares; write positive numbers such as 0.9,0.1 or 8,1,1", param, ctx)
+            self.fail(f"{value!r} is not a list of shares; write positive numbers such as 0.9,0.1 or 8,1,1", param, ctx)
         return shares
 
 
@@ -267,7 +267,7 @@ def _diff_lines(report: Any, limit: int) -> list[str]:
 @click.argument("files", type=_BETON, nargs=-1, required=True)
 @click.argument("out", type=click.Path())
 @click.option("--format", type=Choice(["imagefolder", "webdataset"]), default="imagefolder",
-              show_default=True, help="One folder a class, or tar shards.")  # fmt: skip
+              show_default=True, help="One folder per class, or tar shards.")  # fmt: skip
 @click.option("--field", default=None, help="imagefolder: the image field. Default: the first.")
 @click.option("--shard-size", "shard_bytes", type=Size(), default="1GiB", show_default=True, metavar="SIZE",
               help="webdataset: largest tar; 1GiB is 2^30, 1GB 10^9 bytes.")  # fmt: skip
@@ -295,7 +295,7 @@ def export(files: Sequence[str], out: str, *, as_json: bool, **options: Any) -> 
 @click.command()
 @click.argument("file", type=_BETON)
 @click.argument("out", type=click.Path(dir_okay=False))
-@click.option("--class-names", type=_BETON, default=None, metavar="TEXTFILE", help="Class names, one a line.")
+@click.option("--class-names", type=_BETON, default=None, metavar="TEXTFILE", help="Class names, one per line.")
 @click.option("--class-names-from", type=click.Path(exists=True), default=None, metavar="FILE|FOLDER",
               help="Class names of another .beton file or set, or a FOLDER's sub-folders, sorted, as ImageFolder "
                    "numbers them.")  # fmt: skip

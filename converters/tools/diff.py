@@ -1,8 +1,8 @@
 """Whether two datasets hold the same samples: `compare`, by bytes, by pixels, or within a tolerance.
 
-Owns the pairing of samples and what counts as equal. A dataset is a file or a shard set, however it is cut. Both are
-read once from front to back (the second in the order of its partners) with a bounded number of samples in memory;
-pairing by a field or by content keeps 16 bytes a sample.
+Owns the pairing of samples and what counts as equal. A dataset is a file or a shard set. Both are read once from front
+to back (the second in the order of its partners) with a bounded number of samples in memory; pairing by a field or by
+content keeps 16 bytes per sample.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import dataclasses
 import math
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from dataloading.tools import field_differences
 
 __all__ = ["DiffReport", "Difference", "Level", "compare"]
 
+_T = TypeVar("_T")
 Level = Literal["bytes", "pixels"]
 Pixels: TypeAlias = "npt.NDArray[Any]"
 
@@ -36,15 +37,7 @@ _SAME, _EQUAL_PIXELS, _CLOSE, _CHANGED = range(4)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Difference:
-    """Two samples that are not the same.
-
-    Parameters
-    ----------
-    first, second : int
-        Their indices in either dataset.
-    fields : dict of str to str
-        What differs, in words.
-    """
+    """Two samples that are not the same: their indices in either dataset, and a message for each field that differs."""
 
     first: int
     second: int
@@ -142,10 +135,8 @@ def compare(
         Images of one size are the same from so many dB on.
     max_listed : int, optional
         How many differing pairs to list; by default all.
-    num_workers : int
-        Threads that decode.
-    quiet : bool
-        No progress on stderr.
+    num_workers, quiet
+        See `converters.tools`.
 
     Returns
     -------
@@ -179,8 +170,7 @@ def compare(
         report.only_second = unpaired(len(right), pairs[1]).tolist()
         comparer = _Comparer(left, right, level, min_psnr)
         report.notes += comparer.notes
-        progress = Progress(report.num_pairs, what="comparing", quiet=quiet)
-        with contextlib.closing(progress):
+        with contextlib.closing(Progress(report.num_pairs, what="comparing", quiet=quiet)) as progress:
             for difference in _run(comparer, pairs, pool, max(1, num_workers), report):
                 progress.advance()
                 if difference is not None:
@@ -229,61 +219,41 @@ def _field_keys(input_files: InputFiles, field: str) -> npt.NDArray[np.uint64]:
     return np.concatenate(keys)
 
 
-def _content_keys(input_file: InputFiles, pool: ThreadPoolExecutor) -> npt.NDArray[np.uint64]:
-    images = [name for name, field in input_file.fields.items() if isinstance(field, ImageField)]
-    stored = [name for name, field in input_file.fields.items() if field.has_data]
-    names = images[:1] or stored
+def _content_keys(input_files: InputFiles, pool: ThreadPoolExecutor) -> Digests:
+    images = [name for name, field in input_files.fields.items() if isinstance(field, ImageField)]
+    names = images[:1] or [name for name, field in input_files.fields.items() if field.has_data]
     if not names:
-        raise UsageError(f"{input_file.path} stores no bytes to match by; match by one of {list(input_file.fields)}")
+        raise UsageError(f"{input_files.path} stores no bytes to match by; match by one of {list(input_files.fields)}")
 
-    def content(sample: Sample) -> bytes:
+    def content(index: int, sample: Sample) -> bytes:
         if not images:
-            return b"".join(len(data).to_bytes(8, "little") + data.tobytes() for data in _payloads(sample, names))
-        pixels = decode_stored(input_file.decoded(images[0], sample[images[0]]))
-        return np.asarray(pixels.shape, np.int64).tobytes() + pixels.tobytes()
-
-    def contents() -> Iterator[bytes]:
-        waiting: deque[Future[bytes]] = deque()
-        for index, sample in enumerate(input_file.samples()):
-            waiting.append(pool.submit(_named(content, input_file, index), sample))
-            if len(waiting) > 16:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-
-    return digest_array(contents(), len(input_file))
-
-
-def _payloads(sample: Sample, names: Sequence[str]) -> Iterator[npt.NDArray[np.uint8]]:
-    for name in names:
-        payload = sample[name][1]
-        assert payload is not None
-        yield payload
-
-
-def _named(function: Any, input_files: InputFiles, index: int) -> Any:
-    def run(sample: Sample) -> Any:
+            payloads = [data for name in names if (data := sample[name][1]) is not None]
+            return b"".join(len(data).to_bytes(8, "little") + data.tobytes() for data in payloads)
         try:
-            return function(sample)
+            pixels = decode_stored(input_files.decoded(images[0], sample[images[0]]))
         except DecodeError as error:
             file, local = input_files.place(index)
             raise DecodeError(error.reason, sample=local, path=file.path, advice="`beton repair` drops it") from error
+        return np.asarray(pixels.shape, np.int64).tobytes() + pixels.tobytes()
 
-    return run
+    return digest_array(_mapped(pool, content, enumerate(input_files.samples()), 16), len(input_files))
+
+
+def _mapped(
+    pool: ThreadPoolExecutor, function: Callable[..., _T], calls: Iterable[tuple[Any, ...]], num_waiting: int
+) -> Iterator[_T]:
+    """Call a function in threads, with a bounded number of calls at a time; yield the results in order."""
+    waiting: deque[Future[_T]] = deque()
+    for arguments in calls:
+        waiting.append(pool.submit(function, *arguments))
+        if len(waiting) > num_waiting:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
 
 
 class _Comparer:
-    """Compares the fields that both files have.
-
-    Parameters
-    ----------
-    left, right : InputFiles
-        The datasets.
-    level : {"bytes", "pixels"}
-        See `compare`.
-    min_psnr : float or None
-        See `compare`.
-    """
+    """Compares the fields that both datasets have, see `compare`."""
 
     def __init__(self, left: InputFiles, right: InputFiles, level: Level, min_psnr: float | None) -> None:
         self.left, self.right = left, right
@@ -300,7 +270,7 @@ class _Comparer:
                     self.notes.append(f"classes only in the {there}: {', '.join(names[:5])}{more}")
 
     def __call__(self, one: Sample, two: Sample) -> tuple[dict[str, str], list[_Verdict]]:
-        """Return what differs between two samples by field, in words, and how their images compare."""
+        """Return a message for each field in which two samples differ, and how their images compare."""
         words: dict[str, str] = {}
         verdicts = []
         for name in self._names:
@@ -382,25 +352,13 @@ def _run(
     workers: int,
     report: DiffReport,
 ) -> Iterator[Difference | None]:
-    """Compare pairs in threads, a bounded number at a time; yield what differs in order, None for equal ones."""
-    waiting: deque[tuple[int, int, Future[tuple[dict[str, str], list[_Verdict]]]]] = deque()
+    """Compare pairs in threads; yield in order what differs, None for equal pairs."""
     both = zip(comparer.left.samples(pairs[0]), comparer.right.samples(pairs[1]), strict=True)
-    numbers = zip(map(int, pairs[0]), map(int, pairs[1]), strict=True)  # no list, which would take 36 bytes for each
-    for (first, second), (one, two) in zip(numbers, both, strict=True):
-        waiting.append((first, second, pool.submit(comparer, one, two)))
-        if len(waiting) >= 4 * workers:
-            yield _take(*waiting.popleft(), report)
-    while waiting:
-        yield _take(*waiting.popleft(), report)
-
-
-def _take(
-    first: int, second: int, future: Future[tuple[dict[str, str], list[_Verdict]]], report: DiffReport
-) -> Difference | None:
-    words, verdicts = future.result()
-    for verdict in verdicts:
-        report.images[("equal_bytes", "equal_pixels", "close", "different")[verdict.kind]] += 1
-        report.largest_difference = max(report.largest_difference, verdict.largest)
-        if verdict.psnr is not None:
-            report.lowest_psnr = min(verdict.psnr, math.inf if report.lowest_psnr is None else report.lowest_psnr)
-    return Difference(first=first, second=second, fields=words) if words else None
+    verdicts_in_order = _mapped(pool, comparer, both, 4 * workers)
+    for first, second, (fields, verdicts) in zip(*pairs, verdicts_in_order, strict=True):
+        for verdict in verdicts:
+            report.images[("equal_bytes", "equal_pixels", "close", "different")[verdict.kind]] += 1
+            report.largest_difference = max(report.largest_difference, verdict.largest)
+            if verdict.psnr is not None:
+                report.lowest_psnr = min(verdict.psnr, math.inf if report.lowest_psnr is None else report.lowest_psnr)
+        yield Difference(first=int(first), second=int(second), fields=fields) if fields else None

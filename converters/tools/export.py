@@ -1,7 +1,7 @@
 """``.beton`` files back into files that everything reads: an ImageFolder or WebDataset's tar shards.
 
-Image bytes are kept: a JPEG or PNG comes out as it is stored, raw pixels as a PNG. The folder appears when it is whole.
-Names, order, times and owners in it are functions of the samples alone, so equal datasets give equal exports.
+Image bytes are kept: a JPEG or PNG comes out as it is stored, raw pixels as a PNG. The folder appears when it is
+complete. Names, order, times and owners in it depend on the samples alone, so equal datasets give equal exports.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import os
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Literal
 
 import numpy as np
@@ -25,16 +24,15 @@ from converters.report import Progress
 from converters.tools.input_files import InputFiles, Stored, check_sources, file_name, stored_bytes
 from converters.tools.new_files import remove_leftovers
 from dataloading import EncodedImage, ImageField, UsageError
-from dataloading.tools import PartFolder
+from dataloading.tools import MODE_JPEG, MODE_PNG, PartFolder
 
 __all__ = ["ExportFormat", "ExportReport", "export"]
 
 ExportFormat = Literal["imagefolder", "webdataset"]
 
-MANIFEST = "samples.csv"
+TABLE = "samples.csv"
 CLASSES = "classes.json"
 DEFAULT_SHARD_BYTES = 1 << 30
-_JPEG, _RAW, _PNG = 0, 1, 2
 _MOST_CLASSES = 100_000
 _TAR_BLOCK = 512
 
@@ -45,10 +43,8 @@ class ExportReport:
 
     Parameters
     ----------
-    source, path : str
-        What was exported, and the folder.
-    format : str
-        ``"imagefolder"`` or ``"webdataset"``.
+    source, path, format : str
+        What was exported, the folder, and ``"imagefolder"`` or ``"webdataset"``.
     num_samples, num_bytes : int
         Samples, and bytes of everything written.
     num_classes : int or None
@@ -56,7 +52,7 @@ class ExportReport:
     num_shards : int
         Tar files.
     left_out : tuple of str
-        Fields that the format has no place for.
+        Fields that the format cannot hold.
     notes : tuple of str
         What a user should know about the result.
     """
@@ -67,9 +63,9 @@ class ExportReport:
     num_samples: int
     num_bytes: int
     num_classes: int | None
-    num_shards: int
-    left_out: tuple[str, ...]
-    notes: tuple[str, ...]
+    num_shards: int = 0
+    left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def export(
@@ -99,12 +95,8 @@ def export(
         The image field of an ImageFolder, by default the first.
     shard_bytes : int
         A tar ends before it would grow larger, except for a single sample larger than that.
-    verify : bool
-        Whether to compare the files with their checksums first.
-    num_workers : int
-        Threads for that.
-    quiet : bool
-        No progress on stderr.
+    verify, num_workers, quiet
+        See `converters.tools`.
 
     Returns
     -------
@@ -130,31 +122,33 @@ def export(
         raise UsageError(f"{target} exists; choose a folder that does not")
     if not target.parent.is_dir():
         raise UsageError(f"the folder {target.parent} does not exist; make it first")
-    with InputFiles(paths) as input_file:
-        images = [name for name, each in input_file.fields.items() if isinstance(each, ImageField)]
+    with InputFiles(paths) as input_files:
+        images = [name for name, each in input_files.fields.items() if isinstance(each, ImageField)]
         if not images or (field is not None and field not in images):
             what = "has no images" if field is None else f"has no image field '{field}'"
-            raise UsageError(f"{input_file.path} {what}; its fields are {list(input_file.fields)}")
+            raise UsageError(f"{input_files.path} {what}; its fields are {list(input_files.fields)}")
         if verify:
-            check_sources(input_file.paths, num_workers=num_workers)
+            check_sources(input_files.paths, num_workers=num_workers)
         remove_leftovers(str(target))
-        progress = Progress(len(input_file), what=f"exporting {file_name(input_file.path)}", quiet=quiet)
+        progress = Progress(len(input_files), what=f"exporting {file_name(input_files.path)}", quiet=quiet)
         with PartFolder(str(target)) as folder, contextlib.closing(progress):
             part = Path(folder.part)
             if format == "imagefolder":
-                report = _image_folder(input_file, part, field or images[0], progress)
+                made = _image_folder(input_files, part, field or images[0], progress)
             else:
                 stem = stem_of(file_name(paths[0])).replace(".", "_")
-                report = _web_dataset(input_file, part, stem, shard_bytes, progress)
+                made = _web_dataset(input_files, part, stem, shard_bytes, progress)
             try:
                 folder.publish()
             except FileExistsError as error:
                 raise UsageError(str(error)) from error
-    return dataclasses.replace(report, path=str(target))
+        return ExportReport(
+            source=input_files.path, path=str(target), format=format, num_samples=len(input_files), **made
+        )  # fmt: skip
 
 
 def image_file(image: EncodedImage) -> tuple[str, bytes]:
-    """Return an image as an image file: its ending and its bytes, as stored where it is a file already.
+    """Return an image as an image file: its ending, and its bytes, as stored where they are a file already.
 
     Pixels that no image file holds (five channels, three of 16 bits) come as ``npy``.
 
@@ -163,8 +157,8 @@ def image_file(image: EncodedImage) -> tuple[str, bytes]:
     >>> image_file(EncodedImage(1, 1, 1, bytes(3)))[0]
     'png'
     """
-    if image.mode in (_JPEG, _PNG):
-        return ("jpg" if image.mode == _JPEG else "png"), bytes(image.data)
+    if image.mode in (MODE_JPEG, MODE_PNG):
+        return ("jpg" if image.mode == MODE_JPEG else "png"), bytes(image.data)
     from PIL import Image
 
     pixels = np.frombuffer(image.data, np.dtype(image.dtype).newbyteorder("<"))
@@ -187,31 +181,23 @@ def array_file(array: Any) -> bytes:
 
 
 class _Folders:
-    """The class folders of an ImageFolder, named so that reading it back gives the labels of the files.
+    """The class folders of an ImageFolder, named so that reading it back gives the labels of the files."""
 
-    Parameters
-    ----------
-    input_file : InputFiles
-        What is exported.
-    root : path
-        Where the folders are made.
-    """
-
-    def __init__(self, input_file: InputFiles, root: Path) -> None:
-        label = input_file.label
+    def __init__(self, input_files: InputFiles, root: Path) -> None:
+        label = input_files.label
         if label is None:
             raise UsageError(
-                f"{input_file.path} has no field of labels (integers named 'label', or the only integers), so there "
+                f"{input_files.path} has no field of labels (integers named 'label', or the only integers), so there "
                 "are no class folders to make; --format webdataset needs none"
             )
         self.label = label
-        column = input_file.column(label)
+        column = input_files.column(label)
         low, high = int(column.min()), int(column.max())
         if low < 0 or high >= _MOST_CLASSES:
             raise UsageError(
-                f"{input_file.path} has labels from {low} to {high}; class folders stand for 0 to {_MOST_CLASSES - 1}"
+                f"{input_files.path} has labels from {low} to {high}; class folders stand for 0 to {_MOST_CLASSES - 1}"
             )
-        known = input_file.class_names or ()
+        known = input_files.class_names or ()
         count = max(len(known), high + 1)
         self.note = ""
         names = [_safe(known[number]) if number < len(known) else str(number) for number in range(count)]
@@ -227,46 +213,39 @@ class _Folders:
 
 
 def _safe(name: str) -> str:
-    """Return a class name as one folder's name; what cannot stand in it is written as in a URL."""
+    """Return a class name as a folder's name; characters that cannot stand in it are written as in a URL."""
     text = "".join(f"%{ord(letter):02X}" if letter in "/\0%" else letter for letter in name)
     return f"%2E{text[1:]}" if text.startswith(".") else text
 
 
-def _image_folder(input_file: InputFiles, part: Path, image: str, progress: Progress) -> ExportReport:
-    folders = _Folders(input_file, part)
-    others = [name for name, field in input_file.fields.items() if name != image and not isinstance(field, ImageField)]
-    width = max(8, len(str(len(input_file) - 1)))
+def _image_folder(input_files: InputFiles, part: Path, image: str, progress: Progress) -> dict[str, Any]:
+    folders = _Folders(input_files, part)
+    others = [name for name, field in input_files.fields.items() if name != image and not isinstance(field, ImageField)]
+    width = max(8, len(str(len(input_files) - 1)))
     num_bytes = 0
-    with open(part / MANIFEST, "x", encoding="utf-8", newline="", errors="surrogateescape") as file:
+    with open(part / TABLE, "x", encoding="utf-8", newline="", errors="surrogateescape") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(["path", *others])
-        for index, sample in enumerate(input_file.samples()):
-            ending, data = image_file(input_file.decoded(image, sample[image]))
+        for index, sample in enumerate(input_files.samples()):
+            ending, data = image_file(input_files.decoded(image, sample[image]))
             if ending == "npy":
                 raise UsageError(
-                    f"{input_file.path}: no image file holds the pixels of field '{image}' "
-                    f"({input_file.fields[image]!r}); --format webdataset stores them as .npy"
+                    f"{input_files.path}: no image file holds the pixels of field '{image}' "
+                    f"({input_files.fields[image]!r}); --format webdataset stores them as .npy"
                 )
             folder = folders.paths[int(sample[folders.label][0][0])]
             name = f"{index:0{width}}.{ending}"
             (folder / name).write_bytes(data)
-            table.writerow([f"{folder.name}/{name}", *(_cell(input_file.decoded(key, sample[key])) for key in others)])
+            table.writerow([f"{folder.name}/{name}", *(_cell(input_files.decoded(key, sample[key])) for key in others)])
             num_bytes += len(data)
             progress.advance(len(data))
-    left_out = tuple(
-        name for name, field in input_file.fields.items() if isinstance(field, ImageField) and name != image
-    )
-    return ExportReport(
-        source=input_file.path,
-        path="",
-        format="imagefolder",
-        num_samples=len(input_file),
-        num_bytes=num_bytes + (part / MANIFEST).stat().st_size,
-        num_classes=len(folders.paths),
-        num_shards=0,
-        left_out=left_out,
-        notes=(folders.note,) if folders.note else (),
-    )
+    left_out = tuple(name for name in input_files.fields if name != image and name not in others)
+    return {
+        "num_bytes": num_bytes + (part / TABLE).stat().st_size,
+        "num_classes": len(folders.paths),
+        "left_out": left_out,
+        "notes": (folders.note,) if folders.note else (),
+    }
 
 
 def _cell(value: Any) -> str:
@@ -282,37 +261,30 @@ def _cell(value: Any) -> str:
     return repr(value) if isinstance(value, (int, float)) else json.dumps(value)
 
 
-def _web_dataset(input_file: InputFiles, part: Path, stem: str, shard_bytes: int, progress: Progress) -> ExportReport:
-    label = input_file.label
-    width = max(8, len(str(len(input_file) - 1)))
-    names = input_file.class_names
+def _web_dataset(
+    input_files: InputFiles, part: Path, stem: str, shard_bytes: int, progress: Progress
+) -> dict[str, Any]:
+    label = input_files.label
+    width = max(8, len(str(len(input_files) - 1)))
+    names = input_files.class_names
     if names is not None:
         (part / CLASSES).write_text(json.dumps(list(names), indent=1) + "\n")
     with _Shards(part, stem, shard_bytes) as shards:
-        for index, sample in enumerate(input_file.samples()):
-            shards.add(list(_members(input_file, sample, f"{index:0{width}}", label)))
+        for index, sample in enumerate(input_files.samples()):
+            shards.add(list(_members(input_files, sample, f"{index:0{width}}", label)))
             progress.advance(stored_bytes(sample))
-    return ExportReport(
-        source=input_file.path,
-        path="",
-        format="webdataset",
-        num_samples=len(input_file),
-        num_bytes=shards.num_bytes,
-        num_classes=None if names is None else len(names),
-        num_shards=shards.count,
-        left_out=(),
-        notes=(),
-    )
+    num_classes = None if names is None else len(names)
+    return {"num_bytes": shards.num_bytes, "num_classes": num_classes, "num_shards": shards.count}
 
 
 def _members(
-    input_file: InputFiles, sample: Mapping[str, Stored], key: str, label: str | None
+    input_files: InputFiles, sample: Mapping[str, Stored], key: str, label: str | None
 ) -> Iterator[tuple[str, bytes]]:
     """Yield the files of one sample: its first image under the plain ending, other fields' bytes under their names."""
     plain: dict[str, Any] = {}
     first = True
-    for name, field in input_file.fields.items():
-        value = input_file.decoded(name, sample[name])
+    for name, field in input_files.fields.items():
+        value = input_files.decoded(name, sample[name])
         own = f"{key}.{name.replace('/', '_')}"
         if isinstance(field, ImageField):
             ending, data = image_file(value)
@@ -331,17 +303,7 @@ def _members(
 
 
 class _Shards:
-    """Tar files of a bounded size whose bytes are a function of what is in them.
-
-    Parameters
-    ----------
-    folder : path
-        Where they are made.
-    stem : str
-        What their names start with.
-    limit : int
-        Bytes beyond which a new one is begun.
-    """
+    """Tar files of at most ``limit`` bytes; their bytes depend on their contents alone."""
 
     def __init__(self, folder: Path, stem: str, limit: int) -> None:
         self._folder, self._stem, self._limit = folder, stem, limit
@@ -385,7 +347,5 @@ class _Shards:
     def __enter__(self) -> _Shards:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -1,4 +1,4 @@
-"""One figure of what a dataset is made of: resolutions, stored bytes, samples a class. ``beton info --histogram``.
+"""One figure of a dataset: resolutions, stored bytes, samples per class. ``beton info --histogram``.
 
 Reads the tables in blocks, never an image. Matplotlib draws without a display and without touching its global state.
 """
@@ -29,23 +29,14 @@ _INK, _BAR, _GRID = "#333333", "#3b75af", "#dddddd"
 
 
 def draw(readers: Sequence[Reader], out: str, *, field: str | None = None) -> None:
-    """Write the figure.
-
-    Parameters
-    ----------
-    readers : sequence of Reader
-        Files that are one dataset.
-    out : str
-        The picture to write; its ending says which kind (png, pdf, svg).
-    field : str, optional
-        The image field, by default the first.
+    """Write the figure to ``out``; its ending says which format (png, pdf, svg). By default of the first image field.
 
     Raises
     ------
     UsageError
-        If matplotlib is not installed, there are no images, or it knows no pictures of this ending.
+        If matplotlib is not installed or does not know the ending, or there are no images.
     ConvertError
-        If the picture cannot be written.
+        If the figure cannot be written.
     """
     try:
         from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""``beton info FILES``: what a file holds, in words, as JSON, or as pictures."""
+"""``beton info FILES``: what a file holds, as text, JSON or pictures."""
 
 from __future__ import annotations
 

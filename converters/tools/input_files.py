@@ -71,7 +71,7 @@ class InputFile(_Closing):
     Raises
     ------
     FormatError
-        If it is no readable file.
+        If it is not a readable file.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

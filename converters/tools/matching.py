@@ -1,6 +1,6 @@
-"""Which samples hold an equal value: digests of a field's values, and numbers for equal ones.
+"""Which samples hold an equal value: digests of a field's values, and pairs of samples by digest.
 
-Keeps 16 bytes a sample, whatever the values' size.
+Keeps 16 bytes per sample, whatever the size of the values.
 """
 
 from __future__ import annotations
@@ -34,18 +34,9 @@ def digest_array(values: Iterable[Any], count: int) -> Digests:
 
 
 def field_keys(input_file: InputFile, field: str) -> Digests:
-    """Return a key for each sample, the same for equal values of a field.
+    """Return a digest for each sample, the same for equal values of a field: uint64[num_samples, 2].
 
-    Parameters
-    ----------
-    input_file : InputFile
-        The file.
-    field : str
-        Integers and floats are equal as numbers; of other fields equal stored bytes are equal values.
-
-    Returns
-    -------
-    uint64[num_samples, 2]
+    Integers and floats are equal as numbers; in other fields values are equal if their stored bytes are.
 
     Raises
     ------
@@ -73,18 +64,18 @@ def field_keys(input_file: InputFile, field: str) -> Digests:
 
 
 def combined(keys: Sequence[Digests]) -> Digests:
-    """Return a key for each sample that is the same where all of its keys are."""
+    """Return a digest for each sample that is the same where all of its digests are."""
     return digest_array(np.ascontiguousarray(np.concatenate(list(keys), axis=1)), len(keys[0]))
 
 
 def has_equals(keys: Digests) -> bool:
-    """Tell whether two samples have the same key."""
+    """Tell whether two samples have the same digest."""
     ids = equal_ids([keys])[0]
     return len(ids) > 0 and int(ids.max()) + 1 < len(ids)
 
 
 def equal_ids(keys: Sequence[Digests]) -> list[Integers]:
-    """Return numbers for the keys of several files, the same for equal keys in any of them.
+    """Return numbers for the digests of several files, the same for equal digests in any of them.
 
     Examples
     --------
@@ -99,19 +90,10 @@ def equal_ids(keys: Sequence[Digests]) -> list[Integers]:
 
 
 def match(left: Digests, right: Digests, ties: tuple[Digests, Digests] | None = None) -> tuple[Integers, Integers]:
-    """Pair samples of two files by key; of equal keys the first goes with the first, the second with the second.
+    """Pair samples of two files by digest; of equal digests the first goes with the first, the second with the second.
 
-    Parameters
-    ----------
-    left, right : uint64[n, 2]
-        Digests of the two files.
-    ties : pair of uint64[n, 2], optional
-        Further keys: among samples of equal keys, those that are equal here as well are paired first.
-
-    Returns
-    -------
-    left_indices, right_indices : int64[num_pairs]
-        Ascending in ``left_indices``; samples without a partner are in neither.
+    Returns the indices of the pairs in either file, ascending in the first; samples without a partner are in neither.
+    With ``ties``, further digests, samples of equal digests that are equal there as well are paired first.
 
     Examples
     --------

@@ -70,14 +70,8 @@ def merge(
     assume_classes : bool
         With "equal": take the caller's word that in files without class names labels mean what they do in the others.
         The provenance's history names these files.
-    overwrite : bool
-        Whether ``out`` may be replaced.
-    verify : bool
-        Whether to compare the sources with their checksums first.
-    num_workers : int
-        Threads for that.
-    quiet : bool
-        No progress on stderr.
+    overwrite, verify, num_workers, quiet
+        See `converters.tools`.
 
     Returns
     -------

@@ -153,7 +153,7 @@ class NewFiles:
                 replaced += is_there
         except BaseException as error:
             if replaced:
-                # What was replaced is gone, so the next run goes on from here.
+                # The replaced files are gone, so the next run must finish this one.
                 for folder in self._folders.values():
                     folder.close()
             else:

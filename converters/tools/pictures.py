@@ -20,21 +20,7 @@ _PAPER, _INK, _BAD = (250, 250, 250), (40, 40, 40), (200, 30, 30)
 
 
 def decode_sample(reader: Reader, field: str, index: int) -> npt.NDArray[Any]:
-    """Return one stored image as pixels.
-
-    Parameters
-    ----------
-    reader : Reader
-        The file.
-    field : str
-        An image field.
-    index : int
-        The sample.
-
-    Returns
-    -------
-    uint8 or uint16 array, shape (height, width, channels)
-        Three channels are RGB.
+    """Return one stored image as pixels, see `decode_stored`.
 
     Raises
     ------
@@ -50,39 +36,15 @@ def decode_sample(reader: Reader, field: str, index: int) -> npt.NDArray[Any]:
 
 
 def decode_stored(image: EncodedImage) -> npt.NDArray[Any]:
-    """Return the pixels of an image as it is stored.
-
-    Parameters
-    ----------
-    image : EncodedImage
-        A JPEG, a PNG or raw pixels.
-
-    Returns
-    -------
-    uint8 or uint16 array, shape (height, width, channels)
-        Three channels are RGB.
-
-    Raises
-    ------
-    DecodeError
-        If its file is damaged, or of another size or kind than it declares.
-    """
+    """Return the pixels of a stored image: uint8 or uint16, shape (height, width, channels); three channels are RGB."""
     return decode_image(image).reshape(image.height, image.width, image.channels)
 
 
 def viewable(pixels: npt.NDArray[Any], *, is_mask: bool = False) -> npt.NDArray[np.uint8]:
-    """Return pixels of any channels and depth as RGB for the eye.
+    """Return pixels of any number of channels and depth as uint8 RGB to look at.
 
-    Parameters
-    ----------
-    pixels : uint8 or uint16 array, shape (height, width, channels)
-        One channel is gray, two are gray and alpha, of more the first three are shown.
-    is_mask : bool
-        Whether the numbers are classes: each gets a colour of its own, 0 is black.
-
-    Returns
-    -------
-    uint8[height, width, 3]
+    One channel is gray, two are gray and alpha, of more the first three are shown. In a mask the numbers are classes:
+    each gets a colour of its own, 0 is black.
     """
     if is_mask:
         coloured: npt.NDArray[np.uint8] = _class_colours()[pixels[..., 0] & 0xFF]
@@ -93,7 +55,7 @@ def viewable(pixels: npt.NDArray[Any], *, is_mask: bool = False) -> npt.NDArray[
 
 
 def _class_colours() -> npt.NDArray[np.uint8]:
-    """Return Pascal VOC's colours: the bits of a class number, three at a time, become the high bits of R, G and B."""
+    """Return Pascal VOC's colours: three bits of a class number at a time become the high bits of R, G and B."""
     numbers = np.arange(256)
     colours = np.zeros((256, 3), np.uint8)
     for place in range(8):
@@ -104,16 +66,9 @@ def _class_colours() -> npt.NDArray[np.uint8]:
 
 
 def contact_sheet(readers: Sequence[Reader], field: str, rows: int, columns: int) -> Image.Image:
-    """Return a sheet of images spread evenly over the files, each with its index and class.
+    """Return a sheet of images spread evenly over the files, each with its index over all files and its class.
 
-    Parameters
-    ----------
-    readers : sequence of Reader
-        The files; their samples are counted through.
-    field : str
-        An image field.
-    rows, columns : int
-        Size of the sheet in images; a damaged image leaves a note in its place.
+    A damaged image leaves a note in its place.
     """
     total = sum(reader.num_samples for reader in readers)
     chosen = np.unique(np.linspace(0, total - 1, min(rows * columns, total)).astype(int))

@@ -1,6 +1,6 @@
 """A sound file from a damaged one: `repair` leaves out or blanks what is damaged.
 
-Owns the decision what is lost. A checksum covers 64 KiB, so a damaged block makes every value that has bytes in it
+Decides what is lost. A checksum covers 64 KiB, so a damaged block makes every value that has bytes in it
 suspect. None of them is kept, because a JPEG with a flipped bit may well decode, to other pixels.
 """
 
@@ -33,7 +33,7 @@ _ALL_PROBLEMS = 10_000_000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lost:
-    """A sample of which something could not be kept.
+    """A sample that could not be kept as it was.
 
     Parameters
     ----------
@@ -52,17 +52,7 @@ class Lost:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LostShard:
-    """A shard of which nothing could be kept; the new set has one shard less.
-
-    Parameters
-    ----------
-    path : str
-        The file.
-    num_samples : int
-        How many the manifest lists.
-    reason : str
-        What is wrong with it.
-    """
+    """A shard that was left out, with the number of its samples in the manifest and what is wrong with it."""
 
     path: str
     num_samples: int
@@ -122,12 +112,8 @@ def repair(
     zero : bool
         Keep a damaged sample whose record is readable, with what is damaged of it blank: a black image of the declared
         size, an array of zeros, no bytes, JSON's null. Its label and its undamaged fields stay.
-    overwrite : bool
-        Whether existing files may be replaced.
-    num_workers : int
-        Threads for verifying.
-    quiet : bool
-        No progress on stderr.
+    overwrite, num_workers, quiet
+        See `converters.tools`.
 
     Returns
     -------

@@ -34,15 +34,7 @@ _OPEN_AT_ONCE = 16
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Part:
-    """One of the files made.
-
-    Parameters
-    ----------
-    path, name : str
-        The file, and what stood for ``{name}``.
-    num_samples, num_bytes : int
-        Its size.
-    """
+    """One of the files made; ``name`` is the text for ``{name}`` in its path."""
 
     path: str
     name: str
@@ -52,15 +44,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SplitReport:
-    """What `split` made.
-
-    Parameters
-    ----------
-    source : str
-        What was split.
-    parts : tuple of Part
-        The files, in order.
-    """
+    """What `split` made of ``source``: the files, in order."""
 
     source: str
     parts: tuple[Part, ...]
@@ -101,14 +85,8 @@ def split(
         Integers or bytes; samples with one value there stay together (patients, videos, near-duplicates).
     seed : int
         Seed of the choice.
-    overwrite : bool
-        Whether existing files may be replaced.
-    verify : bool
-        Whether to compare the source with its checksums first.
-    num_workers : int
-        Threads for that.
-    quiet : bool
-        No progress on stderr.
+    overwrite, verify, num_workers, quiet
+        See `converters.tools`.
 
     Returns
     -------
@@ -124,34 +102,37 @@ def split(
     source = os.fspath(path)
     if sum([ratio is not None, folds is not None, by_class]) != 1:
         raise UsageError("say how to split: one of ratio, folds and by_class")
-    with InputFiles([source]) as input_file:
+    with InputFiles([source]) as input_files:
+        step: dict[str, object] = {"command": "split"}
         if by_class:
-            names, where = _by_class(input_file)
+            names, where = _by_class(input_files)
+            step["by_class"] = True
         else:
             if folds is not None and folds < 2:
                 raise UsageError(f"folds must be at least 2, got {folds}")
             shares = [1.0] * folds if folds is not None else list(ratio or ())
             names = [f"fold{index}" for index in range(len(shares))] if folds else _share_names(shares)
-            label = input_file.label if stratify else None
-            labels = None if label is None else np.array(input_file.column(label), dtype=np.int64)
-            groups = None if group_field is None else _groups(input_file, group_field)
-            where = assign(len(input_file), shares, seed=seed, labels=labels, groups=groups)
+            label = input_files.label if stratify else None
+            labels = None if label is None else np.array(input_files.column(label), dtype=np.int64)
+            groups = None if group_field is None else _groups(input_files, group_field)
+            where = assign(len(input_files), shares, seed=seed, labels=labels, groups=groups)
+            step |= {"ratio": shares} if folds is None else {"folds": folds}
+            step |= {"stratify": stratify, "group_field": group_field, "seed": seed}
         targets = _targets(out, names, stem_of(file_name(source)))
         counts = np.bincount(where, minlength=len(names))
         if (counts == 0).any():
             empty = int(np.flatnonzero(counts == 0)[0])
             raise UsageError(
-                f"part {empty} ({names[empty]}) would have no sample of the {len(input_file)}, and an empty file "
+                f"part {empty} ({names[empty]}) would have no sample of the {len(input_files)}, and an empty file "
                 "cannot be written; ask for fewer or other parts"
             )
-        step = {"command": "split", **_step(ratio, folds, by_class, stratify, group_field, seed)}
-        inputs = [source, *input_file.paths]
-        identity = {**step, "from": input_file.identity()}
+        inputs = [source, *input_files.paths]
+        identity = {**step, "from": input_files.identity()}
         with NewFiles(targets, overwrite=overwrite, inputs=inputs, identity=identity) as files:
             if not files.is_done:
                 if verify:
-                    check_sources(input_file.paths, num_workers=num_workers)
-                _write(input_file, where, names, targets, step, files, quiet=quiet)
+                    check_sources(input_files.paths, num_workers=num_workers)
+                _write(input_files, where, names, targets, step, files, quiet=quiet)
                 files.publish()
     parts = [
         Part(path=target, name=name, num_samples=int(count), num_bytes=os.stat(target).st_size)
@@ -165,20 +146,6 @@ def _share_names(shares: Sequence[float]) -> list[str]:
     return [word if words.count(word) == 1 else f"{word}-{index}" for index, word in enumerate(words)]
 
 
-def _step(
-    ratio: Sequence[float] | None,
-    folds: int | None,
-    by_class: bool,
-    stratify: bool,
-    group_field: str | None,
-    seed: int,
-) -> dict[str, object]:
-    if by_class:
-        return {"by_class": True}
-    how: dict[str, object] = {"folds": folds} if folds is not None else {"ratio": list(ratio or ())}
-    return {**how, "stratify": stratify, "group_field": group_field, "seed": seed}
-
-
 def assign(
     num_samples: int,
     shares: Sequence[float],
@@ -190,9 +157,9 @@ def assign(
     """Return the part of each sample: a function of the arguments alone.
 
     Every class is put in a random order (one number per sample, see `converters.sample_random`), and the classes are
-    laid end to end; then part ``k`` takes the places where its share of all places so far is owed most. So part sizes
+    laid end to end. Then part ``k`` takes the places where its share of all places so far is owed most. So part sizes
     are exact to one sample over the whole file and over each class alike. With groups the same is done with whole
-    groups, each taken as of the class of its first sample, in the order of their size, the largest first.
+    groups, each counted in the class of its first sample, the largest groups first.
 
     Parameters
     ----------
@@ -210,11 +177,6 @@ def assign(
     Returns
     -------
     int32[num_samples]
-
-    Raises
-    ------
-    UsageError
-        If there are no shares, or one is not positive.
 
     Examples
     --------
@@ -278,16 +240,16 @@ def _deal_groups(sizes: Integers, classes: Integers, weights: npt.NDArray[np.flo
     return parts
 
 
-def _groups(input_file: InputFiles, field: str) -> Integers:
-    return np.concatenate(equal_ids([field_keys(each, field) for each in input_file.files]))
+def _groups(input_files: InputFiles, field: str) -> Integers:
+    return np.concatenate(equal_ids([field_keys(each, field) for each in input_files.files]))
 
 
-def _by_class(input_file: InputFiles) -> tuple[list[str], npt.NDArray[np.int32]]:
-    label = input_file.label
+def _by_class(input_files: InputFiles) -> tuple[list[str], npt.NDArray[np.int32]]:
+    label = input_files.label
     if label is None:
-        raise UsageError(f"{input_file.path} has {NO_LABELS}")
-    present, where = np.unique(np.asarray(input_file.column(label)), return_inverse=True)
-    known = input_file.class_names or ()
+        raise UsageError(f"{input_files.path} has {NO_LABELS}")
+    present, where = np.unique(np.asarray(input_files.column(label)), return_inverse=True)
+    known = input_files.class_names or ()
     names = [known[value] if 0 <= value < len(known) else str(value) for value in present.tolist()]
     return names, where.reshape(-1).astype(np.int32)
 
@@ -306,7 +268,7 @@ def _targets(pattern: str, names: Sequence[str], stem: str) -> list[str]:
 
 
 def _write(
-    input_file: InputFiles,
+    input_files: InputFiles,
     where: npt.NDArray[np.int32],
     names: Sequence[str],
     targets: Sequence[str],
@@ -315,8 +277,8 @@ def _write(
     *,
     quiet: bool,
 ) -> None:
-    progress = Progress(len(input_file), what=f"splitting {file_name(input_file.path)}", quiet=quiet)
-    with contextlib.closing(progress):
+    what = f"splitting {file_name(input_files.path)}"
+    with contextlib.closing(Progress(len(input_files), what=what, quiet=quiet)) as progress:
         for first in range(0, len(targets), _OPEN_AT_ONCE):
             chosen = range(first, min(first + _OPEN_AT_ONCE, len(targets)))
             with contextlib.ExitStack() as stack:
@@ -324,15 +286,15 @@ def _write(
                     stack.enter_context(
                         derived_writer(
                             files.part(targets[index]),
-                            input_file.files,
+                            input_files.files,
                             num_samples=int(np.count_nonzero(where == index)),
                             step={**step, "part": index, "name": names[index], "num_parts": len(names)},
-                            class_names=input_file.class_names,
+                            class_names=input_files.class_names,
                         )
                     )
                     for index in chosen
                 ]
                 indices = np.flatnonzero((where >= chosen.start) & (where < chosen.stop))
-                for index, sample in zip(map(int, where[indices]), input_file.samples(indices), strict=True):
+                for index, sample in zip(map(int, where[indices]), input_files.samples(indices), strict=True):
                     writers[index - first].append(sample)
                     progress.advance(stored_bytes(sample))

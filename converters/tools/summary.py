@@ -1,6 +1,6 @@
-"""Facts about a ``.beton`` file, gathered column by column: what ``beton info`` prints.
+"""What a ``.beton`` file holds, gathered column by column: what ``beton info`` prints.
 
-Works on files of FFCV as well as ours. Columns are read in blocks, so a file with 50 million samples needs little
+Works on FFCV's files as well as ours. Columns are read in blocks, so a file with 50 million samples needs little
 memory; no image is decoded.
 """
 
@@ -38,13 +38,7 @@ _MOST_CLASSES = 1_000_000
 
 
 def first_image_field(reader: Reader, name: str | None = None) -> str:
-    """Return the image field called ``name``, or the first one.
-
-    Raises
-    ------
-    UsageError
-        If there is no such field.
-    """
+    """Return the image field called ``name``, or the first one; raise `UsageError` if there is none."""
     images = [key for key, field in reader.fields.items() if isinstance(field, ImageField)]
     if name is not None and name not in images:
         raise UsageError(f"{reader.path} has no image field '{name}'; its fields are {list(reader.fields)}")
@@ -54,13 +48,7 @@ def first_image_field(reader: Reader, name: str | None = None) -> str:
 
 
 def find_sample(readers: Sequence[Reader], index: int) -> tuple[Reader, int]:
-    """Return the file that holds sample ``index`` of them all, and the sample's index in it.
-
-    Raises
-    ------
-    UsageError
-        If there are not so many samples.
-    """
+    """Return the file that holds sample ``index`` of them all, and the sample's index in it, or raise `UsageError`."""
     files = FileSet(readers, check_classes=False)
     if not 0 <= index < files.num_samples:
         where = readers[0].path if len(readers) == 1 else f"{len(readers):,} files"
@@ -70,12 +58,7 @@ def find_sample(readers: Sequence[Reader], index: int) -> tuple[Reader, int]:
 
 
 def summary(*readers: Reader) -> dict[str, Any]:
-    """Return what is worth knowing about a file, or about several as one, as JSON-able values.
-
-    Parameters
-    ----------
-    *readers : Reader
-        The files, with equal fields and classes.
+    """Return what ``beton info`` tells of a file, or of several with equal fields and classes, as values for JSON.
 
     Returns
     -------
@@ -221,13 +204,7 @@ def _classes(readers: Sequence[Reader]) -> list[dict[str, Any]] | None:
 
 
 def as_text(facts: dict[str, Any]) -> str:
-    """Return the result of `summary` for people.
-
-    Parameters
-    ----------
-    facts : dict
-        As `summary` returns them.
-    """
+    """Return the result of `summary` as text for people."""
     writer = facts["writer"]
     files = facts["paths"]
     what = files[0] if len(files) == 1 else f"{len(files):,}: {files[0]} to {files[-1]}"
@@ -285,7 +262,7 @@ def _classes_line(classes: list[dict[str, Any]]) -> str:
 
 
 def _history(steps: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """Return a line for each thing that was done to the file, with its short options; --json has everything."""
+    """Return a row for each step in the file's history, with its short options; --json has everything."""
     rows = []
     for step in steps:
         options = [

@@ -24,13 +24,12 @@ from converters.tools.derived_files import copy_samples, derived_writer
 from converters.tools.input_files import InputFile, InputFiles, Sample, Stored, check_sources
 from converters.tools.new_files import NewFiles, new_paths
 from dataloading import ConvertError, DecodeError, ImageField, UsageError
-from dataloading.tools import decode_jpeg, is_manifest, label_field, transcode_jpeg
+from dataloading.tools import MODE_JPEG, decode_jpeg, is_manifest, label_field, transcode_jpeg
 
 __all__ = ["UpgradeReport", "read_class_names", "upgrade"]
 
 _TASK = 16
 """Samples a worker re-codes at a time."""
-_JPEG = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,7 +41,7 @@ class UpgradeReport:
     source, path : str
         The old and the new file, or manifest.
     num_samples, num_source_bytes, num_bytes : int
-        Sizes; of a set all shards'.
+        Sizes; of a set, of all its shards.
     num_recoded, num_kept : int
         Images re-coded as JPEG with the same pixels, and raw images copied.
     num_classes : int or None
@@ -79,14 +78,8 @@ def upgrade(
         The file to make, which appears when it is complete; of a set the new manifest, whose shards appear with it.
     class_names : sequence of str, optional
         Name of each label; by default those the file has.
-    overwrite : bool
-        Whether existing files may be replaced.
-    verify : bool
-        Whether to check the source's structure (and checksums, if it has any) first.
-    num_workers : int
-        Processes that re-code; 0 works in the calling process.
-    quiet : bool
-        No progress on stderr.
+    overwrite, verify, num_workers, quiet
+        See `converters.tools`.
 
     Returns
     -------
@@ -113,8 +106,7 @@ def upgrade(
             if not files.is_done:
                 if verify:
                     check_sources(input_files.paths, num_workers=num_workers)
-                progress = Progress(len(input_files), what="upgrading", quiet=quiet)
-                with contextlib.closing(progress):
+                with contextlib.closing(Progress(len(input_files), what="upgrading", quiet=quiet)) as progress:
                     for input_file, place in zip(input_files.files, targets, strict=False):
                         _write(input_file, files.part(place), names, step, num_workers, progress)
                         input_file.close_until_read()
@@ -165,7 +157,7 @@ def _count_images(input_files: InputFiles) -> tuple[int, int]:
         for name in _images(input_file):
             num_images += len(input_file)
             records: npt.NDArray[Any] = input_file.reader.column(name)
-            num_jpegs += int(np.count_nonzero(records["mode"] == _JPEG))
+            num_jpegs += int(np.count_nonzero(records["mode"] == MODE_JPEG))
     return num_images, num_jpegs
 
 
@@ -186,24 +178,24 @@ def _recoded(input_file: InputFile, images: list[str], num_workers: int) -> Gene
         raise ConvertError(f"a worker process {error.how} {where} of {input_file.path}; nothing was written") from error
 
 
+@dataclasses.dataclass
 class _Recode:
     """What the workers run: the images of some samples in their new form, or the `DecodeError` of one."""
 
-    def __init__(self, path: str, images: list[str]) -> None:
-        self._path = path
-        self._images = images
-        self._input_file: InputFile | None = None
+    path: str
+    images: list[str]
+    input_file: InputFile | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_input_file": None}
+        return {**self.__dict__, "input_file": None}
 
     def __call__(self, task: tuple[int, int]) -> list[Sample] | DecodeError:
-        if self._input_file is None:
-            self._input_file = InputFile(self._path)
+        if self.input_file is None:
+            self.input_file = InputFile(self.path)
         result: list[Sample] = []
         try:
-            for index, sample in enumerate(self._input_file.samples(range(*task), only=self._images), start=task[0]):
-                result.append({name: self._image(name, index, sample[name]) for name in self._images})
+            for index, sample in enumerate(self.input_file.samples(range(*task), only=self.images), start=task[0]):
+                result.append({name: self._image(name, index, sample[name]) for name in self.images})
         except DecodeError as error:
             return error
         return result
@@ -211,19 +203,19 @@ class _Recode:
     def _image(self, name: str, index: int, stored: Stored) -> Stored:
         head, data = stored
         mode, width, height = head
-        if mode != _JPEG:
+        if mode != MODE_JPEG:
             return stored
         assert data is not None
         try:
             new = transcode_jpeg(data)
             before, after = decode_jpeg(data), decode_jpeg(new)
         except DecodeError as error:
-            raise DecodeError(error.reason, sample=index, field=name, path=self._path) from error
+            raise DecodeError(error.reason, sample=index, field=name, path=self.path) from error
         if before.shape[:2] != (height, width):
             reason = f"the JPEG has {before.shape[1]}x{before.shape[0]} pixels, its record declares {width}x{height}"
-            raise DecodeError(reason, sample=index, field=name, path=self._path)
+            raise DecodeError(reason, sample=index, field=name, path=self.path)
         if not np.array_equal(before, after):
-            raise DecodeError("its pixels change when it is re-coded", sample=index, field=name, path=self._path)
+            raise DecodeError("its pixels change when it is re-coded", sample=index, field=name, path=self.path)
         return head, np.frombuffer(new, np.uint8)
 
 
@@ -243,7 +235,7 @@ def _check_names(input_file: InputFile, names: Sequence[str]) -> None:
 
 
 def read_class_names(*, file: str | None = None, like: str | None = None) -> list[str]:
-    """Return class names from a text file with one a line, or those of another dataset.
+    """Return class names from a text file with one per line, or those of another dataset.
 
     Parameters
     ----------
@@ -265,5 +257,5 @@ def read_class_names(*, file: str | None = None, like: str | None = None) -> lis
     except UnicodeDecodeError as error:
         raise UsageError(f"{file} is not UTF-8 text: {error}") from error
     if not names or not all(name.strip() for name in names):
-        raise UsageError(f"{file} must hold one class name a line and no empty lines")
+        raise UsageError(f"{file} must hold one class name per line and no empty lines")
     return [name.strip() for name in names]

@@ -97,7 +97,7 @@ def _check(path: str, fingerprint: str | None, workers: int, *, checksums_only: 
 
 
 def _show(report: VerifyReport) -> None:
-    # Thousands of findings help nobody at a terminal; all of them are in the JSON.
+    # Nobody reads thousands of findings at a terminal; all of them are in the JSON.
     click.echo(str(dataclasses.replace(report, problems=report.problems[:_SHOWN_AT_MOST])))
     if len(report.problems) > _SHOWN_AT_MOST:
         click.echo(f"  ... and {counted(len(report.problems) - _SHOWN_AT_MOST, 'more problem')}; --json lists them")

@@ -80,7 +80,7 @@ def test_the_only_array_like_images_is_taken_as_them(tmp_path: Path) -> None:
         ({"images": np.zeros((2, 3, 3), np.float32)}, UsageError, r"images 'images' is float32 .*expected uint8"),
         ({"images": np.zeros((2, 3), np.uint8)}, UsageError, r"of shape \(2, 3\); expected uint8 of shape \(N, H, W\)"),
         ({"labels": np.zeros(2)}, UsageError, "labels 'labels' is float64 .*expected whole numbers"),
-        ({"labels": np.zeros((2, 10), int)}, UsageError, "one a sample"),
+        ({"labels": np.zeros((2, 10), int)}, UsageError, "one per sample"),
         ({"a": np.zeros(())}, UsageError, "expected samples along its first axis"),
         ({"a": np.zeros(2), "b": np.zeros(3)}, ConvertError, "different numbers of samples: a 2, b 3"),
         ({"a": np.array([{}, []], dtype=object)}, ConvertError, "Python objects"),

@@ -176,7 +176,7 @@ def test_folders_that_are_numbers_are_sorted_as_texts_unless_asked_otherwise(tmp
     assert labels_of(as_number) == {f"{number}/a.jpg": number for number in range(12)}
     assert not as_number.numbers_as_text
     (tmp_path / "x").mkdir()
-    with pytest.raises(UsageError, match="class folder 'x' is no whole number"):
+    with pytest.raises(UsageError, match="class folder 'x' is not a whole number"):
         ImageFolder(tmp_path, class_order="number")
 
 
@@ -221,7 +221,7 @@ def test_the_list_of_classes_may_be_text_json_a_folder_or_a_beton_file(tmp_path:
         ("c.json", '{"a": 0, "b": 2}', "each label from 0 to 1 once"),
         ("c.json", '{"a": "0"}', "expected a list of names or an object"),
         ("c.json", "[1, 2]", "expected a list of names or an object"),
-        ("c.json", "[", "it is no JSON"),
+        ("c.json", "[", "it is not JSON"),
     ],
 )
 def test_a_list_of_classes_that_says_nothing_clear_is_refused(

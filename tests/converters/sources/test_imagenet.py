@@ -173,7 +173,7 @@ def test_val_in_class_folders_is_sent_to_the_other_split(tmp_path: Path) -> None
     [
         ([("n01440764.tar", tar_bytes([("readme.txt", b"x")]))], "n01440764.tar holds no images"),
         ([("n01440764.tar", tar_bytes([("a.JPEG", b"x" * 600)])[:700])], "n01440764.tar is cut short"),
-        ([("a.JPEG", b"x")], "holds no tar files; expected one a class"),
+        ([("a.JPEG", b"x")], "holds no tar files; expected one per class"),
         (
             [("a/n1.tar", tar_bytes([("a.JPEG", b"x")])), ("b/n1.tar", tar_bytes([("a.JPEG", b"x")]))],
             "the class n1 occurs twice",

@@ -88,7 +88,7 @@ def test_a_class_file_fixes_the_labels_and_refuses_others(root: Path) -> None:
     source = Table(str(written(root, "csv")), class_names=["zebra", "ant"])
     load = source.load
     assert [load(source.task(index))["label"] for index in (0, 1, 3)] == [0, 1, 1]
-    with pytest.raises(SampleFault, match="its label 'bee' is none of the 2 classes"):
+    with pytest.raises(SampleFault, match="its label 'bee' is not one of the 2 classes"):
         load(source.task(2))
 
 

@@ -123,7 +123,7 @@ def test_labels_that_are_words_become_classes(tmp_path: Path) -> None:
         load(source.task(4))
     given = WebDataset(paths, class_names=["dog", "cat"])
     assert given.load(given.task(2))["label"] == 1
-    with pytest.raises(SampleFault, match="its label 'ümü' is none of the 2 classes"):
+    with pytest.raises(SampleFault, match="its label 'ümü' is not one of the 2 classes"):
         given.load(given.task(1))
     texts = WebDataset(paths, specs=parse_fields(["label=text"]))
     assert texts.load(texts.task(2))["label"] == "cat"

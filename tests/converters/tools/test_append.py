@@ -75,7 +75,7 @@ def test_what_does_not_belong_is_refused_and_nothing_changes(shards: Path, tmp_p
     (shards.parent / "t.beton").write_text("mine")
     with pytest.raises(UsageError, match="exists"):
         append(shards, [str(taken)])
-    with pytest.raises(UsageError, match="no manifest"):
+    with pytest.raises(UsageError, match="not a manifest"):
         append(taken, [str(taken)])
     assert shards.read_bytes() == before and (shards.parent / "t.beton").read_text() == "mine"
     assert sorted(path.name for path in shards.parent.iterdir()) == [

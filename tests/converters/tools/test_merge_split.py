@@ -276,4 +276,4 @@ def test_what_cannot_be_split_is_said(options: dict[str, Any], message: str, tmp
 @pytest.mark.parametrize("ratio", ["", "0.5", "a,b", "1,0", "1,-1", "nan,1"])
 def test_a_wrong_ratio_is_a_usage_error(ratio: str, tmp_path: Path) -> None:
     done = run(split_command, write_file(tmp_path / "a.beton", [0, 1]), "--ratio", ratio)
-    assert done.exit_code == 2 and "is no list of shares" in done.stderr
+    assert done.exit_code == 2 and "is not a list of shares" in done.stderr

@@ -71,7 +71,7 @@ def test_class_names_come_from_a_folder_as_imagefolder_numbers_them(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [(b"", "one class name a line"), (b"a\n\nb\n", "one class name a line"), (b"\xff\xfe", "not UTF-8"),
+    [(b"", "one class name per line"), (b"a\n\nb\n", "one class name per line"), (b"\xff\xfe", "not UTF-8"),
      (b"a\nb\n", "labels from 0 to 19, which 2 class names"), (b"a\n" * 20, "more than once")],
 )  # fmt: skip
 def test_class_names_that_do_not_fit_are_refused(text: bytes, message: str, theirs: Path, tmp_path: Path) -> None:
