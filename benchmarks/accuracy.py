@@ -1,4 +1,4 @@
-"""How near resized JPEGs come to Pillow's own decode and resize, by kind of image: the table of docs/native.md.
+"""How close resized JPEGs are to Pillow's decode and resize, by kind of image: the table of docs/native.md.
 
     python benchmarks/accuracy.py [PHOTOS] [--num-images 40]
 

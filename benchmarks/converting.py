@@ -2,7 +2,7 @@
 
     python benchmarks/converting.py --photos DIR
 
-The input is the 500-px tree (JPEG, quality 90), so that nobody has to resize. FFCV's writer encodes every image anew;
+The input is the 500-px tree (JPEG, quality 90), so that none has to resize. FFCV's writer encodes every image anew;
 ours recodes it losslessly (``--keep pixels``, the default), copies it (``--keep bytes``) or encodes it anew (``--keep
 never``). With 1 worker the figures are per core. The writers of WebDataset, LitData and MosaicML Streaming copy bytes
 without looking at them; the first and the last have no workers. Each run is a fresh process and times the conversion

@@ -5,7 +5,7 @@
 Photographs are shrunk to several longest sides and stored as JPEG (quality 90, 4:2:0). Each is brought to a shorter
 side of 224 with Pillow's antialiased bilinear filter, once from the full decode and once from the scaled one. Printed
 are the differences between the two in levels of 255, and how much of the decoding time the scaled decode saves in
-libjpeg-turbo. Nothing here is our decoder: it never scales, and this is why.
+libjpeg-turbo. Our decoder is not used here: it never scales, and this shows why.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python benchmarks/epoch_gap.py --photos DIR
 
-The consumer takes batches as fast as they come. The gap is compared with the mean time of a batch: a loader that goes
-on without noticing epochs has gaps of about one batch time, as between any two batches. About 15 s a loader and round.
+The consumer takes batches as fast as they come. The gap is compared with the mean time of a batch: a loader that
+prefetches across epochs has gaps of about one batch time, as between any two batches. About 15 s a loader and round.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python benchmarks/first_batch.py --photos DIR
 
-``build`` is the constructor, ``first batch`` the wait after it; both together are what a user waits for, beside the
-imports. ``NUMBA_CACHE_DIR`` points to an empty folder each time ("cold": nothing compiled is kept from before), and
-for ours also to one that a first run has filled. About 20 s a loader and round, FFCV more.
+``build`` is the constructor, ``first batch`` the wait after it; a user waits for both, and for the imports.
+``NUMBA_CACHE_DIR`` is an empty folder each time, so that nothing compiled is kept, and for ours also one that a first
+run has filled. About 20 s a loader and round, FFCV more.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Milliseconds an image of the decode kernels, step by step, ours against FFCV's in the same run.
+"""Milliseconds per image of the decode kernels, step by step, ours against FFCV's in the same run.
 
     python benchmarks/kernels.py PHOTOS            # a folder of images (searched recursively)
     python benchmarks/kernels.py --images 64       # synthetic photographs
 
-The job is that of training: RandomResizedCrop 224 (scale 0.08 to 1, ratio 3/4 to 4/3) of JPEGs whose longest side is
-500, quality 90, on one core. Boxes are the same for all sides. Time is the thread's CPU time, rounds are interleaved
-and the median is printed, since machines are noisy: read the ratios.
+The work is that of training: RandomResizedCrop 224 (scale 0.08 to 1, ratio 3/4 to 4/3) of JPEGs whose longest side is
+500, quality 90, on one core. All kernels get the same boxes. Time is the thread's CPU time; rounds are interleaved
+and the median is printed, since machines are noisy: compare ratios.
 
 FFCV's kernel is the real one when `ffcv` is installed (full turbojpeg decode with the fast DCT, OpenCV INTER_AREA);
 else OpenCV's imdecode and INTER_AREA; else Pillow's full decode and box filter.
@@ -101,7 +101,7 @@ def ours(table: np.ndarray) -> None:
 
 
 def peer(jpegs: list[np.ndarray], sizes: list[tuple[int, int]], areas: list[tuple[int, int, int, int]]):
-    """FFCV's kernel or the nearest thing installed: name, decode only, whole path."""
+    """FFCV's kernel or the closest installed substitute: name, decode only, whole path."""
     out = np.zeros((OUT, OUT, 3), np.uint8)
     try:
         from ffcv.libffcv import imdecode, resize_crop

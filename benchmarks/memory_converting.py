@@ -1,14 +1,14 @@
-"""Memory and time of converting and caring for very many samples: a manifest of ten million rows.
+"""Memory and time of converting and checking very many samples: a table of ten million rows.
 
     python benchmarks/memory_converting.py [--samples 10000000] [--steps convert,shards,...]
 
-The rows name 300 JPEGs of 8 to 32 pixels over and over, with a label of 1,000 names and a number; so it is the count
-that weighs and not the images. Each step is a command of its own, looked at once a second: ``own`` is the most memory
-that exists only because the process runs (anonymous and shared), ``resident`` counts pages of mapped files too, which
-the system takes back at will. ``convert`` is ended by SIGKILL halfway (``--kill-at``), and gone on with by
-``resume``; ``same`` does both with fewer samples and compares the file with one that was never interrupted. ``shard``
+The rows repeat 300 JPEGs of 8 to 32 pixels, with one of 1,000 class names and a number, so that the count dominates and
+not the images. Each step is a separate command, sampled once a second: ``own`` is the peak of the memory that exists
+only because the process runs (anonymous and shared), ``resident`` includes pages of mapped files, which the system can
+reclaim. ``convert`` is killed halfway (``--kill-at``), and ``resume`` continues it; ``same`` does both with fewer
+samples and compares the file with one that was never interrupted. ``shard``
 makes one of 64 shards of all samples, ``shards`` 8 shards of a tenth of them, and ``merge`` one file of ten times
-these; the rest is done with that file. Steps that are left out keep what an earlier run found; ``--steps ""`` only
+these; the other steps use that file. Steps that are left out keep the results of an earlier run; ``--steps ""`` only
 writes the report. Needs some 20 GB of disk for ten million, and about two hours on two cores.
 """
 
@@ -51,13 +51,13 @@ _PERCENT = re.compile(r"\((\d+)%\)")
 
 @dataclasses.dataclass(kw_only=True)
 class Peak:
-    """The most that one process has held, in bytes."""
+    """The peak memory of one process, in bytes."""
 
     own: int = 0
     resident: int = 0
 
     def see(self, pid: str) -> None:
-        """Look at the process."""
+        """Sample the process."""
         with contextlib.suppress(OSError):  # it has just ended
             found = dict(re.findall(r"^(\w+):\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.M))
             if "VmHWM" in found:  # not while it is starting or ending
@@ -73,14 +73,14 @@ def children_of(pid: str) -> list[str]:
 
 
 def watched(command: list[str], log: Path, *, kill_at: int | None = None) -> dict[str, Any]:
-    """Run a command and return what it took; with ``kill_at`` it is killed when it says that much is done.
+    """Run a command and return its time and memory; with ``kill_at`` it is killed at that progress.
 
     Parameters
     ----------
     command : list of str
         What to run.
     log : Path
-        Gets what it says, and beside it a line of JSON for each look.
+        Takes its messages; a file beside it takes a line of JSON per sample.
     kill_at : int, optional
         Percent.
     """
@@ -114,11 +114,11 @@ def watched(command: list[str], log: Path, *, kill_at: int | None = None) -> dic
 
 
 def make_input(folder: Path, count: int) -> Path:
-    """Return the manifest, made if need be."""
+    """Return the table, made if need be."""
     path = folder / f"{count}.csv"
     if path.exists():
         return path
-    say(f"making a manifest of {count:,} rows")
+    say(f"making a table of {count:,} rows")
     images = folder / "images"
     images.mkdir(parents=True, exist_ok=True)
     chance = np.random.default_rng(0)
@@ -140,14 +140,14 @@ def make_input(folder: Path, count: int) -> Path:
 
 
 def remove(folder: Path, *patterns: str) -> None:
-    """Remove what a step has left."""
+    """Remove files that a step has left."""
     for pattern in patterns:
         for path in folder.glob(pattern):
             path.unlink()
 
 
 class Bench:
-    """The steps, in the order in which each finds what it needs."""
+    """The steps, in an order in which each finds the files it needs."""
 
     def __init__(self, folder: Path, manifest: Path, count: int, num_workers: int, kill_at: int) -> None:
         self._folder = folder
@@ -164,25 +164,25 @@ class Bench:
         return watched([*BETON, *words], self._folder / f"{name}.log", kill_at=kill_at)
 
     def convert(self, out: Path, *words: str, source: Path | None = None, kill_at: int | None = None) -> dict[str, Any]:
-        """Convert the manifest."""
+        """Convert the table."""
         source = self._manifest if source is None else source
         command = ["convert", "manifest", str(source), str(out), *KEPT, *self._workers, *words]
         return self.run(out.stem, *command, kill_at=kill_at)
 
     def same(self) -> dict[str, Any]:
-        """Compare a conversion that was killed and gone on with to one that was not."""
+        """Compare a conversion that was killed and resumed with one that was not."""
         small = make_input(self._manifest.parent, NUM_COMPARED)
         whole, again = self._folder / "whole.beton", self._folder / "again.beton"
         facts = self.convert(whole, source=small)
         self.convert(again, source=small, kill_at=40)
         self.convert(again, "--resume", source=small)
         if whole.read_bytes() != again.read_bytes():
-            raise SystemExit("the file gone on with differs from the one that was never interrupted")
+            raise SystemExit("the resumed file differs from the one that was never interrupted")
         remove(self._folder, "whole.beton", "again.beton")
         return {**facts, "num_samples": NUM_COMPARED}
 
     def step(self, name: str) -> dict[str, Any]:
-        """Run a step and return what it took."""
+        """Run a step and return its time and memory."""
         steps: dict[str, Callable[[], dict[str, Any]]] = {
             "same": self.same,
             "convert": self.interrupted,
@@ -202,7 +202,7 @@ class Bench:
             remove(self._folder, "merged-*.beton", "shard-*", ".shard-*")
 
     def interrupted(self) -> dict[str, Any]:
-        """Convert, and be killed on the way."""
+        """Convert, and kill the conversion halfway."""
         remove(self._folder, "one.beton", ".one.beton.*")
         facts = self.convert(self.one, kill_at=self._kill_at)
         return {
@@ -217,7 +217,7 @@ class Bench:
         return self.convert(self.shards, "--num-shards", str(NUM_SHARDS), "--limit", str(self._count // SHARE))
 
     def many_times(self) -> dict[str, Any]:
-        """Merge the shards, each as often as a tenth goes into all; under other names, for a file counts once."""
+        """Merge the shards ten times over, under different names, as a file counts only once."""
         folders = [self._folder / f"copy-{number}" for number in range(SHARE)]
         for copy in folders:
             copy.mkdir(exist_ok=True)
@@ -254,8 +254,8 @@ def main(argv: list[str] | None = None) -> None:
     """Measure and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=10_000_000)
-    parser.add_argument("--steps", default=",".join(STEPS), help="which steps, by commas")
-    parser.add_argument("--note", default="", help="a remark on how the figures came about, for the report")
+    parser.add_argument("--steps", default=",".join(STEPS), help="which steps, separated by commas")
+    parser.add_argument("--note", default="", help="a remark for the report")
     parser.add_argument("--kill-at", type=int, default=50, metavar="PERCENT", help="when to kill the conversion")
     parser.add_argument("--num-workers", type=int, default=2)
     parser.add_argument("--work-dir", type=Path, default=Path("/tmp/beton-benchmarks"), help="inputs are kept here")

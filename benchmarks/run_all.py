@@ -2,9 +2,9 @@
 
     python benchmarks/run_all.py --photos DIR [--only throughput,opening,...] [--quick] [...]
 
-All other options are handed on (see ``python benchmarks/throughput.py --help``). On two cores about an hour and a
-half; ``--quick`` tries everything in some minutes, with figures that mean nothing. A script that fails does not stop
-the others; the exit code says that one did.
+All other options are passed on (see ``python benchmarks/throughput.py --help``). On two cores about an hour and a
+half; ``--quick`` tries everything in some minutes, but its figures mean nothing. A script that fails does not stop
+the others; the exit code is 1 then.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 Topics (each about ``loaders x rounds x (seconds + 2)`` long, and starts of up to 30 s):
 
 ================ ==================================================================================================
-``jpeg500``      longest side 500, quality 90, training pipeline: all loaders; the figure the project is judged by
+``jpeg500``      longest side 500, quality 90, training pipeline: all loaders; the project's main figure
 ``ffcvfile500``  the same images as FFCV's writer stores them (no restart markers): FFCV, ours and stock on that file
 ``raw256``       longest side 256, stored as pixels
 ``jpeg400``      longest side 400
@@ -172,7 +172,7 @@ def _measure(specs: Sequence[BenchSpec], options: Options) -> list[Result]:
 
 
 def summary(results: Sequence[Result], baseline: str) -> str:
-    """Return the ratios the project is judged by, as a list."""
+    """Return the main ratios as a list."""
     done = {result.spec.label: result for result in results if result.rates}
     ours = next((result for label, result in done.items() if result.spec.loader == "beton"), None)
     if ours is None:
@@ -225,7 +225,7 @@ def run_workers(options: Options) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the topics that were asked for."""
+    """Run the chosen topics."""
     runs: dict[str, Callable[[Options], None]] = {
         name: (lambda options, name=name: run_topic(name, options)) for name in TOPICS
     }

@@ -1,10 +1,10 @@
 """Accelerate trains from the Loader: `prepare` returns it as it is, and follows its epochs.
 
 accelerate launch --num-processes 2 examples/accelerate_script.py train.beton
-accelerate launch --num-processes 3 examples/accelerate_script.py train.beton accelerate-state     # goes on from there
+accelerate launch --num-processes 3 examples/accelerate_script.py train.beton accelerate-state     # resumes from there
 
-The Loader divides the data by itself. ``accumulate`` takes a step at the end of an epoch, ``gather_for_metrics`` drops
-padding, and after ``load_state`` the next iteration gives exactly the samples not yet seen, on any number of processes
+The Loader divides the data among ranks itself. ``accumulate`` steps at the end of an epoch, ``gather_for_metrics``
+drops padding, and after ``load_state`` the next iteration gives exactly the samples not yet seen, on any world size
 (``accelerator.skip_first_batches(loader, n)`` is for scripts that count batches themselves).
 """
 

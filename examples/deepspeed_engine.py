@@ -1,12 +1,12 @@
-"""DeepSpeed's engine fed by the Loader, its place saved with the engine's checkpoint.
+"""DeepSpeed's engine fed by the Loader, whose position is saved with the engine's checkpoint.
 
 deepspeed examples/deepspeed_engine.py train.beton
 DS_ACCELERATOR=cpu torchrun --nproc-per-node 2 examples/deepspeed_engine.py train.beton       # without a GPU
 
-DeepSpeed starts one process a GPU and initialises torch.distributed; the Loader takes its rank from there. Data is
+DeepSpeed starts one process per GPU and initialises torch.distributed; the Loader takes its rank from there. Data is
 split over all ranks for every ZeRO stage. With tensor or pipeline parallelism pass the data-parallel rank instead:
-``rank=engine.mpu.get_data_parallel_rank(), world_size=engine.mpu.get_data_parallel_world_size()``. The Loader's place
-can be loaded on any number of ranks; DeepSpeed's ZeRO state on as many as saved it.
+``rank=engine.mpu.get_data_parallel_rank(), world_size=engine.mpu.get_data_parallel_world_size()``. The Loader's
+position can be loaded on any number of ranks, DeepSpeed's ZeRO state only on as many as saved it.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 python examples/lightning_module.py train.beton [CHECKPOINT]
 
-Lightning saves the Loader's place with every checkpoint, calls ``set_epoch`` and hands batches over whole: a run that
-is resumed within an epoch goes on with the very next sample. Under DDP make the Loader in ``train_dataloader``: there
-the process group is open, so that it knows its rank.
+Lightning saves the Loader's position with every checkpoint and calls ``set_epoch``: a run that is resumed within an
+epoch continues at the very next sample. Under DDP make the Loader in ``train_dataloader``, where the process group is
+open and the Loader finds its rank.
 """
 
 from __future__ import annotations

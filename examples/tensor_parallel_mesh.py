@@ -3,7 +3,7 @@
 torchrun --nproc-per-node 4 examples/tensor_parallel_mesh.py train.beton      # 2 replicas of 2 parts
 torchrun --nproc-per-node 2 examples/tensor_parallel_mesh.py                  # 1 replica of 2 parts, a made-up file
 
-The only line about it in the loader's options is ``mesh=mesh``.
+The loader needs only the option ``mesh=mesh`` for that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SIZE = 32
 
 
 def main(folder: str) -> None:
-    """Train two epochs; `folder` takes the made-up file."""
+    """Train two epochs; a made-up file goes to `folder`."""
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
     device = "cpu"
