@@ -71,6 +71,9 @@ BETON_API int32_t beton_jpeg_transcode(const uint8_t* data, int64_t size, int32_
                                        uint8_t** out, int64_t* out_bytes, char* reason);
 // Reads all entropy-coded data and keeps nothing: fails on what beton_jpeg_transcode fails on.
 BETON_API int32_t beton_jpeg_check(const uint8_t* data, int64_t size, char* reason);
+// What a JPEG of this quality, chroma halved both ways, leaves of planes of 1 or 3 channels.
+BETON_API int32_t beton_jpeg_round_trip(const uint8_t* source, int32_t channels, int32_t height, int32_t width,
+                                        int32_t quality, uint8_t* target);
 // Resizes interleaved RGB to out_width * out_height * 3 bytes, exactly as Pillow's Image.resize.
 BETON_API int32_t beton_resize_rgb(const uint8_t* rgb, int32_t width, int32_t height, int64_t row_stride,
                                    int32_t filter, int32_t out_width, int32_t out_height, uint8_t* out);
