@@ -187,7 +187,7 @@ class KernelCeiling:
     ) -> tuple[float, float]:
         """Take groups from `work` until there are none; return the seconds in each hop."""
         pipeline, size = self._pipeline, self._group_size
-        decoded: npt.NDArray[Any] = np.empty((size, *pipeline.decode_shape), np.uint8)
+        decoded: npt.NDArray[Any] = np.empty((size, *pipeline.decode_shape), pipeline.decode_dtype)
         group = 0
         decode = transform = 0.0
         while True:

@@ -91,7 +91,7 @@ class ImagePlan:
             planar = self._array("planar", pipeline.out_shape, out.dtype)[: len(out)]
         if pipeline.in_place:
             return planar, planar
-        return self._array("decoded", pipeline.decode_shape, np.dtype(np.uint8))[: len(out)], planar
+        return self._array("decoded", pipeline.decode_shape, pipeline.decode_dtype)[: len(out)], planar
 
     def _array(self, purpose: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         arrays: dict[str, npt.NDArray[Any]] = self._scratch.__dict__
@@ -297,8 +297,8 @@ def _transforms_of(
     given = transforms.get(name)
     if given is None and partner is not None:
         image = transforms.get(partner, ())
-        # Positions in the list stay the same, as random numbers depend on them. Padding gets label 0, not a colour.
-        given = [_without_fill(op) if isinstance(op, (Geometry, AsList)) else Placeholder() for op in image]
+        # Positions in the list stay the same, as random numbers depend on them.
+        given = [op.for_mask() if isinstance(op, Transform) else Placeholder() for op in image]
     if given is None:
         return ()
     if any(isinstance(op, AsList) for op in given) and (len(given) > 1 or not isinstance(field, ImageField)):
@@ -307,10 +307,6 @@ def _transforms_of(
             f"image field's transforms, got {list(given)!r}"
         )
     return given
-
-
-def _without_fill(op: Any) -> Any:
-    return dataclasses.replace(op, fill=0) if hasattr(op, "fill") else op
 
 
 def _check_tensors(field: NDArrayField | VarArrayField, name: str) -> None:

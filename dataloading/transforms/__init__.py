@@ -20,6 +20,8 @@ from dataloading.transforms.color import (
 )
 from dataloading.transforms.custom import AsList, Custom
 from dataloading.transforms.erase import Cutout, RandomErasing
+from dataloading.transforms.filters import GaussianBlur, GaussianNoise, RandomAdjustSharpness
+from dataloading.transforms.frame import Pad, RandomChannelPermutation
 from dataloading.transforms.geometry import (
     CenterCrop,
     RandomCrop,
@@ -31,34 +33,51 @@ from dataloading.transforms.geometry import (
 )
 from dataloading.transforms.mix import CutMix, MixUp, Mixup
 from dataloading.transforms.normalize import Normalize, ToDtype
+from dataloading.transforms.photometric import RandomEqualize, RandomPhotometricDistort
+from dataloading.transforms.policies import AutoAugment, RandAugment, TrivialAugmentWide
+from dataloading.transforms.warp import ElasticTransform, RandomAffine, RandomPerspective, RandomRotation
 
 if TYPE_CHECKING:
     from dataloading.transforms.kernels.rng import normal, randint, uniform
 
 __all__ = [
     "AsList",
+    "AutoAugment",
     "CenterCrop",
     "ColorJitter",
     "Custom",
     "CutMix",
     "Cutout",
+    "ElasticTransform",
+    "GaussianBlur",
+    "GaussianNoise",
     "Grayscale",
     "MixUp",
     "Mixup",
     "Normalize",
+    "Pad",
+    "RandAugment",
+    "RandomAdjustSharpness",
+    "RandomAffine",
     "RandomAutocontrast",
+    "RandomChannelPermutation",
     "RandomCrop",
+    "RandomEqualize",
     "RandomErasing",
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomInvert",
+    "RandomPerspective",
+    "RandomPhotometricDistort",
     "RandomPosterize",
     "RandomResizedCrop",
+    "RandomRotation",
     "RandomSolarize",
     "RandomTranslate",
     "RandomVerticalFlip",
     "Resize",
     "ToDtype",
+    "TrivialAugmentWide",
     "normal",
     "randint",
     "uniform",
@@ -76,9 +95,6 @@ def __getattr__(name: str) -> Any:
 
 # What other libraries have, and what to write here.
 _ELSEWHERE = {
-    "AutoAugment": "take RandomAutocontrast, RandomPosterize, RandomSolarize, ColorJitter, or write Custom(fn)",
-    "RandAugment": "take RandomAutocontrast, RandomPosterize, RandomSolarize, ColorJitter, or write Custom(fn)",
-    "TrivialAugmentWide": "take RandomAutocontrast, RandomPosterize, RandomSolarize, ColorJitter, or write Custom(fn)",
     "AugMix": "take RandomAutocontrast, RandomPosterize, RandomSolarize, ColorJitter, or write Custom(fn)",
     "Compose": "a list is enough: transforms={'image': [...]}",
     "ToTensor": "leave it out: images arrive as tensors, (N, C, H, W); ToDtype('float32', scale=True) gives 0 to 1",
@@ -94,10 +110,6 @@ _ELSEWHERE = {
     "Identity": "leave it out",
     "Lambda": "put the function itself into the list; it gets the whole batch, and Custom(fn) each image",
     "RandomApply": "most transforms take p=; else write Custom(fn)",
-    "GaussianBlur": "write Custom(fn), or put v2.GaussianBlur(kernel, sigma=one number) behind the others",
-    "RandomRotation": "write Custom(fn)",
-    "RandomAffine": "write Custom(fn); RandomTranslate moves images",
-    "Pad": "take CenterCrop(size) or RandomCrop(size, padding=...), which pad",
     "FiveCrop": "take CenterCrop, or put a function behind the others that returns a tuple of views",
 }
 

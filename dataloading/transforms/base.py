@@ -116,6 +116,16 @@ class Transform:
         """What error messages call it."""
         return type(self).__name__
 
+    def for_mask(self) -> Transform:
+        """Return what stands in this place of the list of a mask that follows its image.
+
+        Raises
+        ------
+        UsageError
+            Where a mask cannot follow.
+        """
+        return Placeholder()
+
 
 class Placeholder(Transform):
     """Does nothing and holds a place in the list: what stands behind it draws the random numbers of its own place."""
@@ -188,6 +198,10 @@ class Geometry(ImageTransform):
             f"{self.name} after a transform that changes pixels cannot be part of decoding. "
             f"Move {self.name} to the front of the list, before every transform that changes pixels"
         )
+
+    def for_mask(self) -> Transform:
+        """See ``Transform.for_mask``: the same, but that padding shows no label of the image's colour."""
+        return dataclasses.replace(self, fill=0) if hasattr(self, "fill") else self  # type: ignore[type-var]
 
 
 class PixelOp(ImageTransform):

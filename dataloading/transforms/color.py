@@ -22,10 +22,13 @@ __all__ = [
     "RandomInvert",
     "RandomPosterize",
     "RandomSolarize",
+    "adjustment",
+    "nothing",
+    "value_operation",
 ]
 
 
-def _value_operation(
+def value_operation(
     kernel: str,
     state: ImageState,
     params: Mapping[str, Law] | None = None,
@@ -41,7 +44,8 @@ def _value_operation(
     return Operation(f"color.{kernel}_values", params or {}, kind="in_place", p=p, constants=constants)
 
 
-def _nothing(state: ImageState, name: str, place: int | None) -> Node:
+def nothing(state: ImageState, name: str, place: int | None) -> Node:
+    """Return a node that leaves images as they are."""
     return Node("sequence", name, state, state, place=place)
 
 
@@ -99,17 +103,27 @@ class ColorJitter(PixelOp):
 
     def _adjustment(self, row: int, what: str, state: ImageState) -> Node:
         bounds = getattr(self, what)
-        if bounds is None or (row >= 2 and state.channels == 1):
-            return _nothing(state, what, None)
-        params = {what: uniform(*bounds, number=1 + row)}  # number 0 is the order
-        if row < 2:
-            operation = _value_operation(what, state, params, kind="statistics" if what == "contrast" else "table")
-        else:
-            assert state.bound is not None
-            # What torchvision's to_dtype multiplies with on the way from floats to integers.
-            levels = state.bound + (0.0 if state.dtype == "float32" else 1.0 - 1e-3)
-            operation = Operation(f"color.{what}", params, kind="in_place", constants=[state.bound, levels])
-        return Node("leaf", what, state, state, operation=operation)
+        if bounds is None:
+            return nothing(state, what, None)
+        return adjustment(what, uniform(*bounds, number=1 + row), state)  # number 0 is the order
+
+
+def adjustment(what: str, law: Law, state: ImageState, *, p: float | None = None, place: int | None = None) -> Node:
+    """Return one adjustment as a node: "brightness", "contrast", "saturation" or "hue".
+
+    ``law`` draws the factor, or the turn of the hue. Images of one channel have no saturation and no hue.
+    """
+    if what in ("saturation", "hue") and state.channels == 1:
+        return nothing(state, what, place)
+    if what in ("brightness", "contrast"):
+        kind = "statistics" if what == "contrast" else "table"
+        operation = value_operation(what, state, {what: law}, p=p, kind=kind)
+    else:
+        assert state.bound is not None
+        # What torchvision's to_dtype multiplies with on the way from floats to integers.
+        levels = state.bound + (0.0 if state.dtype == "float32" else 1.0 - 1e-3)
+        operation = Operation(f"color.{what}", {what: law}, kind="in_place", p=p, constants=[state.bound, levels])
+    return Node("leaf", what, state, state, operation=operation, p=p, place=place)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +158,7 @@ class Grayscale(PixelOp):
         if self.num_output_channels == 3:
             raise UsageError(f"{self.name}: the images are grey, and three equal channels carry nothing more")
         self.check_images(state)
-        return _nothing(state, self.name, place)
+        return nothing(state, self.name, place)
 
     def operation(self, state: ImageState) -> Operation:
         """See ``ImageTransform.operation``."""
@@ -177,7 +191,7 @@ class RandomGrayscale(PixelOp):
         if state.channels != 1:
             return super().node(state, place)
         self.check_images(state)
-        return _nothing(state, self.name, place)
+        return nothing(state, self.name, place)
 
     def operation(self, state: ImageState) -> Operation:
         """See ``ImageTransform.operation``."""
@@ -206,7 +220,7 @@ class RandomInvert(PixelOp):
 
     def operation(self, state: ImageState) -> Operation:
         """See ``ImageTransform.operation``."""
-        return _value_operation("invert", state, p=self.p)
+        return value_operation("invert", state, p=self.p)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,7 +254,7 @@ class RandomSolarize(PixelOp):
 
     def operation(self, state: ImageState) -> Operation:
         """See ``ImageTransform.operation``."""
-        return _value_operation("solarize", state, {"threshold": constant(self.threshold)}, p=self.p)
+        return value_operation("solarize", state, {"threshold": constant(self.threshold)}, p=self.p)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -274,7 +288,7 @@ class RandomPosterize(PixelOp):
 
     def operation(self, state: ImageState) -> Operation:
         """See ``ImageTransform.operation``."""
-        return _value_operation("posterize", state, {"bits": constant(self.bits)}, p=self.p)
+        return value_operation("posterize", state, {"bits": constant(self.bits)}, p=self.p)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -299,4 +313,4 @@ class RandomAutocontrast(PixelOp):
 
     def operation(self, state: ImageState) -> Operation:
         """See ``ImageTransform.operation``."""
-        return _value_operation("autocontrast", state, p=self.p, kind="statistics")
+        return value_operation("autocontrast", state, p=self.p, kind="statistics")

@@ -28,6 +28,10 @@ class AsList(Transform):
     AsList()
     """
 
+    def for_mask(self) -> Transform:
+        """See ``Transform.for_mask``."""
+        return self
+
 
 @dataclasses.dataclass(frozen=True)
 class Custom(PixelOp):

@@ -1,16 +1,169 @@
-"""The transforms that mix pixels with their neighbours or with noise."""
+"""The transforms that mix pixels with their neighbours or with noise: blur, sharpness, noise, JPEG."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
+import numbers
 import statistics
+from collections.abc import Sequence
+from typing import ClassVar
 
-__all__ = ["normal_quantiles"]
+from dataloading.errors import UsageError
+from dataloading.transforms.base import ImageState, PixelOp, check_probability, check_range, check_size
+from dataloading.transforms.operation import Operation, constant, stream, uniform
+
+__all__ = ["GaussianBlur", "GaussianNoise", "RandomAdjustSharpness", "normal_quantiles"]
 
 
-def normal_quantiles(count: int, variance: float) -> list[float]:
+@functools.cache
+def normal_quantiles(count: int, variance: float) -> tuple[float, ...]:
     """Return ``count`` equally likely numbers, normally distributed about 0 with exactly this variance."""
     normal = statistics.NormalDist()
     quantiles = [normal.inv_cdf((i + 0.5) / count) for i in range(count)]
     scale = math.sqrt(variance * count / math.fsum(q * q for q in quantiles))
-    return [scale * q for q in quantiles]
+    return tuple(scale * q for q in quantiles)
+
+
+@dataclasses.dataclass(frozen=True)
+class GaussianBlur(PixelOp):
+    """Blur by a Gaussian of random width; edges are mirrored.
+
+    Parameters
+    ----------
+    kernel_size : int or (int, int)
+        Width and height in pixels, odd; one number for both.
+    sigma : float or (float, float)
+        The standard deviation in pixels, or the range that it is drawn from uniformly.
+
+    Examples
+    --------
+    >>> GaussianBlur(23)
+    GaussianBlur(kernel_size=(23, 23), sigma=(0.1, 2.0))
+    """
+
+    mirrors: ClassVar[bool] = True
+    any_channels: ClassVar[bool] = True
+
+    kernel_size: int | Sequence[int]
+    sigma: float | Sequence[float] = (0.1, 2.0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        size = check_size(self.name, self.kernel_size, what="kernel_size")
+        if not all(side % 2 == 1 for side in size):
+            raise UsageError(f"{self.name}: kernel_size must be odd, got {self.kernel_size!r}")
+        object.__setattr__(self, "kernel_size", size)
+        one = isinstance(self.sigma, numbers.Real) and not isinstance(self.sigma, bool)
+        given = (self.sigma, self.sigma) if one else self.sigma
+        given = (*given, *given) if isinstance(given, Sequence) and len(given) == 1 else given
+        sigma = check_range(self.name, "sigma", given, 0.0, 1e4)  # type: ignore[arg-type]  # checked in there
+        if not sigma[0] > 0:
+            raise UsageError(f"{self.name}: sigma must be positive, got {self.sigma!r}")
+        object.__setattr__(self, "sigma", sigma)
+
+    def operation(self, state: ImageState) -> Operation:
+        """See ``ImageTransform.operation``."""
+        assert state.height is not None and state.width is not None
+        assert isinstance(self.kernel_size, tuple) and isinstance(self.sigma, tuple)
+        width, height = self.kernel_size
+        if width // 2 >= state.width or height // 2 >= state.height:
+            raise UsageError(
+                f"{self.name}: a kernel of {width}x{height} reaches beyond the mirrored edges of images of "
+                f"{state.size_text}. Take a kernel_size of less than twice the image"
+            )
+        return Operation(
+            "filters.gaussian_blur",
+            {"sigma_x": uniform(*self.sigma, number=0), "sigma_y": uniform(*self.sigma, number=0)},
+            constants=[width, height],
+            work_bytes=8 * state.width + 4 * (width + 8),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class GaussianNoise(PixelOp):
+    """Add normal noise, a number of its own to each value.
+
+    Parameters
+    ----------
+    mean, sigma : float
+        Of the noise, as shares of white: 0.1 is 25.5 levels.
+    clip : bool
+        Keep results within 0 and 255; False lets them overflow, as torchvision does.
+
+    Examples
+    --------
+    >>> GaussianNoise(sigma=0.05)
+    GaussianNoise(mean=0.0, sigma=0.05, clip=True)
+    """
+
+    any_channels: ClassVar[bool] = True
+
+    mean: float = 0.0
+    sigma: float = 0.1
+    clip: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for what in ("mean", "sigma"):
+            value = getattr(self, what)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= 100:
+                raise UsageError(f"{self.name}: {what} must be a number, as a share of white, got {value!r}")
+        if self.sigma < 0:
+            raise UsageError(f"{self.name}: sigma must not be negative, got {self.sigma!r}")
+
+    def operation(self, state: ImageState) -> Operation:
+        """See ``ImageTransform.operation``."""
+        assert state.width is not None
+        levels = [255.0 * self.mean, 255.0 * self.sigma, float(self.clip)]
+        return Operation(
+            "noise.gaussian_noise",
+            {"noise": stream()},
+            constants=[*levels, *normal_quantiles(256, 0.5)],
+            work_bytes=4 * state.width + 16,
+        )
+
+
+def sharpness_work_bytes(state: ImageState) -> int:
+    """Return the scratch memory of ``kernels.filters.adjust_sharpness``."""
+    assert state.width is not None
+    return 2 * state.width
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomAdjustSharpness(PixelOp):
+    """Sharpen or smooth by a fixed factor with probability ``p``.
+
+    Parameters
+    ----------
+    sharpness_factor : float
+        0 smooths, 1 changes nothing, 2 doubles the sharpness.
+    p : float
+
+    Examples
+    --------
+    >>> RandomAdjustSharpness(2)
+    RandomAdjustSharpness(sharpness_factor=2, p=0.5)
+    """
+
+    mirrors: ClassVar[bool] = True
+
+    sharpness_factor: float
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "p", check_probability(self.name, self.p))
+        factor = self.sharpness_factor
+        if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 <= factor < math.inf:
+            raise UsageError(f"{self.name}: sharpness_factor must be a number of at least 0, got {factor!r}")
+
+    def operation(self, state: ImageState) -> Operation:
+        """See ``ImageTransform.operation``."""
+        return Operation(
+            "filters.adjust_sharpness",
+            {"sharpness_factor": constant(self.sharpness_factor)},
+            p=self.p,
+            work_bytes=sharpness_work_bytes(state),
+        )

@@ -219,8 +219,6 @@ def _advice(name: str) -> str:
 
     name = name.partition(".")[0]
     ours = _OURS.get(name, name)
-    if name == "GaussianBlur":
-        return "Pass one sigma instead of a range, or write T.Custom(fn), which draws for each image"
     if ours in ("MixUp", "CutMix"):
         return f"Use T.{ours}(num_classes=...) of dataloading.transforms, which draws from (seed, epoch, step)"
     if ours in package.__all__:

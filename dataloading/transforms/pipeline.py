@@ -83,7 +83,9 @@ class Pipeline:
     Attributes
     ----------
     decode_shape : (int, int, int)
-        Channels, height and width of the uint8 image that the decoder writes.
+        Channels, height and width of the image that the decoder writes.
+    decode_dtype : numpy.dtype
+        Of that image.
     out_shape : (int, int, int)
         Of the image that comes out of ``run``.
     out_dtype : str
@@ -124,7 +126,7 @@ class Pipeline:
             raise UsageError(f"channels must be 1 to {MAX_CHANNELS}, got {channels}")
         self.transforms = tuple(transforms)
         ours = self._split()
-        self._decode_dtype = np.dtype(STORAGE_DTYPES[dtype])
+        self.decode_dtype = np.dtype(STORAGE_DTYPES[dtype])
         state = ImageState(channels, dtype=dtype, bound=_WHITE.get(dtype))
         for position, transform in ours:
             self._check_images(position, transform, state)
@@ -288,7 +290,7 @@ class Pipeline:
 
         Parameters
         ----------
-        decoded_NCHW : ndarray of uint8, shape (n, *decode_shape), contiguous
+        decoded_NCHW : ndarray of decode_dtype, shape (n, *decode_shape), contiguous
             What the decoder wrote. Scratch: its contents are undefined afterwards.
         keys : ndarray of uint64, shape (n,)
             From ``sample_keys``.
@@ -343,7 +345,7 @@ class Pipeline:
     def _check_arrays(self, decoded: npt.NDArray[Any], keys: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
         n = len(decoded)
         for what, array, shape, dtype in (
-            ("decoded_NCHW", decoded, (n, *self.decode_shape), self._decode_dtype),
+            ("decoded_NCHW", decoded, (n, *self.decode_shape), self.decode_dtype),
             ("keys", keys, (n,), np.dtype(np.uint64)),
             ("out_NCHW", out, (n, *self.out_shape), self.storage_dtype),
         ):

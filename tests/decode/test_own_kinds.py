@@ -154,6 +154,14 @@ CHAINS = {
     "resize, centre": [T.Resize(45), T.CenterCrop(40)],
     "padded": [T.RandomCrop(60, padding=8, pad_if_needed=True, padding_mode="reflect")],
     "moved": [T.RandomResizedCrop(32), T.RandomTranslate(5)],
+    "turned": [T.RandomResizedCrop(32), T.RandomRotation(40), T.RandomAffine(9, (0.1, 0.2), (0.5, 2), 20)],
+    "warped": [
+        T.RandomResizedCrop(32),
+        T.RandomPerspective(p=0.7, interpolation="nearest"),
+        T.ElasticTransform(40.0, 1.5, interpolation="nearest"),
+        T.RandomHorizontalFlip(),
+    ],
+    "framed": [T.RandomResizedCrop(32), T.Pad((3, 5), padding_mode="reflect"), T.RandomVerticalFlip()],
 }
 
 
@@ -194,6 +202,11 @@ def test_masks_follow_moves_behind_transforms_that_change_colours(masks_file: Pa
     loader = Loader(masks_file, batch_size=NUM, transforms={"image": [chain[0], shift, *chain[4:]]}, seed=9)
     images, masks, _ = next(iter(loader))
     assert torch.equal(masks, images[:, 0].long() * 200 + images[:, 1].long())
+
+
+def test_a_mask_cannot_follow_a_policy_that_moves_pixels(masks_file: Path) -> None:
+    with pytest.raises(UsageError, match="RandAugment moves pixels, and a mask cannot follow it"):
+        Loader(masks_file, batch_size=5, transforms={"image": [T.RandomResizedCrop(32), T.RandAugment()]})
 
 
 def test_padding_is_label_0_or_what_the_masks_own_list_says(masks_file: Path) -> None:

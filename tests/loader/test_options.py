@@ -322,9 +322,9 @@ def test_a_sample_for_a_writer_is_given_by_name(tmp_path: Path) -> None:
     [
         ("RandomResizeCrop", "Did you mean 'RandomResizedCrop'"),
         ("randomhorizontalflip", "Did you mean 'RandomHorizontalFlip'"),
-        ("RandAugment", "no such transform; take RandomAutocontrast, .* or write Custom"),
+        ("AugMix", "no such transform; take RandomAutocontrast, .* or write Custom"),
         ("ToTensor", "leave it out: images arrive as tensors"),
-        ("Zzzzzz", "There are AsList, CenterCrop"),
+        ("Zzzzzz", "There are AsList, AutoAugment, CenterCrop"),
     ],
 )
 def test_a_transform_that_does_not_exist_says_what_does(name: str, words: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.stats import chi2
 
 from dataloading._native import REQUEST, decode_regions
 from dataloading.format import MODE_RAW
@@ -114,3 +115,29 @@ def torch_draws(draws: Draws, *, chance: float = 0.0, permutation: Sequence[int]
         yield
     finally:
         torch.empty, torch.randint, torch.rand, torch.randperm = saved
+
+
+def image_by_image(pipeline: Pipeline, keys: np.ndarray) -> list[dict[str, float]]:
+    """Return what each sample has drawn, by name; what did not happen to it is left out."""
+    drawn = pipeline.params_of(pipeline.draw(keys))
+    return [
+        {name: float(values[i]) for name, values in drawn.items() if not np.isnan(values[i])} for i in range(len(keys))
+    ]
+
+
+def assert_uniform(values: Sequence[float] | np.ndarray, low: float, high: float) -> None:
+    """Kolmogorov and Smirnov's test at 1 %: the numbers are uniform in [low, high]."""
+    shares = np.sort((np.asarray(values) - low) / (high - low))
+    n = len(shares)
+    assert n >= 200 and shares[0] >= 0 and shares[-1] <= 1
+    steps = np.arange(n + 1) / n
+    assert max(np.abs(shares - steps[1:]).max(), np.abs(shares - steps[:-1]).max()) < 1.63 / np.sqrt(n)
+
+
+def assert_equally_likely(counts: Sequence[int] | np.ndarray, weights: Sequence[float] | None = None) -> None:
+    """Pearson's chi-square test at 1 %: the counts come from these weights, equal ones by default."""
+    observed = np.asarray(counts, np.float64)
+    expected = np.ones(len(observed)) if weights is None else np.asarray(weights, np.float64)
+    expected *= observed.sum() / expected.sum()
+    assert expected.min() >= 5
+    assert chi2.sf(((observed - expected) ** 2 / expected).sum(), len(observed) - 1) > 0.01

@@ -5,12 +5,17 @@ import statistics
 import numpy as np
 import pytest
 import torch
+from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
+from dataloading import transforms as T
+from dataloading.errors import UsageError
 from dataloading.transforms.filters import normal_quantiles
 from dataloading.transforms.kernels import filters, noise
+from dataloading.transforms.pipeline import Pipeline
 
 from .kernel_calls import apply_kernel, differences, smooth, stream_bits
+from .support import assert_uniform, image_by_image, keys_for, run
 
 
 def correlate(source, kernel):
@@ -100,3 +105,67 @@ def test_noise_of_two_streams_differs_and_of_one_does_not():
     assert abs(np.corrcoef(one, two)[0, 1]) < 0.02
     for lag in (1, 2, 4, 121, 128 * 121):
         assert abs(np.corrcoef(one[lag:], one[:-lag])[0, 1]) < 0.03
+
+
+# -- the transforms ------------------------------------------------------------------------------------------------
+
+IMAGES = np.stack([smooth((3, 45, 61), n) for n in range(6)])
+SIZE = IMAGES.shape[2:]
+
+
+def test_gaussian_blur_is_torchvisions_for_the_same_sigma():
+    pipeline = Pipeline([T.GaussianBlur((5, 23), (0.3, 4))], source_size=SIZE)
+    drawn = image_by_image(pipeline, keys_for(6))
+    for got, source, params in zip(run(pipeline, IMAGES, keys_for(6)), IMAGES, drawn, strict=True):
+        sigma = params["0.GaussianBlur.sigma_x"]
+        assert params["0.GaussianBlur.sigma_y"] == sigma
+        want = v2.GaussianBlur((5, 23), (0.3, 4)).transform(torch.from_numpy(source), {"sigma": [sigma, sigma]})
+        assert differences(got, want).max() <= 1 and (differences(got, want) > 0).mean() < 0.01
+    many = image_by_image(pipeline, keys_for(1000))
+    assert_uniform([params["0.GaussianBlur.sigma_x"] for params in many], 0.3, 4)
+
+
+def test_gaussian_noise_is_each_images_own_and_of_torchvisions_strength():
+    same = np.broadcast_to(np.uint8(128), (4, 3, 64, 61))
+    got = run(Pipeline([T.GaussianNoise(0.02, 0.05)], source_size=(64, 61)), same, keys_for(4)).astype(int) - 128
+    assert len({image.tobytes() for image in got}) == 4
+    torch.manual_seed(0)
+    want = v2.GaussianNoise(0.02, 0.05)(torch.from_numpy(same.copy())).numpy().astype(int) - 128
+    assert abs(got.mean() - want.mean()) < 0.4 and abs(got.std() - want.std()) < 0.3
+
+
+def test_random_sharpness_happens_with_its_probability_and_is_torchvisions():
+    n = 400
+    many = np.broadcast_to(IMAGES[0], (n, *IMAGES[0].shape))
+    got = run(Pipeline([T.RandomAdjustSharpness(1.7, p=0.3)], source_size=SIZE), many, keys_for(n))
+    changed = (got != many).any(axis=(1, 2, 3))
+    assert abs(changed.sum() - 0.3 * n) < 4.5 * (0.3 * 0.7 * n) ** 0.5
+    want = functional.adjust_sharpness(torch.from_numpy(IMAGES[0]), 1.7)
+    assert differences(got[changed][0], want).max() <= 1
+
+
+@pytest.mark.parametrize(
+    "op",
+    [T.GaussianBlur(23), T.GaussianBlur([3, 5], 1), T.GaussianNoise(0.1, clip=False), T.RandomAdjustSharpness(0.5)],
+)
+def test_repr_can_be_evaluated_back(op):
+    assert eval(repr(op), vars(T)) == op
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: T.GaussianBlur(4), "kernel_size must be odd, got 4"),
+        (lambda: T.GaussianBlur(-3), "kernel_size must be between 1"),
+        (lambda: T.GaussianBlur(3, 0), "sigma must be positive"),
+        (lambda: T.GaussianBlur(3, (2, 1)), "sigma must satisfy"),
+        (lambda: T.GaussianNoise(sigma=-0.1), "sigma must not be negative"),
+        (lambda: T.GaussianNoise(clip="no"), "clip"),
+        (lambda: T.RandomAdjustSharpness(-1), "sharpness_factor must be a number of at least 0"),
+        (lambda: Pipeline([T.GaussianBlur(91)], source_size=SIZE), "91x91 reaches beyond the mirrored edges"),
+        (lambda: Pipeline([T.Normalize(0, 1), T.GaussianBlur(9)], source_size=SIZE), "needs uint8 images"),
+    ],
+)
+def test_what_cannot_work_is_refused(make, message):
+    with pytest.raises(UsageError, match=message):
+        make()

@@ -1,16 +1,22 @@
 """Resampling: torchvision's pixels for the same parameters, and those of the definition."""
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 import torch
+from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
+from dataloading import transforms as T
+from dataloading.errors import UsageError
 from dataloading.transforms.kernels import warp
+from dataloading.transforms.pipeline import Pipeline
 from dataloading.transforms.rng import child
 
 from .kernel_calls import SHAPES, apply_kernel, differences, smooth, stream_bits
+from .support import assert_equally_likely, assert_uniform, image_by_image, keys_for, run
 
 SAMPLERS = ["nearest", "bilinear"]
 FILLS = [None, 0.0, 200.0, "one a channel"]
@@ -144,9 +150,8 @@ def test_perspective_equals_torchvision_and_the_definition(interpolation, ends):
     kernel = getattr(warp, f"perspective_{interpolation}")
     source = smooth((3, 37, 53))
     starts = QUADRILATERALS[0]
-    coefficients = np.zeros(8)
-    xs, ys = np.array(ends, np.float64).T
-    warp.perspective_coefficients(np.ascontiguousarray(xs), np.ascontiguousarray(ys), 52.0, 36.0, coefficients)
+    coefficients = np.array(ends, np.float64).T.ravel()
+    warp.perspective_coefficients(coefficients, 52.0, 36.0)
     # What the coefficients are for: each corner of the quadrilateral comes from a corner of the image.
     a, b, c, d, e, f, g, h = coefficients
     for (x, y), (u, v) in zip(ends, starts, strict=True):
@@ -177,7 +182,7 @@ def elastic_field(shape, key, alpha, sigma):
     constants = np.array([*alpha, *sigma], np.float64)
     work = np.zeros(64 * shape[1] * shape[2] + 65536, np.uint8)
     field, _ = warp.elastic_field(shape[1], shape[2], np.array([stream_bits(key)]), constants, work)
-    return field.copy()
+    return field.reshape(2, *shape[1:]).copy()
 
 
 @pytest.mark.parametrize("fill", [None, 0.0, 99.0])
@@ -206,3 +211,165 @@ def test_the_elastic_field_is_blurred_uniform_noise_as_torchvisions():
         side = (width, height)[axis]
         want = blurred * alpha[axis] / side * side / 2  # as a share of the image, and back to pixels
         assert np.abs(field[axis] - want[0, 0].numpy()).max() < 1e-3 * alpha[axis]
+
+
+# -- the transforms ------------------------------------------------------------------------------------------------
+
+IMAGES = np.stack([smooth((3, 45, 61), n) for n in range(6)])
+SIZE = IMAGES.shape[2:]
+
+
+def drawn_and_run(op, n=6):
+    pipeline = Pipeline([op], source_size=SIZE)
+    keys = keys_for(n)
+    params = [
+        {name.rsplit(".", 1)[1]: value for name, value in drawn.items()} for drawn in image_by_image(pipeline, keys)
+    ]
+    return params, run(pipeline, IMAGES, keys) if n == len(IMAGES) else None
+
+
+@pytest.mark.parametrize("center", [None, (10, 3.5)])
+@pytest.mark.parametrize("interpolation", SAMPLERS)
+def test_random_rotation_is_torchvisions_for_the_same_angle(interpolation, center):
+    options = {"interpolation": interpolation, "center": center, "fill": (1, 20, 30)}
+    params, got = drawn_and_run(T.RandomRotation((-200, 30), **options))
+    theirs = v2.RandomRotation((-200, 30), **options)
+    for image, source, drawn in zip(got, IMAGES, params, strict=True):
+        want = theirs.transform(torch.from_numpy(source), {"angle": drawn["angle"]})
+        assert_resampled(image, want, interpolation)
+
+
+@pytest.mark.parametrize("angle", [0, 90, 180, -90, 33.3, 270])
+@pytest.mark.parametrize("center", [None, (10, 3.5)])
+def test_expanded_rotations_have_torchvisions_size_and_pixels(angle, center):
+    op = T.RandomRotation((angle, angle), expand=True, interpolation="bilinear", center=center, fill=7)
+    _, got = drawn_and_run(op)
+    want = v2.RandomRotation((angle, angle), expand=True, interpolation="bilinear", center=center, fill=7)(
+        torch.from_numpy(IMAGES)
+    )
+    assert got.shape == tuple(want.shape)
+    assert_resampled(got, want, "bilinear")
+
+
+@pytest.mark.parametrize("interpolation", SAMPLERS)
+def test_random_affine_is_torchvisions_for_the_same_numbers(interpolation):
+    options = {"translate": (0.2, 0.4), "scale": (0.5, 1.5), "shear": (-10, 5, 0, 20), "interpolation": interpolation}
+    params, got = drawn_and_run(T.RandomAffine(40, **options))
+    theirs = v2.RandomAffine(40, **options)
+    for image, source, drawn in zip(got, IMAGES, params, strict=True):
+        numbers = {
+            "angle": drawn["angle"],
+            "translate": (int(drawn["translate_x"]), int(drawn["translate_y"])),
+            "scale": drawn["scale"],
+            "shear": (drawn["shear_x"], drawn["shear_y"]),
+        }
+        assert_resampled(image, theirs.transform(torch.from_numpy(source), numbers), interpolation)
+
+
+def test_the_numbers_of_rotations_and_affine_maps_are_uniform():
+    rotations, _ = drawn_and_run(T.RandomRotation((-20, 70)), 2000)
+    assert_uniform([drawn["angle"] for drawn in rotations], -20, 70)
+    op = T.RandomAffine((0, 5), translate=(0.2, 0.4), scale=(0.5, 1.5), shear=(-10, 5, 0, 20))
+    drawn, _ = drawn_and_run(op, 2000)
+    for name, low, high in [("angle", 0, 5), ("scale", 0.5, 1.5), ("shear_x", -10, 5), ("shear_y", 0, 20)]:
+        assert_uniform([each[name] for each in drawn], low, high)
+    # Whole pixels: 61 * 0.2 = 12.2, so that the outermost come less often.
+    counts = np.bincount([int(each["translate_x"]) + 12 for each in drawn], minlength=25)
+    assert_equally_likely(counts, [0.7, *[1.0] * 23, 0.7])
+    assert {each["translate_y"] for each in drawn} == set(range(-18, 19))
+    plain, _ = drawn_and_run(T.RandomAffine(0), 5)
+    still = {"angle": 0, "translate_x": 0, "translate_y": 0, "scale": 1, "shear_x": 0, "shear_y": 0}
+    assert all(each == still for each in plain)
+
+
+def test_random_perspective_moves_corners_and_pixels_as_torchvision():
+    n, height, width = 2000, *SIZE
+    params, _ = drawn_and_run(T.RandomPerspective(0.6, p=0.25), n)
+    happened = [drawn for drawn in params if drawn]
+    assert abs(len(happened) - n / 4) < 4.5 * (n * 0.25 * 0.75) ** 0.5
+    corners = [[], [], [], []]
+    for drawn in happened:
+        a, b, c, d, e, f, g, h = (drawn[f"coefficient_{k}"] for k in range(8))
+        back = np.linalg.inv(np.array([[a, b, c], [d, e, f], [g, h, 1]]))
+        for k, (x, y) in enumerate([(0, 0), (width - 1, 0), (width - 1, height - 1), (0, height - 1)]):
+            u, v, w = back @ (x, y, 1)
+            corners[k].append((u / w, v / w))
+    bound_x, bound_y = int(0.6 * (width // 2)) + 1, int(0.6 * (height // 2)) + 1
+    for k, found in enumerate(corners):
+        whole = np.rint(found)
+        assert np.abs(whole - found).max() < 1e-6
+        inwards = np.abs(whole - [(width - 1) * (k in (1, 2)), (height - 1) * (k >= 2)])
+        for axis, bound in ((0, bound_x), (1, bound_y)):
+            assert_equally_likely(np.bincount(inwards[:, axis].astype(int), minlength=bound))
+    params, got = drawn_and_run(T.RandomPerspective(1.0, p=1, fill=(9, 8, 7)))
+    for image, source, drawn in zip(got, IMAGES, params, strict=True):
+        want = functional.perspective(
+            torch.from_numpy(source), None, None, fill=[9, 8, 7], coefficients=list(drawn.values())
+        )
+        assert_resampled(image, want, "bilinear")
+
+
+def test_elastic_transform_moves_each_image_by_its_own_field():
+    _, got = drawn_and_run(T.ElasticTransform(alpha=(60, 90), sigma=2.0))
+    assert (got != IMAGES).any(axis=(1, 2, 3)).all()
+    same = np.broadcast_to(IMAGES[0], IMAGES.shape)
+    moved = run(Pipeline([T.ElasticTransform(sigma=2)], source_size=SIZE), same, keys_for(6))
+    assert len({image.tobytes() for image in moved}) == 6
+    assert differences(moved, same).mean() < 40
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "float32"])
+@pytest.mark.parametrize("op", [T.RandomRotation(40, fill=0.5), T.RandomPerspective(p=1), T.ElasticTransform(sigma=1)])
+def test_deeper_images_move_as_those_of_uint8(op, dtype):
+    op = dataclasses.replace(op, interpolation="bilinear")
+    keys = keys_for(len(IMAGES))
+    if dtype == "uint16":
+        op = dataclasses.replace(op, fill=0)
+        pipeline = Pipeline([op], source_size=SIZE, dtype=dtype)
+        got = run(pipeline, IMAGES.astype(np.uint16) * 257, keys) / 257
+    else:
+        pipeline = Pipeline([T.Normalize(0.0, 1.0), T.RandomInvert(0.0), op][::2], source_size=SIZE)
+        op = dataclasses.replace(op, fill=op.fill * 255)
+        got = run(pipeline, IMAGES, keys) * 255
+    want = run(Pipeline([T.RandomInvert(0.0), op][dtype == "uint16" :], source_size=SIZE), IMAGES, keys)
+    assert np.abs(got - want).max() < 1.01
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        T.RandomRotation(15, "bilinear", center=[3, 4], fill=[1, 2, 3]),
+        T.RandomAffine((0, 3), (0, 0.5), (0.5, 1), 7, fill=None),
+        T.RandomPerspective(0.25),
+        T.ElasticTransform(30, [4, 5], interpolation=v2.InterpolationMode.NEAREST),
+    ],
+)
+def test_repr_can_be_evaluated_back(op):
+    assert eval(repr(op), vars(T)) == op
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: T.RandomRotation(-3), "degrees must not be negative if it is one number"),
+        (lambda: T.RandomRotation((1, 2, 3)), "degrees must be a number, or a sequence of 2"),
+        (lambda: T.RandomRotation((5, 1)), "degrees must have its lower bound first"),
+        (lambda: T.RandomRotation(30, expand=True), r"expand=True gives each angle another size.*degrees=\(30, 30\)"),
+        (lambda: T.RandomRotation(30, center=4), "center must be a sequence of 2 numbers, got 4"),
+        (lambda: T.RandomRotation(30, interpolation=3), "interpolation must be nearest or bilinear"),
+        (lambda: T.RandomAffine(3, translate=(0.1, 2)), "translate must be two shares between 0 and 1"),
+        (lambda: T.RandomAffine(3, scale=(0, 2)), "scale must be positive"),
+        (lambda: T.RandomAffine(3, shear=(1, 2, 3)), "shear must be a number, or a sequence of 2 or 4"),
+        (lambda: T.RandomPerspective(1.5), "distortion_scale must be a number between 0 and 1"),
+        (lambda: T.RandomPerspective(p=7), "p must be a number between 0 and 1"),
+        (lambda: T.ElasticTransform(sigma=-1), "sigma must be positive"),
+        (lambda: T.ElasticTransform("much"), "alpha must be a sequence of numbers"),
+        (lambda: Pipeline([T.ElasticTransform(sigma=12)], source_size=SIZE), "needs larger images than 45x61"),
+        (lambda: Pipeline([T.RandomRotation(3, fill=256)], source_size=SIZE), "fill must be between 0 and 255"),
+        (lambda: Pipeline([T.RandomRotation(3, fill=(1, 2))], source_size=SIZE), "fill has 2 values, expected 1 or 3"),
+        (lambda: Pipeline([T.RandomRotation(3, "bilinear")], source_size=SIZE, dtype="int64"), "mixes classes"),
+    ],
+)
+def test_what_cannot_work_is_refused(make, message):
+    with pytest.raises(UsageError, match=message):
+        make()

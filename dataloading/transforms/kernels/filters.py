@@ -18,18 +18,21 @@ _ROUND = _F(1.5 * 2**23)  # adding and subtracting it rounds a float32 below 2**
 
 
 @kernel
-def gaussian_weights(sigma: Any, reach: Any) -> Any:
-    """Return the weights of the pixels 0, 1, ... steps away, float32; behind the first an even number.
+def gaussian_weights(sigma: Any, reach: Any, memory: Any) -> Any:
+    """Return the weights of the pixels 0, 1, ... steps away; behind the first an even number of them.
 
-    Weights beyond four sigma are left out: they are less than 1/15000 together, a sixtieth of a level.
+    ``memory``: float32, at least two more than ``reach``. Weights beyond four sigma are left out: they are less than
+    1/15000 together, a sixtieth of a level.
     """
     reach = min(reach, math.ceil(4.0 * sigma))
-    weights = np.zeros(1 + ((reach + 1) & -2))
     total = -1.0
     for j in range(reach + 1):
-        weights[j] = math.exp(-0.5 * (j / sigma) ** 2)
-        total += 2.0 * weights[j]
-    return (weights / total).astype(np.float32)
+        total += 2.0 * math.exp(-0.5 * (j / sigma) ** 2)
+    weights = memory[: 1 + ((reach + 1) & -2)]
+    weights[weights.size - 1] = 0
+    for j in range(reach + 1):
+        weights[j] = math.exp(-0.5 * (j / sigma) ** 2) / total
+    return weights
 
 
 @kernel
@@ -88,15 +91,19 @@ def blurred_row(plane: Any, y: Any, across: Any, down: Any, rows: Any, out: Any)
 def gaussian_blur(source: Any, target: Any, params: Any, constants: Any, work: Any) -> None:
     """Blur by a Gaussian with reflected edges; results are rounded.
 
-    ``params``: sigma across and down. ``constants``: the kernel's width and height. Scratch: 8 bytes a column, and
-    4 bytes for each of the kernel's width and four more.
+    ``params``: sigma across and down. ``constants``: the kernel's width and height. Scratch: 8 bytes a column, 6 for
+    each of the kernel's width and 2 of its height, and 32.
     """
     height = source.shape[1]
     width = source.shape[2]
-    across = gaussian_weights(params[0], int(constants[0]) // 2)
-    down = gaussian_weights(params[1], int(constants[1]) // 2)
-    rows = work[: 4 * (width + 2 * across.size)].view(np.float32)
-    result = work[4 * (width + 2 * across.size) :][: 4 * width].view(np.float32)
+    reach_x = int(constants[0]) // 2
+    reach_y = int(constants[1]) // 2
+    numbers = work[: work.size & -8].view(np.float32)
+    across = gaussian_weights(params[0], reach_x, numbers)
+    down = gaussian_weights(params[1], reach_y, numbers[reach_x + 2 :])
+    rest = numbers[reach_x + reach_y + 4 :]
+    result = rest[:width]
+    rows = rest[width : 2 * width + 2 * across.size]
     for c in range(source.shape[0]):
         for y in range(height):
             blurred_row(source[c], y, across, down, rows, result)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from dataloading.transforms.kernels.jit import kernel
+from dataloading.transforms.kernels.rng import randint
 
-__all__ = ["pad", "permute_channels"]
+__all__ = ["channel_order", "pad", "permute_channels"]
 
 _CONSTANT, _EDGE, _REFLECT, _SYMMETRIC = range(4)
 
@@ -65,3 +66,13 @@ def permute_channels(source: Any, target: Any, params: Any, constants: Any, work
             pixels = plane[y]
             for x in range(source.shape[2]):
                 out[x] = pixels[x]
+
+
+@kernel
+def channel_order(key: Any, height: Any, width: Any, constants: Any, params: Any) -> None:
+    """Draw a permutation, each equally likely (Fisher and Yates). Number drawn for channel c: 1 + c."""
+    for c in range(params.size):
+        params[c] = c
+    for c in range(params.size - 1, 0, -1):
+        other = randint(key, 1 + c, c + 1)
+        params[c], params[other] = params[other], params[c]

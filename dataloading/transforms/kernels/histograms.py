@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from dataloading.transforms.kernels.jit import kernel
+from dataloading.transforms.kernels.memory import counters
 
 __all__ = ["equalize", "histogram", "solarize_add"]
 
 
 @kernel
 def histogram(plane: Any, counts: Any) -> None:
-    """Add up how often each value occurs in a channel; ``counts``: int64, shape (4, 256), zeros, row 0 the result.
+    """Add up how often each value occurs in a channel. ``counts``: zeros, int64; row 0 is the result.
 
     Four neighbours count into four rows, as equal ones in one row would wait for each other.
     """
@@ -39,9 +40,9 @@ def histogram(plane: Any, counts: Any) -> None:
 def equalize(source: Any, tables: Any, params: Any, constants: Any) -> None:
     """Spread the values of each channel so that all are about equally frequent, as ``ImageOps.equalize`` of Pillow."""
     for c in range(source.shape[0]):
-        stored = np.zeros((4, 256), np.int64)
+        stored = counters()
         histogram(source[c], stored)
-        counts = np.zeros(256, np.int64)
+        counts = stored[4]
         for v in range(256):
             counts[tables[c, v]] += stored[0, v]
         last = 255
@@ -50,7 +51,7 @@ def equalize(source: Any, tables: Any, params: Any, constants: Any) -> None:
         step = (source.shape[1] * source.shape[2] - counts[last]) // 255
         if step == 0:
             continue
-        levels = np.empty(256, np.uint8)
+        levels = stored[0]
         below = step // 2
         for v in range(256):
             levels[v] = min(below // step, 255)

@@ -19,15 +19,22 @@ import numpy as np
 
 from dataloading.transforms.kernels.filters import blurred_row, gaussian_weights
 from dataloading.transforms.kernels.jit import kernel
+from dataloading.transforms.kernels.memory import plane_of
 from dataloading.transforms.kernels.rng import child, randint, uniform
 
 __all__ = [
     "affine_bilinear",
+    "affine_bilinear_deep",
     "affine_nearest",
+    "affine_params",
     "corners",
     "elastic_bilinear",
+    "elastic_bilinear_deep",
+    "elastic_field",
     "elastic_nearest",
     "perspective_bilinear",
+    "perspective_bilinear_deep",
+    "perspective_coefficients",
     "perspective_nearest",
 ]
 
@@ -35,6 +42,8 @@ __all__ = [
 _F, _I, _U = np.float32, np.int32, np.uint32
 _ZERO, _ONE, _TOP = _F(0), _F(1), _F(255)
 _ROUND = _F(1.5 * 2**23)  # adding and subtracting it rounds a float32 below 2**22 to an integer, halves to even
+_ONE_NUMBER = np.zeros(1, np.float32)
+_BELOW_ONE = _F(1.0 - 2.0**-23)
 _BYTE, _8, _16, _24 = _U(255), _U(8), _U(16), _U(24)
 
 
@@ -74,9 +83,9 @@ def _perspective_row(m: Any, field: Any, y: Any, xs: Any, ys: Any) -> None:
 
 @kernel
 def _elastic_row(m: Any, field: Any, y: Any, xs: Any, ys: Any) -> None:
-    """``(x + field[0, y, x], y + field[1, y, x])``."""
-    right = field[0, y]
-    down = field[1, y]
+    """``(x + field[y, x], y + field[height + y, x])``."""
+    right = field[y]
+    down = field[field.shape[0] // 2 + y]
     v = _F(y + 1)
     for x in range(xs.size):
         xs[x] = right[x] + (_F(_I(x)) + _ONE)
@@ -88,13 +97,15 @@ def _elastic_row(m: Any, field: Any, y: Any, xs: Any, ys: Any) -> None:
 
 @kernel
 def _with_border(plane: Any, value: Any, out: Any) -> None:
-    """Copy one channel into ``out``, two pixels wider and higher, between pixels of ``value``."""
+    """Copy one channel into ``out``, of one dimension: two pixels wider and higher, between pixels of ``value``."""
     height = plane.shape[0]
     width = plane.shape[1]
-    out[0, :] = value
-    out[height + 1, :] = value
+    stride = width + 2
+    for x in range(stride):
+        out[x] = value
+        out[(height + 1) * stride + x] = value
     for y in range(height):
-        row = out[y + 1]
+        row = out[(y + 1) * stride : (y + 2) * stride]
         row[0] = value
         row[width + 1] = value
         pixels = plane[y]
@@ -104,27 +115,28 @@ def _with_border(plane: Any, value: Any, out: Any) -> None:
 
 
 @kernel
-def _rows_of(work: Any, count: Any, width: Any) -> Any:
-    """Return ``count`` rows of float32 at the front of the scratch memory, and what is behind them."""
-    size = 4 * count * width
-    return work[:size].view(np.float32).reshape((count, width)), work[(size + 7) & -8 :]
+def _rows_of(work: Any, width: Any) -> Any:
+    """Return four rows in the scratch memory, the third of them uint32, the others float32, and what is behind them."""
+    size = 4 * width
+    first = work[:size].view(np.float32)
+    second = work[size : 2 * size].view(np.float32)
+    third = work[2 * size : 3 * size].view(np.uint32)
+    fourth = work[3 * size : 4 * size].view(np.float32)
+    return first, second, third, fourth, work[(4 * size + 7) & -8 :]
 
 
 @kernel
 def _nearest(source: Any, target: Any, row: Any, m: Any, field: Any, constants: Any, work: Any) -> None:
-    """Take the nearest pixel. Any dtype. Scratch: 12 bytes a column, and the source with its border."""
+    """Take the nearest pixel. Any dtype. Scratch: 16 bytes a column, and the source with its border."""
     channels, height, width = source.shape
     columns = target.shape[2]
-    rows, rest = _rows_of(work, 3, columns)
-    xs = rows[0]
-    ys = rows[1]
-    offsets = rows[2].view(np.uint32)
+    xs, ys, offsets, _, rest = _rows_of(work, columns)
     stride = _I(width + 2)
     size = (width + 2) * (height + 2)
-    planes = rest[: channels * size * source.itemsize].view(source.dtype)
+    planes = plane_of(rest, channels, size, source)[0]
     for c in range(channels):
-        fill = np.rint(constants[1 + c]) if constants[0] > 0 else 0.0
-        _with_border(source[c], fill, planes[c * size : (c + 1) * size].reshape((height + 2, width + 2)))
+        fill = constants[1 + c] if constants[0] > 0 else 0.0
+        _with_border(source[c], fill, planes[c])
     right = _F(width + 1)
     bottom = _F(height + 1)
     for y in range(target.shape[1]):
@@ -137,7 +149,7 @@ def _nearest(source: Any, target: Any, row: Any, m: Any, field: Any, constants: 
             fy = fy if fy < bottom else bottom
             offsets[x] = _U(_I(_I(_I((fy + _ROUND) - _ROUND) * stride) + _I((fx + _ROUND) - _ROUND)))
         for c in range(channels):
-            plane = planes[c * size : (c + 1) * size]
+            plane = planes[c]
             out = target[c, y]
             for x in range(columns):
                 out[x] = plane[offsets[x]]
@@ -152,26 +164,22 @@ def _bilinear(source: Any, target: Any, row: Any, m: Any, field: Any, constants:
     """
     channels, height, width = source.shape
     columns = target.shape[2]
-    rows, rest = _rows_of(work, 4, columns)
-    xs = rows[0]
-    ys = rows[1]
-    words = rows[2].view(np.uint32)
-    insides = rows[3]
+    xs, ys, words, insides, rest = _rows_of(work, columns)
     stride = _I(width + 1)
     size = (width + 1) * (height + 1)
     quads = rest[: 4 * size].view(np.uint32)
-    plane = rest[4 * size : 4 * size + (width + 2) * (height + 2)].reshape((height + 2, width + 2))
+    plane = rest[4 * size : 4 * size + (width + 2) * (height + 2)]
     last_x = _F(width + 1)
     last_y = _F(height + 1)
-    right = np.nextafter(last_x, _ZERO)
-    bottom = np.nextafter(last_y, _ZERO)
+    right = last_x * _BELOW_ONE
+    bottom = last_y * _BELOW_ONE
     outside = _ZERO if constants[0] > 0 else _ONE  # the least share of a pixel that is taken to lie inside
     for c in range(channels):
         fill = _F(constants[1 + c]) if constants[0] > 0 else _ZERO
         _with_border(source[c], 0, plane)
         for y in range(height + 1):
-            upper = plane[y]
-            lower = plane[y + 1]
+            upper = plane[y * (width + 2) : (y + 1) * (width + 2)]
+            lower = plane[(y + 1) * (width + 2) : (y + 2) * (width + 2)]
             packed = quads[y * (width + 1) : (y + 1) * (width + 1)]
             for x in range(width + 1):
                 left = _U(upper[x]) | _U(_U(upper[x + 1]) << _8)
@@ -205,6 +213,48 @@ def _bilinear(source: Any, target: Any, row: Any, m: Any, field: Any, constants:
                 out[x] = np.uint8(_I((value + _ROUND) - _ROUND))
 
 
+@kernel
+def _bilinear_deep(source: Any, target: Any, row: Any, m: Any, field: Any, constants: Any, work: Any) -> None:
+    """Mix the four neighbours, of any dtype that float32 can hold. Scratch: 16 bytes a column, and one channel.
+
+    Results are rounded where the dtype is of integers.
+    """
+    channels, height, width = source.shape
+    columns = target.shape[2]
+    xs, ys, _, _, rest = _rows_of(work, columns)
+    stride = width + 2
+    plane = plane_of(rest, 1, stride * (height + 2), source)[0][0]
+    last_x = _F(width + 1)
+    last_y = _F(height + 1)
+    right = last_x * _BELOW_ONE
+    bottom = last_y * _BELOW_ONE
+    outside = _ZERO if constants[0] > 0 else _ONE
+    whole = source.dtype.type(0.5) == 0
+    for c in range(channels):
+        fill = _F(constants[1 + c]) if constants[0] > 0 else _ZERO
+        _with_border(source[c], 0, plane)
+        for y in range(target.shape[1]):
+            row(m, field, y, xs, ys)
+            out = target[c, y]
+            for x in range(columns):
+                fx = xs[x] if xs[x] > _ZERO else _ZERO
+                fy = ys[x] if ys[x] > _ZERO else _ZERO
+                fx = fx if fx < right else right
+                fy = fy if fy < bottom else bottom
+                at = np.uint64(stride * np.int64(_I(fy)) + np.int64(_I(fx)))
+                under = at + np.uint64(stride)
+                across = fx - _F(_I(fx))
+                down = fy - _F(_I(fy))
+                upper_left = _F(plane[at])
+                lower_left = _F(plane[under])
+                upper_mix = upper_left + across * (_F(plane[at + np.uint64(1)]) - upper_left)
+                lower_mix = lower_left + across * (_F(plane[under + np.uint64(1)]) - lower_left)
+                value = upper_mix + down * (lower_mix - upper_mix)
+                share = min(min(fx, last_x - fx), _ONE) * min(min(fy, last_y - fy), _ONE)
+                value = (value - fill) * max(share, outside) + fill
+                out[x] = (value + _ROUND) - _ROUND if whole else value
+
+
 # -- affine --------------------------------------------------------------------------------------------------------
 
 
@@ -223,13 +273,16 @@ def _affine_matrix(source: Any, target: Any, params: Any, constants: Any) -> Any
     c = math.sin(turn - shear_y) / math.cos(shear_y)
     b = -a * math.tan(shear_x) - math.sin(turn)
     d = math.cos(turn) - c * math.tan(shear_x)
-    m = np.array([d, -b, 0.0, -c, a, 0.0]) / params[3]
+    a /= params[3]
+    b /= -params[3]
+    c /= -params[3]
+    d /= params[3]
     # Both images are counted from their middles; the fixed point stays where it is, but for the translation.
     left = 0.5 - 0.5 * target.shape[2] - constants[first + 1] - params[1]
     upper = 0.5 - 0.5 * target.shape[1] - constants[first + 2] - params[2]
-    m[2] = m[0] * left + m[1] * upper + constants[first + 1] + 0.5 * source.shape[2] + 0.5
-    m[5] = m[3] * left + m[4] * upper + constants[first + 2] + 0.5 * source.shape[1] + 0.5
-    return m
+    first_x = d * left + b * upper + constants[first + 1] + 0.5 * source.shape[2] + 0.5
+    first_y = c * left + a * upper + constants[first + 2] + 0.5 * source.shape[1] + 0.5
+    return d, b, first_x, c, a, first_y
 
 
 @kernel
@@ -244,6 +297,13 @@ def affine_bilinear(source: Any, target: Any, params: Any, constants: Any, work:
     """Rotate, move, scale and shear; bilinear. Params and constants: ``_affine_matrix``."""
     m = _affine_matrix(source, target, params, constants)
     _bilinear(source, target, _affine_row, m, 0, constants, work)
+
+
+@kernel
+def affine_bilinear_deep(source: Any, target: Any, params: Any, constants: Any, work: Any) -> None:
+    """Do the same with deeper images than uint8."""
+    m = _affine_matrix(source, target, params, constants)
+    _bilinear_deep(source, target, _affine_row, m, 0, constants, work)
 
 
 @kernel
@@ -274,38 +334,39 @@ def corners(key: Any, height: Any, width: Any, constants: Any, params: Any) -> N
     """
     bound_x = int(constants[-1] * (width // 2)) + 1
     bound_y = int(constants[-1] * (height // 2)) + 1
-    xs = np.empty(4)
-    ys = np.empty(4)
     for k in range(4):
         x = randint(key, 1 + 2 * k, bound_x)
         y = randint(key, 2 + 2 * k, bound_y)
-        xs[k] = width - bound_x + x if k == 1 or k == 2 else x
-        ys[k] = height - bound_y + y if k >= 2 else y
-    perspective_coefficients(xs, ys, width - 1.0, height - 1.0, params)
+        params[k] = width - bound_x + x if k == 1 or k == 2 else x
+        params[4 + k] = height - bound_y + y if k >= 2 else y
+    perspective_coefficients(params, width - 1.0, height - 1.0)
 
 
 @kernel
-def perspective_coefficients(xs: Any, ys: Any, right: Any, bottom: Any, params: Any) -> None:
-    """Write the map that takes the quadrilateral (xs, ys) to the rectangle from (0, 0) to (right, bottom).
+def perspective_coefficients(params: Any, right: Any, bottom: Any) -> None:
+    """Replace the corners of a quadrilateral by the map that takes it to the rectangle from (0, 0) to (right, bottom).
 
-    The map of the unit square to a quadrilateral has a closed form (Heckbert, "Fundamentals of texture mapping and
-    image warping", 1989); its inverse is that matrix's adjugate.
+    ``params``: four x, then four y, from the upper left one clockwise; then the eight coefficients. The map of the
+    unit square to a quadrilateral has a closed form (Heckbert, "Fundamentals of texture mapping and image warping",
+    1989); its inverse is that matrix's adjugate.
     """
-    dx1 = xs[1] - xs[2]
-    dx2 = xs[3] - xs[2]
-    dy1 = ys[1] - ys[2]
-    dy2 = ys[3] - ys[2]
-    sx = xs[0] - xs[1] + xs[2] - xs[3]
-    sy = ys[0] - ys[1] + ys[2] - ys[3]
+    x0, x1, x2, x3 = params[0], params[1], params[2], params[3]
+    y0, y1, y2, y3 = params[4], params[5], params[6], params[7]
+    dx1 = x1 - x2
+    dx2 = x3 - x2
+    dy1 = y1 - y2
+    dy2 = y3 - y2
+    sx = x0 - x1 + x2 - x3
+    sy = y0 - y1 + y2 - y3
     det = dx1 * dy2 - dx2 * dy1
     g = (sx * dy2 - dx2 * sy) / det
     h = (dx1 * sy - sx * dy1) / det
-    a = xs[1] - xs[0] + g * xs[1]
-    b = xs[3] - xs[0] + h * xs[3]
-    d = ys[1] - ys[0] + g * ys[1]
-    e = ys[3] - ys[0] + h * ys[3]
-    c = xs[0]
-    f = ys[0]
+    a = x1 - x0 + g * x1
+    b = x3 - x0 + h * x3
+    d = y1 - y0 + g * y1
+    e = y3 - y0 + h * y3
+    c = x0
+    f = y0
     scale = a * e - b * d
     params[0] = right * (e - f * h) / scale
     params[1] = right * (c * h - b) / scale
@@ -329,43 +390,45 @@ def perspective_bilinear(source: Any, target: Any, params: Any, constants: Any, 
     _bilinear(source, target, _perspective_row, params, 0, constants, work)
 
 
+@kernel
+def perspective_bilinear_deep(source: Any, target: Any, params: Any, constants: Any, work: Any) -> None:
+    """Do the same with deeper images than uint8."""
+    _bilinear_deep(source, target, _perspective_row, params, 0, constants, work)
+
+
 # -- elastic -------------------------------------------------------------------------------------------------------
 
 
 @kernel
 def elastic_field(height: Any, width: Any, params: Any, constants: Any, work: Any) -> Any:
-    """Return the displacement in pixels, float32 of shape (2, height, width), and the scratch memory behind it.
+    """Return the moves in pixels, float32, two planes one below the other, and the scratch memory behind them.
 
     ``params[0]`` holds the bits of a random stream: its number i moves pixel i right (upper half) and down (lower
     half), uniformly within -1 and 1; then each of the two fields is blurred and scaled. The last four ``constants``
-    are alpha and sigma, each for x and y. Scratch: 12 bytes a pixel, and 16 bytes for each of 2 ** 16 columns.
+    are alpha and sigma, each for x and y. Scratch: 12 bytes a pixel, 4 a column, and 160 for each pixel of sigma.
     """
-    alpha = constants[-4:-2]
-    sigma = constants[-2:]
-    size = 4 * height * width
+    alpha = constants[constants.size - 4 : constants.size - 2]
+    sigma = constants[constants.size - 2 :]
     key = params[:1].view(np.uint64)[0]
-    field = work[: 2 * size].view(np.float32).reshape((2, height, width))
-    noise = work[2 * size : 3 * size].view(np.float32).reshape((height, width))
-    rest = work[(3 * size + 7) & -8 :]
+    field, rest = plane_of(work, 2 * height, width, _ONE_NUMBER)
+    noise, rest = plane_of(rest, height, width, _ONE_NUMBER)
+    numbers = rest[: rest.size & -8].view(np.float32)
     for axis in range(2):
         shift = np.uint64(32 if axis == 0 else 0)
-        plane = noise if sigma[axis] > 0 else field[axis]
         for y in range(height):
-            row = plane[y]
+            row = noise[y]
             first = y * width
             for x in range(width):
                 bits = _U(child(key, first + x) >> shift)
                 row[x] = _F(_I(bits)) * _F(2.0**-31)
-        if sigma[axis] > 0:
-            reach = int(8 * sigma[axis] + 1) // 2
-            across = gaussian_weights(sigma[0], reach)
-            down = gaussian_weights(sigma[1], reach)
-            rows = rest[: 4 * (width + 2 * across.size)].view(np.float32)
-            for y in range(height):
-                blurred_row(noise, y, across, down, rows, field[axis, y])
         scale = _F(alpha[axis] * 0.5)
+        reach = int(8 * sigma[axis] + 1) // 2
+        across = gaussian_weights(max(sigma[0], 1e-3), reach, numbers)
+        down = gaussian_weights(max(sigma[1], 1e-3), reach, numbers[reach + 2 :])
+        rows = numbers[2 * reach + 4 : 2 * reach + 4 + width + 2 * across.size]
         for y in range(height):
-            row = field[axis, y]
+            row = field[axis * height + y]
+            blurred_row(noise, y, across, down, rows, row)
             for x in range(width):
                 row[x] *= scale
     return field, rest
@@ -383,3 +446,10 @@ def elastic_bilinear(source: Any, target: Any, params: Any, constants: Any, work
     """Move each pixel by a smooth random field; bilinear. Params and constants: ``elastic_field``."""
     field, rest = elastic_field(source.shape[1], source.shape[2], params, constants, work)
     _bilinear(source, target, _elastic_row, params, field, constants, rest)
+
+
+@kernel
+def elastic_bilinear_deep(source: Any, target: Any, params: Any, constants: Any, work: Any) -> None:
+    """Do the same with deeper images than uint8."""
+    field, rest = elastic_field(source.shape[1], source.shape[2], params, constants, work)
+    _bilinear_deep(source, target, _elastic_row, params, field, constants, rest)
