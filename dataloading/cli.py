@@ -215,22 +215,21 @@ def _run(command: click.Command, words: list[str], *, prog_name: str, debug: boo
     try:
         result = command.main(words, prog_name=prog_name, standalone_mode=False)
     except click.Abort:
-        _say("interrupted; nothing unfinished was kept under the final name")
+        note("beton: interrupted; nothing unfinished was kept under the final name")
         return _INTERRUPTED
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except UsageError as error:
-        return _report(error, debug=debug, code=2)
-    except BetonError as error:
-        return _report(error, debug=debug, code=1)
     except BrokenPipeError:
         return 0  # the reader (`| head`) has seen enough
     except _Terminated:
-        _say("terminated (SIGTERM); nothing unfinished was kept under the final name")
+        note("beton: terminated (SIGTERM); nothing unfinished was kept under the final name")
         return _TERMINATED
-    except (OSError, MemoryError) as error:
-        return _report(error, debug=debug, code=1)
+    except (BetonError, OSError, MemoryError) as error:
+        if debug:
+            traceback.print_exception(error)
+        note(f"beton: error: {str(error) or type(error).__name__}")
+        return 2 if isinstance(error, UsageError) else 1
     # Anything else is a fault of this program: its traceback is what a bug report needs.
     return result if isinstance(result, int) else 0
 
@@ -242,19 +241,6 @@ def _flush(code: int) -> int:
         # Python flushes once more at exit and would complain about the closed pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code
-
-
-def _report(error: BaseException, *, debug: bool, code: int) -> int:
-    if debug:
-        traceback.print_exception(error)
-    text = str(error) or type(error).__name__
-    _say(f"error: {text}")
-    return code
-
-
-def _say(text: str) -> None:
-    # A file name that is not UTF-8 must not turn an error message into a second error.
-    click.echo(f"beton: {text}".encode(errors="backslashreplace").decode(), err=True)
 
 
 def _debugging(ctx: click.Context) -> bool:
@@ -284,7 +270,8 @@ def _termination_unwinds() -> Iterator[None]:
 
 
 def note(text: str) -> None:
-    """Write one line to stderr, so that stdout has the result only; bytes that are not UTF-8 are escaped."""
+    """Write one line to stderr, so that stdout has the result only."""
+    # Escaped, as a file name that is not UTF-8 must not cause an error.
     click.echo(text.encode(errors="backslashreplace").decode(), err=True)
 
 
