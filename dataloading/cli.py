@@ -168,7 +168,7 @@ def _show_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> 
     verbs=_installed_verbs,
     name="beton",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="`beton VERB --help` explains a verb. Exit codes: 0 fine, 1 data or machine at fault, 2 wrong usage.",
+    epilog="`beton VERB --help` explains a verb. Exit codes: 0 success, 1 faulty data or machine, 2 wrong usage.",
 )
 @click.option("--debug", is_flag=True, help="Show the traceback of an error (BETON_DEBUG=1 does the same).")
 @click.option(

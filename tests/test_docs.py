@@ -199,6 +199,15 @@ def test_files_that_the_pages_name_exist(page):
         assert (ROOT / name).exists(), f"{page.name} names {name}, which is not there"
 
 
+def test_the_architecture_page_lists_every_package():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    for top in ("dataloading", "converters", "train"):
+        packages = sorted(path.parent.name for path in (ROOT / top).glob("*/__init__.py"))
+        assert len(packages) >= 3
+        _, found, rows = text.partition(f"| `{top}/` |")
+        assert found and all(f"`{name}/`" in rows.partition("\n\n")[0] for name in packages), (top, packages)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_lines_have_at_most_120_characters(page):
     for number, line in enumerate(prose(page).splitlines()):

@@ -12,7 +12,14 @@ PAGE = (ROOT / "docs" / "glossary.md").read_text()
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if line.startswith("| ")]
 BANNED = sorted({word.strip() for row in ROWS[1:] for word in row[2].split(",") if word.strip()})
 # Phrases that readers of the field would stumble over, and what to write instead.
-PHRASES = {"interpreter lock": "the GIL", "without a word": "silently", "lets go of": "releases"}
+PHRASES = {
+    "interpreter lock": "the GIL",
+    "without a word": "silently",
+    "lets go of": "releases",
+    "mend": "fix",
+    "afresh": "again",
+    "at fault": "faulty",
+}
 FILES = [
     path
     for folder in ("dataloading", "converters", "train", "docs", "examples")
