@@ -35,6 +35,8 @@ def source(tmp_path: Path) -> ImageFolder:
 
 
 def run(source: Any, path: Path, policy: ImagePolicy | None = None, **options: Any) -> Any:
+    # However slowly the workers start, there is no checkpoint that would be kept.
+    options = {"checkpoint_seconds": 300.0} | options
     return convert(source, path, policy=policy or ImagePolicy(), options=Options(**options))
 
 
