@@ -1,7 +1,7 @@
 """NumPy arrays on disk: ``.npz`` archives and ``.npy`` files whose first axis counts the samples.
 
-Arrays are mapped into memory by every worker and never loaded whole, URLs after a copy (``local_copies.py``); what an
-archive holds compressed is unpacked into a nameless temporary file first.
+Every worker maps the arrays into memory and never loads them whole. URLs are copied first (``local_copies.py``), and
+compressed members of an archive are unpacked into a temporary file.
 """
 
 from __future__ import annotations

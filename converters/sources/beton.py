@@ -1,7 +1,7 @@
 """Existing ``.beton`` files, ours or FFCV's, as a source: to store them anew with other options, or a part of them.
 
-A stored JPEG goes through the image policy as any JPEG file does, so files of FFCV gain restart markers and checksums
-while their pixels stay. Pixels are taken as the loader shows them: what EXIF says about turning is ignored.
+A stored JPEG goes through the image policy as any JPEG file does, so FFCV's files gain restart markers and checksums
+while their pixels stay. Pixels are taken as the loader shows them: the orientation in EXIF is ignored.
 """
 
 from __future__ import annotations

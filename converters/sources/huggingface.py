@@ -1,9 +1,9 @@
 """Hugging Face datasets on disk or in a store: parquet files, Arrow files, and folders by ``save_to_disk``.
 
-Types come from the features that the ``datasets`` library leaves in the files: images, class labels with their names;
-without them from the columns' own types, and bytes whose first value is an image's are images. Names in a column of
-labels become classes. Encoded images are taken as they are and decoded in the workers alone. Files
-are read with pyarrow, so that no copy is made in the library's cache.
+Types come from the features that the ``datasets`` library stores in the files: images, class labels with their names.
+Without features they come from the columns' own types, and bytes that begin like an image file are images. Names in a
+column of labels become classes. Encoded images are taken as they are; only the workers decode them. Files are read with
+pyarrow, so that no copy is made in the library's cache.
 """
 
 from __future__ import annotations

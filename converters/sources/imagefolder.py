@@ -1,11 +1,10 @@
 """A folder of classes: ``SRC/class/.../image.jpg``, read exactly as torchvision's ``ImageFolder`` reads it.
 
-Classes are the sorted names of SRC's folders; a class's files are those with an image's extension anywhere below it,
-ordered by folder and then by name; links are followed. What differs from torchvision differs loudly: a folder that
-cannot be listed and a loop of links are errors here, silently dropped or walked 40 times there; files that are passed
-over are counted; hidden folders (`.ipynb_checkpoints`), a class there, are passed over and named. Paths are kept as
-bytes in one block, so 10 million files take some 100 bytes each. A root may be a URL (``s3://``, ...): same classes,
-same order, files read in the workers.
+Classes are the sorted names of SRC's folders. A class's files are those with an image's extension anywhere below it,
+ordered by folder and then by name; links are followed. Differences from torchvision are never silent: a folder that
+cannot be listed and a loop of links are errors here; files that are not taken are counted; hidden folders
+(`.ipynb_checkpoints`), a class there, are skipped and named. Paths are kept as bytes in one block, some 100 bytes per
+file for 10 million files. A root may be a URL (``s3://``, ...): same classes, same order, files read in the workers.
 """
 
 from __future__ import annotations
@@ -45,9 +44,9 @@ class ImageFolder:
     allow_empty : bool
         Accept a class without images.
     class_names : sequence of str, optional
-        The classes in the order of their labels; by default the folders' names. One may have no folder.
+        The classes in the order of their labels; by default the folders' names. A class may have no folder.
     class_order : {"name", "number"}
-        Order of the folders' names where ``class_names`` does not say it: as texts, as torchvision, or as numbers.
+        Order of the folders' names without ``class_names``: as texts, as torchvision sorts them, or as numbers.
 
     Raises
     ------
@@ -58,16 +57,14 @@ class ImageFolder:
 
     Attributes
     ----------
-    num_ignored : int
-        Files below the root that are not taken because of their ending.
-    ignored : list of str
-        The first of them.
+    num_ignored, ignored : int, list of str
+        Files below the root that are not taken because of their ending, and the first of them.
     hidden : list of str
-        Hidden folders, and macOS's companions of files, that are passed over.
+        Hidden folders, and macOS's companions of files, that are skipped.
     without_images : list of str
         Classes without images, where that is accepted.
     numbers_as_text : bool
-        Whether all classes are numbers whose order as texts is another than their order as numbers.
+        Whether all classes are numbers whose order as texts differs from their order as numbers.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""ImageNet as it is handed out: the training tar of 1,000 tars, and the flat validation set with labels beside it.
+"""ImageNet as it is distributed: the training tar of 1,000 tars, and the flat validation set with labels beside it.
 
 Classes are the sorted WordNet ids (``n01440764``, ...), so labels are those of torchvision's ``ImageFolder`` over an
-unpacked training set, for both splits. Nothing is unpacked: members are found in one pass and read by offset (unless
-a tar file is compressed). Images of a class are ordered by folder and name, whatever their order in the tar, and links
+unpacked training set, for both splits. Nothing is unpacked unless a tar file is compressed: members are found in one
+pass and read by offset. Images of a class are ordered by folder and name, whatever their order in the tar, and links
 are followed, so tar and folders give the same samples.
 """
 

@@ -1,8 +1,8 @@
 """A table of samples: one column with the images' paths, others with labels, numbers and texts.
 
 CSV, TSV, JSON lines or parquet. The order of the rows is kept. Labels that are words become the positions among the
-sorted words, as torchvision numbers folders; whole numbers stay as they are. Relative paths begin at the table's
-folder unless a root is given. Blanks around names of columns, labels and paths do not count.
+sorted words, as torchvision numbers folders; whole numbers stay. Relative paths begin at the table's folder unless a
+root is given. Blanks around names of columns, labels and paths do not count.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """WebDataset's tar shards: files of one basename are one sample, and a map says which of them fills which field.
 
-Grouping is WebDataset's: a member's key is its path up to the first dot of the basename, and neighbours with one key
-are one sample. The shards are indexed once and read by offset, so order and workers are free, and a URL is read by
-ranges. What no field takes is counted (``unused``). Labels that are words become classes: they are read once more in
-the parent, from URLs only where the first of them is a word.
+Files are grouped as WebDataset does: a member's key is its path up to the first dot of the basename, and neighbours
+with one key are one sample. The shards are indexed once and read by offset, so any order and number of workers is
+possible, and a URL is read by ranges. Members that no field takes are counted (``unused``). Labels that are words
+become classes; for that the parent reads all labels, from URLs only where the first of them is a word.
 """
 
 from __future__ import annotations
