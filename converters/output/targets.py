@@ -64,7 +64,7 @@ class Place:
 
 
 def place_of(path: str, options: Options) -> Place:
-    """Return where the file of a destination is made: the same place each time, so that a run can be gone on with.
+    """Return where the file of a destination is made: the same each time, so that a run can continue.
 
     Parameters
     ----------

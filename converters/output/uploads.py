@@ -121,8 +121,8 @@ def upload_to_s3(system: Any, key: str, url: str, path: str, with_retries: Retry
         For messages.
     path : str
         The file.
-    patiently : callable
-        ``patiently(what, call, wait)`` returns what ``call()`` does, trying again after ``wait(seconds)``.
+    with_retries : callable
+        ``with_retries(what, call, wait)`` returns what ``call()`` does, trying again after ``wait(seconds)``.
 
     Returns
     -------

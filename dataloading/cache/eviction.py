@@ -1,6 +1,6 @@
-"""Which units go when there is no room: those that nobody needs, then, for somebody who waits, those needed last.
+"""Which units to evict: those that nobody needs, then, for somebody who waits, those needed last.
 
-Knows tables and stamps; the lock is held, and nothing is changed here.
+Knows tables and stamps. The caller holds the lock; nothing is changed here.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ def choose(
     alive : dict
         Of the roster.
     horizon : int
-        Units stamped up to there are past: nobody has announced that he needs them. They go first, the oldest first.
+        Units with this stamp or an earlier one are past: no announcement needs them. They go first, oldest first.
     ahead : bool
-        Room is made for what is only needed later: nothing but what is past may go.
+        Room is made for what is only needed later: only past units may go.
     """
     candidates = []
     for page_file in page_files:
-        places = page_file.table.evictable(alive)
-        if len(places):
-            candidates.append((page_file, places, page_file.table.stamp[places]))
+        units = page_file.table.evictable(alive)
+        if len(units):
+            candidates.append((page_file, units, page_file.table.stamp[units]))
     if not candidates:
         return []
-    owners = np.repeat(np.arange(len(candidates)), [len(places) for _, places, _ in candidates])
-    places = np.concatenate([each[1] for each in candidates])
+    owners = np.repeat(np.arange(len(candidates)), [len(units) for _, units, _ in candidates])
+    units = np.concatenate([each[1] for each in candidates])
     stamps = np.concatenate([each[2] for each in candidates])
     sizes = np.array([each[0].unit_bytes for each in candidates])[owners]
     past = stamps <= horizon
@@ -53,7 +53,7 @@ def choose(
     chosen = order[: int(np.searchsorted(room, excess)) + 1]
     result = []
     for number, (page_file, _, _) in enumerate(candidates):
-        mine = places[chosen[owners[chosen] == number]]
+        mine = units[chosen[owners[chosen] == number]]
         if len(mine):
             result.append((page_file, mine))
     return result

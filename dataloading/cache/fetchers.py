@@ -1,7 +1,7 @@
 """Threads that bring units: those that somebody waits for first, then those that will be needed, in their order.
 
-A thread starts when there is something to bring and ends when there is nothing, so that an idle cache has none. Knows
-neither how a unit is brought nor whether there is room: that is told.
+A thread starts when there is something to bring and ends when there is nothing: an idle cache has none. Knows neither
+how a unit is brought nor whether there is room.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Fetchers:
     Parameters
     ----------
     begin : callable
-        ``begin(unit, ahead)`` finds room for a unit and gives what brings it; None says that there is no room for one
-        that is only needed later (`ahead`), and that to go on is no use until `wake` is called. Neither raises.
+        ``begin(unit, ahead)`` finds room for a unit and returns what brings it, or None if there is no room for a unit
+        that is only needed later (`ahead`): then no other is tried until `wake` is called. Neither raises.
     num_threads : int
         At most.
     """

@@ -1,4 +1,4 @@
-"""What the system is told of a map of a file: parts it may take back, and how it is read. Linux."""
+"""Advice to the system about a map of a file: free a part of it, do not read ahead. Linux."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def give_back(part: Bytes) -> None:
-    """Punch a hole into the file behind a part of a map: it takes no room any more and reads as zeros.
+    """Punch a hole into the file behind a part of a map: it frees its room and reads as zeros.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def give_back(part: Bytes) -> None:
 
 
 def read_no_neighbours(part: Bytes) -> None:
-    """Tell the system that a map is read here and there: what lies beside a page that is touched is not read as well.
+    """Tell the system that a map is read at random, so that it does not read ahead.
 
     Parameters
     ----------

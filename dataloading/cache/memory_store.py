@@ -64,6 +64,11 @@ class MemoryStore:
         """Count the bytes of memory that the pages take."""
         return os.fstat(self._keeper.files.pages).st_blocks * 512
 
+    @property
+    def hands_out(self) -> bool:
+        """Whether late comers get the descriptors from this process."""
+        return self._keeper.files.listener is not None
+
     def other_files(self) -> list[CacheFile]:
         """Find page files of other datasets: there are none."""
         return []

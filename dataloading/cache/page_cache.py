@@ -6,12 +6,12 @@
     acquire(units)      pins them, waits until they are there   -> addresses in the map stay good
     release(units)      they may go again
 
-A unit that is neither pinned nor announced for later is *past* and goes first, the one announced longest ago before
-others. What is announced goes only for somebody who waits, the one needed last first. So a dataset that fits stays,
-and of one that does not fit each unit is read once for each time that all ranks together need it.
+A unit that is neither pinned nor announced for later is *past*: past units are evicted first, oldest announcement
+first. Announced units are evicted only for somebody who waits, the one needed last first. So a dataset that fits stays,
+and a unit of a larger one is read once each time that all ranks together need it.
 
-`acquire` reserves room for all of its units at once or waits with nothing reserved, and what is pinned is released
-without anybody acquiring more: so ranks cannot wait for each other for ever.
+`acquire` reserves room for all of its units at once, or waits with nothing reserved. Pins are released without
+acquiring more. So ranks cannot deadlock.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Where a cache's sparse files lie: in a folder of this machine, or in memory that its processes hand to each other.
+"""The sparse files of a cache, and a folder of them.
 
-A store owns the roster and one or more `CacheFile`s. In a folder every cached file has a sparse file and a table of its
-own, which outlive the run, and all loaders that use the folder share its room. In memory there is one sparse file for
-the whole dataset (memory.py). Knows no sources and no orders.
+A store owns the roster and one or more `CacheFile`s. In a folder each cached file has a sparse file and a table of its
+own, which outlive the run; all loaders that use the folder share its room. In memory there is one sparse file for the
+whole dataset (`memory_store`). Knows no sources and no orders.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class FolderStore:
         self._check_holes()
         self.roster = Roster(self._open("roster", Roster.NUM_BYTES), self.shown)
         self.files: list[CacheFile] = []
-        self._strangers: dict[str, CacheFile] = {}
+        self._others: dict[str, CacheFile] = {}
         self._own: set[str] = set()
         self._seen_ns = -1
 
@@ -172,7 +172,7 @@ class FolderStore:
                 os.close(table_file)
                 os.close(pages_file)
         self._own.add(name)
-        self._strangers.pop(name, None)
+        self._others.pop(name, None)
         self.files.append(CacheFile(table, data, str(self._folder / f"{name}.pages")))
         return self.files[-1]
 
@@ -182,11 +182,11 @@ class FolderStore:
         if changed_ns != self._seen_ns:
             self._seen_ns = changed_ns
             names = {each.stem for each in self._folder.glob("*.table")} - self._own
-            found = {name: self._strangers.get(name) or self._stranger(name) for name in sorted(names)}
-            self._strangers = {name: page_file for name, page_file in found.items() if page_file is not None}
-        return list(self._strangers.values())
+            found = {name: self._others.get(name) or self._open_other(name) for name in sorted(names)}
+            self._others = {name: page_file for name, page_file in found.items() if page_file is not None}
+        return list(self._others.values())
 
-    def _stranger(self, name: str) -> CacheFile | None:
+    def _open_other(self, name: str) -> CacheFile | None:
         try:
             table_file = self._open(f"{name}.table")
             try:
@@ -203,8 +203,8 @@ class FolderStore:
         return CacheFile(table, data, str(self._folder / f"{name}.pages"))
 
     def _remove_unused(self, name: str) -> None:
-        stranger = self._stranger(name)
-        if stranger is not None and not stranger.table.in_use():
+        other = self._open_other(name)
+        if other is not None and not other.table.in_use():
             for suffix in ("pages", "table"):
                 (self._folder / f"{name}.{suffix}").unlink(missing_ok=True)
 

@@ -97,6 +97,11 @@ def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
         time.sleep(0.005)
 
 
+def wait_for_idle_threads() -> None:
+    """Wait until all units were brought, or there was no room for them: then the threads that bring them end."""
+    wait_for(lambda: not any(thread.name == "beton-fetch" for thread in threading.enumerate()))
+
+
 # ---- what it holds
 
 
@@ -123,11 +128,13 @@ def test_acquired_bytes_are_those_of_the_file_whatever_was_evicted_before(make, 
 
 
 def test_the_memory_it_takes_is_bounded_and_given_back(file):
-    cache = in_memory(file, uuid.uuid4().hex, 5)
+    source = Counting(file)
+    store = MemoryStore(uuid.uuid4().hex, NUM_UNITS, UNIT)
+    cache = PageCache(store, [CachedFile(source, store.files[0])], cache_bytes=5 * UNIT)
     for unit in range(NUM_UNITS):
         cache.acquire(units(unit))
         cache.release(units(unit))
-        assert cache._store.resident_bytes() <= 5 * UNIT
+        assert UNIT <= store.resident_bytes() <= 5 * UNIT
     cache.close()
 
 
@@ -201,8 +208,9 @@ def test_reading_ahead_evicts_nothing_that_is_needed_sooner(make):
     first = cache.announce("order", units(0, 1, 2))
     cache.announce("order", units(3, 4, 5))
     wait_for(lambda: there(cache) == [0, 1, 2, 3])
-    time.sleep(0.1)
+    wait_for_idle_threads()
     assert there(cache) == [0, 1, 2, 3]
+    assert sorted(cache.files[0].source.read) == [0, 1, 2, 3]
     cache.forget_until("order", first, last=False)
     wait_for(lambda: {3, 4, 5} <= set(there(cache)))
     assert cache.taken_bytes == 4 * UNIT
@@ -243,9 +251,9 @@ def test_what_was_planned_and_is_not_needed_any_more_is_not_brought(make):
     stamp = cache.announce("order", units(5, 6))
     cache.forget_until("order", stamp, last=True)
     cache.release(units(0, 1))
-    time.sleep(0.1)
+    wait_for_idle_threads()
     assert there(cache) == [0, 1]
-    assert cache.files[0].source.read.count(5) == 0
+    assert sorted(cache.files[0].source.read) == [0, 1]
 
 
 # ---- processes
@@ -312,8 +320,8 @@ def test_a_unit_whose_loader_is_killed_is_brought_by_the_next_who_asks(file, tmp
     cache = in_memory(file, place, 8) if where == "memory" else in_folder(file, place, 8)
     waiting = threading.Thread(target=cache.acquire, args=(units(2, 3),))
     waiting.start()
-    waiting.join(0.5)
-    assert waiting.is_alive() and cache.are_there(units(2))
+    wait_for(lambda: cache.are_there(units(2)))
+    assert waiting.is_alive()
     kill(process)
     waiting.join(20)
     assert not waiting.is_alive()
@@ -339,10 +347,13 @@ def test_late_comers_find_the_cache_when_the_process_that_made_it_is_dead(file):
     name, ready = uuid.uuid4().hex, SPAWN.Event()
     process = started(_hold, file, name, 8, [0, 1], ready, False)
     assert ready.wait(60)
-    second = in_memory(file, name, 8)
+    source = Counting(file)
+    store = MemoryStore(name, NUM_UNITS, UNIT)
+    second = PageCache(store, [CachedFile(source, store.files[0])], cache_bytes=8 * UNIT)
     assert second.are_there(units(0, 1))
+    assert not store.hands_out
     kill(process)
-    wait_for(lambda: second._store._keeper.files.listener is not None)
+    wait_for(lambda: store.hands_out)
     third = in_memory(file, name, 8)
     assert third.are_there(units(0, 1))
     assert third.fetched_bytes == 2 * UNIT

@@ -100,6 +100,7 @@ class HTTPServer:
         self.folder = folder
         self.faults = faults
         self.requests: list[Request] = []
+        self.seen_headers: list[str] = []  # of each request, as text
         self._lock = threading.Lock()
         self._server = _Threads(("127.0.0.1", 0), handler or FileHandler)
         self._server.owner = self
@@ -166,6 +167,7 @@ class FileHandler(BaseHTTPRequestHandler):
 
     def _answer(self, *, with_body: bool) -> None:
         faults = self.server.owner.faults
+        self.server.owner.seen_headers.append(str(self.headers))
         if faults.down:
             self.close_connection = True
             return
