@@ -48,6 +48,7 @@ class NDArrayField(Field):
     """
 
     type_id = 4
+    record = np.dtype("<u8")
 
     def __init__(self, dtype: npt.DTypeLike, shape: tuple[int, ...], *, coordinates: str | None = None) -> None:
         self.dtype: np.dtype[np.generic] = plain_dtype(dtype)
@@ -67,17 +68,10 @@ class NDArrayField(Field):
         return f"{type(self).__name__}({str(self.dtype)!r}, {self.shape})"
 
     @property
-    def record(self) -> np.dtype[np.generic]:
-        """See :attr:`Field.record`."""
-        return np.dtype("<u8")
-
-    @property
     def fixed_bytes(self) -> int:
-        """See :attr:`Field.fixed_bytes`."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def arguments(self) -> bytes:
-        """See :meth:`Field.arguments`."""
         head = np.zeros((), dtype=NDARRAY_ARGUMENTS)
         head["shape"][: len(self.shape)] = self.shape
         text = json.dumps(self.dtype.descr).encode("ascii")
@@ -111,7 +105,7 @@ class NDArrayField(Field):
             raise FormatError(f"its dtype {text!r} and shape {tuple(shape)} are not usable: {error}") from error
 
     def encode(self, value: object) -> tuple[Head, Bytes | None]:
-        """See :meth:`Field.encode`; accepts arrays and tensors."""
+        """Accept arrays and tensors."""
         array = as_array(value, self._wanted())
         if not same_numbers(array.dtype, self.dtype) or array.shape != self.shape:
             way = "" if array.size != self.fixed_bytes // self.dtype.itemsize else f" (reshape{self.shape})"
@@ -121,11 +115,10 @@ class NDArrayField(Field):
         return (), in_order(array, self.dtype)
 
     def entry(self, head: Head, pointer: int, size: int) -> object:
-        """See :meth:`Field.entry`."""
         return pointer
 
     def decode(self, record: np.generic, payload: Bytes | None) -> npt.NDArray[np.generic]:
-        """See :meth:`Field.decode`; the array is a read-only view of the file."""
+        """Return the array, a read-only view of the file."""
         assert payload is not None
         return payload.view(self.dtype).reshape(self.shape)
 

@@ -72,13 +72,10 @@ class Field(abc.ABC):
     """The number that stands for this kind in the file."""
     has_data: ClassVar[bool] = True
     """Whether values own bytes in the pages; otherwise the sample table holds them whole."""
+    record: np.dtype[np.generic]
+    """The dtype of this field's part of a sample-table record."""
     alignment: int = 1
     """Stored bytes start at a multiple of this many bytes."""
-
-    @property
-    @abc.abstractmethod
-    def record(self) -> np.dtype[np.generic]:
-        """The dtype of this field's part of a sample-table record."""
 
     @property
     def fixed_bytes(self) -> int | None:
@@ -101,7 +98,7 @@ class Field(abc.ABC):
 
     def entry(self, head: Head, pointer: int, size: int) -> object:
         """Return this field's part of a sample-table record once the payload's position is known."""
-        return (*head, pointer)
+        return (*head, pointer) if self.has_data else head[0]
 
     @abc.abstractmethod
     def decode(self, record: np.generic, payload: Bytes | None) -> object:

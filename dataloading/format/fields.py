@@ -20,8 +20,6 @@ from .base import Bytes, Field, Head, as_bytes, kind_arguments, unmasked
 
 __all__ = ["BytesField", "CustomField", "Field", "FloatField", "IntField", "JSONField", "TextField"]
 
-BYTES_RECORD = np.dtype([("ptr", "<u8"), ("size", "<u8")])
-
 
 def _shown(number: int) -> str:
     # Python refuses to write out numbers of thousands of digits.
@@ -39,14 +37,10 @@ class FloatField(Field):
 
     type_id = 0
     has_data = False
-
-    @property
-    def record(self) -> np.dtype[np.generic]:
-        """See :attr:`Field.record`."""
-        return np.dtype("<f8")
+    record = np.dtype("<f8")
 
     def encode(self, value: object) -> tuple[Head, Bytes | None]:
-        """See :meth:`Field.encode`; accepts any real number that float64 holds exactly."""
+        """Accept any real number that float64 holds exactly."""
         value = unmasked(value) if isinstance(value, np.ndarray) else value
         scalar = value.item() if isinstance(value, (np.generic, np.ndarray)) and value.size == 1 else value
         if isinstance(scalar, bool) or not isinstance(scalar, (int, float)):
@@ -61,12 +55,7 @@ class FloatField(Field):
             raise UsageError(f"the integer {_shown(scalar)} has no exact float64; store it in an IntField")
         return (number,), None
 
-    def entry(self, head: Head, pointer: int, size: int) -> object:
-        """See :meth:`Field.entry`."""
-        return head[0]
-
     def decode(self, record: np.generic, payload: Bytes | None) -> float:
-        """See :meth:`Field.decode`."""
         return float(record)
 
 
@@ -81,14 +70,10 @@ class IntField(Field):
 
     type_id = 1
     has_data = False
-
-    @property
-    def record(self) -> np.dtype[np.generic]:
-        """See :attr:`Field.record`."""
-        return np.dtype("<i8")
+    record = np.dtype("<i8")
 
     def encode(self, value: object) -> tuple[Head, Bytes | None]:
-        """See :meth:`Field.encode`; accepts whatever Python itself takes as an index, not floats."""
+        """Accept whatever Python itself takes as an index, not floats."""
         value = unmasked(value) if isinstance(value, np.ndarray) else value
         if isinstance(value, (np.bool_, np.ndarray)) and value.dtype == bool and value.ndim == 0:
             value = bool(value)  # as Python's own
@@ -100,12 +85,7 @@ class IntField(Field):
             raise UsageError(f"the integer {_shown(number)} does not fit 64 bits")
         return (number,), None
 
-    def entry(self, head: Head, pointer: int, size: int) -> object:
-        """See :meth:`Field.entry`."""
-        return head[0]
-
     def decode(self, record: np.generic, payload: Bytes | None) -> int:
-        """See :meth:`Field.decode`."""
         return int(record)
 
 
@@ -119,22 +99,15 @@ class BytesField(Field):
     """
 
     type_id = 3
-
-    @property
-    def record(self) -> np.dtype[np.generic]:
-        """See :attr:`Field.record`."""
-        return BYTES_RECORD
+    record = np.dtype([("ptr", "<u8"), ("size", "<u8")])
 
     def encode(self, value: object) -> tuple[Head, Bytes | None]:
-        """See :meth:`Field.encode`."""
         return (), as_bytes(value)
 
     def entry(self, head: Head, pointer: int, size: int) -> object:
-        """See :meth:`Field.entry`."""
         return (pointer, size)
 
     def decode(self, record: np.generic, payload: Bytes | None) -> object:
-        """See :meth:`Field.decode`."""
         assert payload is not None
         return payload.tobytes()
 
@@ -149,11 +122,9 @@ class TextField(BytesField):
     """
 
     def arguments(self) -> bytes:
-        """See :meth:`Field.arguments`."""
         return kind_arguments("text")
 
     def encode(self, value: object) -> tuple[Head, Bytes | None]:
-        """See :meth:`Field.encode`."""
         if not isinstance(value, str):
             raise UsageError(f"expected text (str), got {describe(value)}")
         try:
@@ -162,7 +133,6 @@ class TextField(BytesField):
             raise UsageError(f"expected text that UTF-8 can express, got {describe(value)}: {error.reason}") from error
 
     def decode(self, record: np.generic, payload: Bytes | None) -> str:
-        """See :meth:`Field.decode`."""
         assert payload is not None
         try:
             return payload.tobytes().decode("utf-8")
@@ -184,7 +154,6 @@ class JSONField(BytesField):
     type_id = 5
 
     def encode(self, value: object) -> tuple[Head, Bytes | None]:
-        """See :meth:`Field.encode`."""
         try:
             text = json.dumps(value, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
@@ -192,7 +161,6 @@ class JSONField(BytesField):
         return (), np.frombuffer(text.encode("utf-8") + b"\0", dtype=np.uint8)
 
     def decode(self, record: np.generic, payload: Bytes | None) -> object:
-        """See :meth:`Field.decode`."""
         assert payload is not None
         text, end, _ = payload.tobytes().partition(b"\0")
         if not end:
@@ -218,13 +186,8 @@ class CustomField(Field):
     has_data = False
 
     def __init__(self, record: npt.DTypeLike, stored_arguments: bytes = b"") -> None:
-        self._record: np.dtype[np.generic] = np.dtype(record)
+        self.record = np.dtype(record)
         self.stored_arguments = stored_arguments
-
-    @property
-    def record(self) -> np.dtype[np.generic]:
-        """See :attr:`Field.record`."""
-        return self._record
 
     def encode(self, value: object) -> tuple[Head, Bytes | None]:
         """Refuse: what a custom field means is unknown."""

@@ -72,6 +72,7 @@ class ImageField(Field):
     """
 
     type_id = 2
+    record = IMAGE_RECORD
     channels: int = 3
     """Values of a pixel."""
     dtype: np.dtype[np.generic] = np.dtype(np.uint8)
@@ -80,17 +81,11 @@ class ImageField(Field):
     """The ways a sample may be stored."""
 
     @property
-    def record(self) -> np.dtype[np.generic]:
-        """See :attr:`Field.record`."""
-        return IMAGE_RECORD
-
-    @property
     def pixel_bytes(self) -> int:
         """Bytes of one raw pixel."""
         return self.channels * self.dtype.itemsize
 
     def encode(self, value: object) -> tuple[Head, Bytes | None]:
-        """See :meth:`Field.encode`."""
         if isinstance(value, np.ndarray):
             return self._encode_pixels(value)
         if not isinstance(value, EncodedImage):
@@ -117,7 +112,6 @@ class ImageField(Field):
         return (int(value.mode), int(width), int(height)), payload
 
     def decode(self, record: np.generic, payload: Bytes | None) -> EncodedImage:
-        """See :meth:`Field.decode`."""
         assert payload is not None
         mode, width, height, _ = record.item()
         return EncodedImage(mode, width, height, payload, self.channels, self.dtype.name)
@@ -178,7 +172,6 @@ class RasterField(ImageField):
         self.alignment = self.dtype.itemsize
 
     def arguments(self) -> bytes:
-        """See :meth:`Field.arguments`."""
         return kind_arguments("raster", channels=self.channels, dtype=self.dtype.name)
 
     def _takes_planes(self) -> bool:
@@ -216,7 +209,6 @@ class MaskField(ImageField):
         self.alignment = self.dtype.itemsize
 
     def arguments(self) -> bytes:
-        """See :meth:`Field.arguments`."""
         return kind_arguments("mask", dtype=self.dtype.name)
 
     def _takes_planes(self) -> bool:

@@ -77,14 +77,13 @@ class VarArrayField(BytesField):
         return math.prod(length for length in self.shape if length is not None) * self.dtype.itemsize
 
     def arguments(self) -> bytes:
-        """See :meth:`Field.arguments`."""
         return kind_arguments("vararray", dtype=self.dtype.str, shape=list(self.shape[1:]))
 
     def __repr__(self) -> str:
         return f"VarArrayField({str(self.dtype)!r}, {self.shape})"
 
     def encode(self, value: object) -> tuple[Head, Bytes | None]:
-        """See :meth:`Field.encode`; accepts arrays and tensors."""
+        """Accept arrays and tensors."""
         wanted = f"a {self.dtype} array of shape {self.shape}"
         array = as_array(value, wanted)
         if (
@@ -96,7 +95,7 @@ class VarArrayField(BytesField):
         return (), in_order(array, self.dtype)
 
     def decode(self, record: np.generic, payload: Bytes | None) -> npt.NDArray[np.generic]:
-        """See :meth:`Field.decode`; the array is a read-only view of the file."""
+        """Return the array, a read-only view of the file."""
         assert payload is not None
         if payload.size % self.row_bytes:
             raise FormatError(f"its {payload.size} stored bytes are not a multiple of {self.row_bytes}, a row's")
