@@ -20,7 +20,7 @@ from dataloading.transforms.color import (
 )
 from dataloading.transforms.custom import AsList, Custom
 from dataloading.transforms.erase import Cutout, RandomErasing
-from dataloading.transforms.filters import GaussianBlur, GaussianNoise, RandomAdjustSharpness
+from dataloading.transforms.filters import JPEG, GaussianBlur, GaussianNoise, RandomAdjustSharpness
 from dataloading.transforms.frame import Pad, RandomChannelPermutation
 from dataloading.transforms.geometry import (
     CenterCrop,
@@ -34,14 +34,17 @@ from dataloading.transforms.geometry import (
 from dataloading.transforms.mix import CutMix, MixUp, Mixup
 from dataloading.transforms.normalize import Normalize, ToDtype
 from dataloading.transforms.photometric import RandomEqualize, RandomPhotometricDistort
-from dataloading.transforms.policies import AutoAugment, RandAugment, TrivialAugmentWide
+from dataloading.transforms.policies import AugMix, AutoAugment, RandAugment, ThreeAugment, TrivialAugmentWide
+from dataloading.transforms.timm import TimmRandAugment
 from dataloading.transforms.warp import ElasticTransform, RandomAffine, RandomPerspective, RandomRotation
 
 if TYPE_CHECKING:
     from dataloading.transforms.kernels.rng import normal, randint, uniform
 
 __all__ = [
+    "JPEG",
     "AsList",
+    "AugMix",
     "AutoAugment",
     "CenterCrop",
     "ColorJitter",
@@ -76,6 +79,8 @@ __all__ = [
     "RandomTranslate",
     "RandomVerticalFlip",
     "Resize",
+    "ThreeAugment",
+    "TimmRandAugment",
     "ToDtype",
     "TrivialAugmentWide",
     "normal",
@@ -95,7 +100,6 @@ def __getattr__(name: str) -> Any:
 
 # What other libraries have, and what to write here.
 _ELSEWHERE = {
-    "AugMix": "take RandomAutocontrast, RandomPosterize, RandomSolarize, ColorJitter, or write Custom(fn)",
     "Compose": "a list is enough: transforms={'image': [...]}",
     "ToTensor": "leave it out: images arrive as tensors, (N, C, H, W); ToDtype('float32', scale=True) gives 0 to 1",
     "ToImage": "leave it out: images arrive as tensors, (N, C, H, W)",

@@ -10,11 +10,12 @@ import statistics
 from collections.abc import Sequence
 from typing import ClassVar
 
+from dataloading.checks import as_integer
 from dataloading.errors import UsageError
 from dataloading.transforms.base import ImageState, PixelOp, check_probability, check_range, check_size
-from dataloading.transforms.operation import Operation, constant, stream, uniform
+from dataloading.transforms.operation import Operation, constant, integer, stream, uniform
 
-__all__ = ["GaussianBlur", "GaussianNoise", "RandomAdjustSharpness", "normal_quantiles"]
+__all__ = ["JPEG", "GaussianBlur", "GaussianNoise", "RandomAdjustSharpness", "normal_quantiles"]
 
 
 @functools.cache
@@ -167,3 +168,36 @@ class RandomAdjustSharpness(PixelOp):
             p=self.p,
             work_bytes=sharpness_work_bytes(state),
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class JPEG(PixelOp):
+    """Compress as a JPEG of random quality, and unpack again.
+
+    Parameters
+    ----------
+    quality : int or (int, int)
+        1 to 100, or the range that it is drawn from, both ends included.
+
+    Examples
+    --------
+    >>> JPEG((5, 50))
+    JPEG(quality=(5, 50))
+    """
+
+    quality: int | Sequence[int]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = self.quality if isinstance(self.quality, Sequence) else [self.quality, self.quality]
+        quality = tuple(each for each in map(as_integer, given) if each is not None)
+        if len(given) != 2 or len(quality) != 2 or not 1 <= quality[0] <= quality[1] <= 100:
+            raise UsageError(
+                f"{self.name}: quality must be an integer from 1 to 100, or a pair (low, high), got {self.quality!r}"
+            )
+        object.__setattr__(self, "quality", quality)
+
+    def operation(self, state: ImageState) -> Operation:
+        """See ``ImageTransform.operation``."""
+        assert isinstance(self.quality, tuple)
+        return Operation("", {"quality": integer(self.quality[0], self.quality[1] + 1)}, kind="jpeg")

@@ -50,6 +50,11 @@ Kinds of operations
 ``"statistics"``  the same, for a kernel that reads ``source`` without ``tables``: it is brought up to date first.
 ``"lookup"``    no kernel: ``lookup=`` is a table (channels, 256) of results, as ``Normalize`` to floats has it.
 ``"custom"``, ``"custom_writes"``  a user's function, ``kernel(image, key)`` or ``kernel(image, key, out)``.
+``"jpeg"``      no kernel: through a JPEG of quality ``params[0]`` and back, in the native core.
+``"mix_begin"``, ``"mix_add"``, ``"mix_end"``  no kernels: a weighted sum of versions of one uint8 image. The first
+                keeps the image and starts the sum with ``params[0]`` times it; its params are the weights. The second
+                adds the image with weight number ``constants[0]`` and goes back to the one kept; the last takes the
+                sum.
 """
 
 from __future__ import annotations
@@ -158,10 +163,11 @@ class Operation:
     Parameters
     ----------
     kernel : str or callable
-        ``"family.function"`` of ``dataloading.transforms.kernels``; or a user's function, for custom kinds.
+        ``"family.function"`` of ``dataloading.transforms.kernels``; or a user's function, for custom kinds; "" for
+        kinds without one.
     params : mapping of str to Law, or sequence of str
         Names of what is drawn, and how. Names alone go with ``draw``.
-    kind : {"apply", "in_place", "table", "statistics", "lookup", "custom", "custom_writes"}
+    kind : {"apply", "in_place", "table", "statistics", "lookup", "custom", "custom_writes", "jpeg", "mix_begin", ...}
         How the kernel is called, see above.
     p : float, optional
         Probability that it happens at all: number 0 of its stream. None: always, and number 0 is the first param's.

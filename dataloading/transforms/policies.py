@@ -1,186 +1,25 @@
-"""Policies: random choices of simple operations, as published, built of nodes that everything else is built of too."""
+"""Policies: random choices of simple operations, as published."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
-import numpy as np
-
-from dataloading.checks import as_integer
 from dataloading.errors import UsageError
-from dataloading.transforms.base import ImageState, PixelOp, Transform, check_choice
-from dataloading.transforms.color import adjustment, nothing, value_operation
-from dataloading.transforms.filters import sharpness_work_bytes
-from dataloading.transforms.operation import Node, Operation, constant, pick
-from dataloading.transforms.warp import IDENTITY, Fill, affine, check_warp
+from dataloading.transforms.base import ImageState, PixelOp, check_choice
+from dataloading.transforms.color import ColorJitter, RandomGrayscale, RandomSolarize
+from dataloading.transforms.filters import GaussianBlur
+from dataloading.transforms.operation import Node, Operation
+from dataloading.transforms.simple import MIXED, NAMES, STANDARD, WIDE, Policy
+from dataloading.transforms.timm import TimmRandAugment
+from dataloading.transforms.warp import Fill
 
-__all__ = [
-    "MIXED",
-    "STANDARD",
-    "WIDE",
-    "AutoAugment",
-    "RandAugment",
-    "Space",
-    "TrivialAugmentWide",
-    "simple_operation",
-    "sub_policies",
-]
-
-
-# -- simple operations and their magnitudes -------------------------------------------------------------------------
-
-
-def simple_operation(
-    owner: str,
-    what: str,
-    values: Sequence[float],
-    state: ImageState,
-    *,
-    interpolation: str,
-    fill: Any,
-    p: float | None = None,
-    place: int | None = None,
-) -> Node:
-    """Return one operation of a policy as a node; all ``values`` of its one number are equally likely.
-
-    The numbers are: tangents of shears, pixels of translations, degrees of rotations, factors of Brightness, Color,
-    Contrast and Sharpness, bits that Posterize keeps, the threshold of Solarize, what SolarizeAdd adds below 128; none
-    for Identity, AutoContrast, Equalize and Invert.
-    """
-    if what == "Identity":
-        return nothing(state, what, place)
-    law = constant(values[0]) if len(values) == 1 else pick(values) if values else constant(1)
-    applied = {"applied": constant(1)}  # so that drawn params tell of what has no number, too
-    enhancements = {"Brightness": "brightness", "Contrast": "contrast", "Color": "saturation"}
-    if what in enhancements:
-        return dataclasses.replace(adjustment(enhancements[what], law, state, p=p, place=place), name=what)
-    if what[:5] in ("Shear", "Trans", "Rotat"):
-        params = dict(IDENTITY)
-        if what.startswith("Shear"):
-            angles = [math.degrees(math.atan(value)) for value in values]
-            params[f"shear_{what[-1].lower()}"] = pick(angles)
-        else:
-            params["angle" if what == "Rotate" else f"translate_{what[-1].lower()}"] = law
-        operation = affine(
-            owner,
-            state,
-            params,
-            interpolation=interpolation,
-            fill=fill,
-            center=(0.0, 0.0) if what.startswith("Shear") else None,
-            clockwise=what != "Rotate",
-            p=p,
-        )
-    elif what == "Sharpness":
-        operation = Operation(
-            "filters.adjust_sharpness", {"sharpness": law}, p=p, work_bytes=sharpness_work_bytes(state)
-        )
-    elif what == "Equalize":
-        operation = Operation("histograms.equalize", applied, kind="table", p=p)
-    elif what == "SolarizeAdd":
-        operation = Operation("histograms.solarize_add", {"added": law}, kind="table", constants=[128.0], p=p)
-    elif what == "AutoContrast":
-        operation = value_operation("autocontrast", state, applied, p=p, kind="statistics")
-    elif what == "Invert":
-        operation = value_operation("invert", state, applied, p=p)
-    else:
-        name = {"Posterize": "bits", "Solarize": "threshold"}[what]
-        operation = value_operation(what.lower(), state, {name: law}, p=p)
-    return Node("leaf", what, state, state, operation=operation, p=p, place=place)
-
-
-def _steps(first: float, last: float, count: int) -> list[float]:
-    """Return equal steps as ``torch.linspace`` has them in float32, from both ends to the middle."""
-    first, last = float(np.float32(first)), float(np.float32(last))
-    step = float(np.float32((last - first) / max(count - 1, 1)))
-    values = [first + step * i if i < count // 2 else last - step * (count - 1 - i) for i in range(count)]
-    return [float(np.float32(value)) for value in values]
+__all__ = ["AugMix", "AutoAugment", "RandAugment", "ThreeAugment", "TrivialAugmentWide", "sub_policies"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Space:
-    """How strong each operation can be. Translations are functions of the side in pixels."""
-
-    shear: float
-    translate: Callable[[int], float]
-    rotate: float
-    enhance: float
-    bits: tuple[int, int]  # that Posterize keeps at magnitude 0, and how many fewer at the greatest
-
-    def values(self, what: str, bins: int, state: ImageState) -> list[list[float]]:
-        """Return the numbers of ``simple_operation`` at each magnitude: both signs, where it has one."""
-        assert state.height is not None and state.width is not None
-        if what in ("Identity", "AutoContrast", "Equalize", "Invert"):
-            return [[] for _ in range(bins)]
-        if what == "Posterize":
-            most, fewer = self.bits
-            return [[float(round(most - i / ((bins - 1) / fewer)))] for i in range(bins)]
-        if what == "Solarize":
-            return [[255.0 * value] for value in _steps(1.0, 0.0, bins)]
-        side = state.width if what == "TranslateX" else state.height
-        greatest = {
-            "ShearX": self.shear,
-            "ShearY": self.shear,
-            "TranslateX": self.translate(side),
-            "TranslateY": self.translate(side),
-            "Rotate": self.rotate,
-        }.get(what, self.enhance)
-        steps = _steps(0.0, greatest, bins)
-        if what.startswith("Translate"):
-            steps = [float(int(step)) for step in steps]
-        middle = 1.0 if what in ("Brightness", "Color", "Contrast", "Sharpness") else 0.0
-        return [[middle + step, middle - step] for step in steps]
-
-
-STANDARD = Space(0.3, lambda side: 150.0 / 331.0 * side, 30.0, 0.9, (8, 4))
-WIDE = Space(0.99, lambda side: 32.0, 135.0, 0.99, (8, 6))
-MIXED = Space(0.3, lambda side: side / 3.0, 30.0, 0.9, (4, 4))
-_NAMES = (
-    "Identity", "ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Brightness", "Color", "Contrast",
-    "Sharpness", "Posterize", "Solarize", "AutoContrast", "Equalize",
-)  # fmt: skip
-
-
-class _Policy(PixelOp):
-    """Chooses among simple operations."""
-
-    interpolation: Any
-    fill: Any
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        interpolation, fill = check_warp(self.name, self.interpolation, self.fill)
-        object.__setattr__(self, "interpolation", interpolation)
-        object.__setattr__(self, "fill", fill)
-
-    def for_mask(self) -> Transform:
-        """See ``Transform.for_mask``."""
-        raise UsageError(
-            f"{self.name} moves pixels, and a mask cannot follow it, as in torchvision. Give the mask a list of its "
-            f"own, or take RandomRotation, RandomAffine and colour transforms"
-        )
-
-    def _simple(
-        self, what: str, values: Sequence[float], state: ImageState, place: int | None, p: float | None = None
-    ) -> Node:
-        return simple_operation(
-            self.name, what, values, state, interpolation=self.interpolation, fill=self.fill, p=p, place=place
-        )
-
-    def _integer(self, what: str, low: int, high: int | None = None) -> None:
-        value = as_integer(getattr(self, what))
-        if value is None or value < low or (high is not None and value > high):
-            wanted = f"of at least {low}" if high is None else f"between {low} and {high}"
-            raise UsageError(f"{self.name}: {what} must be an integer {wanted}, got {getattr(self, what)!r}")
-        object.__setattr__(self, what, value)
-
-
-@dataclasses.dataclass(frozen=True)
-class RandAugment(_Policy):
+class RandAugment(Policy):
     """Apply ``num_ops`` operations chosen at random, all of one magnitude (https://arxiv.org/abs/1909.13719).
 
     Parameters
@@ -212,19 +51,27 @@ class RandAugment(_Policy):
         self._integer("num_magnitude_bins", 2, 10_000)
         self._integer("magnitude", 0, self.num_magnitude_bins - 1)
 
+    @staticmethod
+    def from_timm(config: str, *, interpolation: Any = "bilinear", fill: Fill = (124, 116, 104)) -> TimmRandAugment:
+        """Return the policy that one of timm's strings describes, such as "rand-m9-mstd0.5-inc1".
+
+        See ``TimmRandAugment``.
+        """
+        return TimmRandAugment(config, interpolation=interpolation, fill=fill)
+
     def node(self, state: ImageState, place: int | None) -> Node:
         """See ``ImageTransform.node``."""
         self.check_images(state)
-        values = {what: STANDARD.values(what, self.num_magnitude_bins, state)[self.magnitude] for what in _NAMES}
+        values = {what: STANDARD.values(what, self.num_magnitude_bins, state)[self.magnitude] for what in NAMES}
         slots = []
         for slot in range(self.num_ops):
-            leaves = tuple(self._simple(what, values[what], state, number) for number, what in enumerate(_NAMES))
+            leaves = tuple(self.simple(what, values[what], state, number) for number, what in enumerate(NAMES))
             slots.append(Node("choice", f"operation {slot}", state, state, children=leaves, place=slot))
         return Node("sequence", self.name, state, state, children=tuple(slots), place=place)
 
 
 @dataclasses.dataclass(frozen=True)
-class TrivialAugmentWide(_Policy):
+class TrivialAugmentWide(Policy):
     """Apply one operation at random, of a random magnitude from a wide range (https://arxiv.org/abs/2103.10158).
 
     Parameters
@@ -253,9 +100,9 @@ class TrivialAugmentWide(_Policy):
         """See ``ImageTransform.node``."""
         self.check_images(state)
         leaves = []
-        for number, what in enumerate(_NAMES):
+        for number, what in enumerate(NAMES):
             bins = WIDE.values(what, self.num_magnitude_bins, state)
-            leaves.append(self._simple(what, [value for values in bins for value in values], state, number))
+            leaves.append(self.simple(what, [value for values in bins for value in values], state, number))
         return Node("choice", self.name, state, state, children=tuple(leaves), place=place)
 
 
@@ -302,7 +149,7 @@ def sub_policies(policy: str) -> list[list[tuple[str, float, int | None]]]:
 
 
 @dataclasses.dataclass(frozen=True)
-class AutoAugment(_Policy):
+class AutoAugment(Policy):
     """Apply one of 25 learned sub-policies, of two operations each (https://arxiv.org/abs/1805.09501).
 
     Parameters
@@ -335,8 +182,120 @@ class AutoAugment(_Policy):
         pairs = []
         for number, steps in enumerate(sub_policies(self.policy)):
             children = tuple(
-                self._simple(what, STANDARD.values(what, 10, state)[magnitude or 0], state, step, p)
+                self.simple(what, STANDARD.values(what, 10, state)[magnitude or 0], state, step, p)
                 for step, (what, p, magnitude) in enumerate(steps)
             )
             pairs.append(Node("sequence", f"policy {number}", state, state, children=children, place=number))
         return Node("choice", self.name, state, state, children=tuple(pairs), place=place)
+
+
+@dataclasses.dataclass(frozen=True)
+class AugMix(Policy):
+    """Mix an image with versions of it, each made by a chain of random operations (https://arxiv.org/abs/1912.02781).
+
+    Parameters
+    ----------
+    severity : int
+        How strong operations can be, 1 to 10.
+    mixture_width : int
+        Number of versions.
+    chain_depth : int
+        Operations for each; not positive: 1 to 3, at random.
+    alpha : float
+        Of the distributions that weights are drawn from.
+    all_ops : bool
+        Use Brightness, Color, Contrast and Sharpness, too.
+    interpolation : {"nearest", "bilinear"}
+        Of shears, translations and rotations.
+    fill : float or sequence of float, optional
+        What comes in with them.
+
+    Examples
+    --------
+    >>> AugMix(severity=5).mixture_width
+    3
+    """
+
+    severity: int = 3
+    mixture_width: int = 3
+    chain_depth: int = -1
+    alpha: float = 1.0
+    all_ops: bool = True
+    interpolation: Any = "bilinear"
+    fill: Fill = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._integer("severity", 1, 10)
+        self._integer("mixture_width", 1, 64)
+        self._integer("chain_depth", -(10**6), 64)
+        if isinstance(self.alpha, bool) or not isinstance(self.alpha, (int, float)) or not 1e-3 <= self.alpha <= 1e6:
+            raise UsageError(f"{self.name}: alpha must be a positive number, got {self.alpha!r}")
+
+    def node(self, state: ImageState, place: int | None) -> Node:
+        """See ``ImageTransform.node``."""
+        self.check_images(state)
+        weights = ("weight", *(f"weight_{k}" for k in range(self.mixture_width)))
+        begin = Operation("", weights, kind="mix_begin", draw="mixing.mixing_weights", constants=[self.alpha])
+        steps = [Node("leaf", "mix", state, state, operation=begin, place=0)]
+        for k in range(self.mixture_width):
+            add = Operation("", kind="mix_add", constants=[1.0 + k])
+            steps.append(self._chain(f"version {k}", state, 1 + k))
+            steps.append(Node("leaf", "added", state, state, operation=add))
+        steps.append(Node("leaf", "mixed", state, state, operation=Operation("", kind="mix_end")))
+        return Node("sequence", self.name, state, state, children=tuple(steps), place=place)
+
+    def _chain(self, name: str, state: ImageState, place: int) -> Node:
+        """Return a chain of operations. Of random depth: a first one, then with 2/3 a second, with 1/2 a third."""
+        depth = self.chain_depth if self.chain_depth > 0 else 3
+        slots = []
+        for slot in range(depth):
+            leaves = []
+            for number, what in enumerate(NAMES[1:]):
+                if self.all_ops or what not in ("Brightness", "Color", "Contrast", "Sharpness"):
+                    bins = MIXED.values(what, 10, state)[: self.severity]
+                    leaves.append(self.simple(what, [value for values in bins for value in values], state, number))
+            slots.append(Node("choice", f"operation {slot}", state, state, children=tuple(leaves), place=slot))
+        if self.chain_depth <= 0:
+            third = Node("sequence", "third", state, state, children=(slots[2],), p=0.5, place=4)
+            slots = [slots[0], Node("sequence", "second", state, state, children=(slots[1], third), p=2 / 3, place=3)]
+        return Node("sequence", name, state, state, children=tuple(slots), place=place)
+
+
+@dataclasses.dataclass(frozen=True)
+class ThreeAugment(PixelOp):
+    """Gray, solarise or blur, equally likely, then jitter colours: the 3-Augment of DeiT III.
+
+    (Touvron et al., https://arxiv.org/abs/2204.07118.) Crops and flips stand before it.
+
+    Parameters
+    ----------
+    color_jitter : float
+        Greatest change of brightness, contrast and saturation; 0: none.
+
+    Examples
+    --------
+    >>> ThreeAugment()
+    ThreeAugment(color_jitter=0.3)
+    """
+
+    mirrors: ClassVar[bool] = True
+
+    color_jitter: float = 0.3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._parts()
+
+    def _parts(self) -> tuple[list[PixelOp], ColorJitter]:
+        # The blur's kernel reaches as far as the widest Gaussian has weight.
+        one = [RandomGrayscale(1.0), RandomSolarize(128, p=1.0), GaussianBlur(17, (0.1, 2.0))]
+        return one, ColorJitter(*[self.color_jitter] * 3)
+
+    def node(self, state: ImageState, place: int | None) -> Node:
+        """See ``ImageTransform.node``."""
+        self.check_images(state)
+        parts, jitter = self._parts()
+        children = tuple(part.node(state, number) for number, part in enumerate(parts))
+        one = Node("choice", "one of three", state, state, children=children, place=0)
+        return Node("sequence", self.name, state, state, children=(one, jitter.node(state, 1)), place=place)

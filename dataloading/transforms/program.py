@@ -22,9 +22,11 @@ __all__ = ["DoesNotCompile", "Program"]
 
 # Codes of _native/src/augment.h.
 _NODES = {"leaf": 0, "sequence": 1, "choice": 2, "permutation": 3}
-_OPERATIONS = {"apply": 0, "in_place": 1, "table": 2, "lookup": 3, "custom": 4, "custom_writes": 5, "statistics": 6}
+_OPERATIONS = {"apply": 0, "in_place": 1, "table": 2, "lookup": 3, "custom": 4, "custom_writes": 5, "statistics": 6,
+               "jpeg": 7, "mix_begin": 8, "mix_add": 9, "mix_end": 10}  # fmt: skip
+_NO_KERNEL = ("lookup", "jpeg", "mix_begin", "mix_add", "mix_end")
 _TAKES_NO_NUMBER, _PICKS, _PICKS_SIGNED = 0, 7, 8  # laws
-_IN_PLACE = ("in_place", "table", "statistics", "custom")
+_IN_PLACE = ("in_place", "table", "statistics", "custom", "mix_begin", "mix_add", "mix_end")
 
 
 class DoesNotCompile(Exception):  # noqa: N818 (a report between two layers; the Pipeline raises UsageError)
@@ -234,7 +236,7 @@ def _numbers_taken(law: Law) -> int:
 def _addresses(leaf: Node) -> tuple[int, int]:
     """Return the addresses of a leaf's kernel and of the kernel that draws for it; 0 for none."""
     operation = _operation(leaf)
-    if operation.kind == "lookup":
+    if operation.kind in _NO_KERNEL and not operation.draw:
         return 0, 0
     from dataloading.transforms.kernels import store
 
@@ -247,7 +249,7 @@ def _addresses(leaf: Node) -> tuple[int, int]:
         "custom_writes": [before, "uint64", after],
     }.get(operation.kind, [before, after, numbers, numbers, "uint8:1"])
     try:
-        kernel = store.address_of(operation.kernel, signature)
+        kernel = 0 if operation.kind in _NO_KERNEL else store.address_of(operation.kernel, signature)
         if not operation.draw:
             return kernel, 0
         return kernel, store.address_of(operation.draw, ["uint64", "int64", "int64", numbers, numbers])

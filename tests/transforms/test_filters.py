@@ -15,7 +15,7 @@ from dataloading.transforms.kernels import filters, noise
 from dataloading.transforms.pipeline import Pipeline
 
 from .kernel_calls import apply_kernel, differences, smooth, stream_bits
-from .support import assert_uniform, image_by_image, keys_for, run
+from .support import assert_equally_likely, assert_uniform, image_by_image, keys_for, run
 
 
 def correlate(source, kernel):
@@ -144,9 +144,33 @@ def test_random_sharpness_happens_with_its_probability_and_is_torchvisions():
     assert differences(got[changed][0], want).max() <= 1
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_jpeg_is_torchvisions_to_the_bit_for_the_same_quality(channels):
+    for size in [(45, 61), (16, 16), (1, 1), (7, 130)]:
+        decoded = np.stack([smooth((channels, *size), n) for n in range(8)])
+        pipeline = Pipeline([T.JPEG((1, 100))], channels=channels, source_size=size)
+        drawn = image_by_image(pipeline, keys_for(8))
+        for got, source, params in zip(run(pipeline, decoded, keys_for(8)), decoded, drawn, strict=True):
+            want = functional.jpeg(torch.from_numpy(source), int(params["0.JPEG.quality"]))
+            assert np.array_equal(got, want)
+
+
+def test_all_qualities_of_a_range_are_equally_likely():
+    drawn = image_by_image(Pipeline([T.JPEG((20, 29))], source_size=(8, 8)), keys_for(1000))
+    qualities = [int(params["0.JPEG.quality"]) for params in drawn]
+    assert_equally_likely(np.bincount(qualities, minlength=30)[20:])
+
+
 @pytest.mark.parametrize(
     "op",
-    [T.GaussianBlur(23), T.GaussianBlur([3, 5], 1), T.GaussianNoise(0.1, clip=False), T.RandomAdjustSharpness(0.5)],
+    [
+        T.JPEG(50),
+        T.JPEG([5, 9]),
+        T.GaussianBlur(23),
+        T.GaussianBlur([3, 5], 1),
+        T.GaussianNoise(0.1, clip=False),
+        T.RandomAdjustSharpness(0.5),
+    ],
 )
 def test_repr_can_be_evaluated_back(op):
     assert eval(repr(op), vars(T)) == op
@@ -161,6 +185,9 @@ def test_repr_can_be_evaluated_back(op):
         (lambda: T.GaussianBlur(3, (2, 1)), "sigma must satisfy"),
         (lambda: T.GaussianNoise(sigma=-0.1), "sigma must not be negative"),
         (lambda: T.GaussianNoise(clip="no"), "clip"),
+        (lambda: T.JPEG(0), "quality must be an integer from 1 to 100, or a pair"),
+        (lambda: T.JPEG((60, 50)), "quality must be an integer from 1 to 100"),
+        (lambda: T.JPEG((1, 50.5)), "quality must be an integer from 1 to 100"),
         (lambda: T.RandomAdjustSharpness(-1), "sharpness_factor must be a number of at least 0"),
         (lambda: Pipeline([T.GaussianBlur(91)], source_size=SIZE), "91x91 reaches beyond the mirrored edges"),
         (lambda: Pipeline([T.Normalize(0, 1), T.GaussianBlur(9)], source_size=SIZE), "needs uint8 images"),

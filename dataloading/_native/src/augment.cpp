@@ -11,6 +11,7 @@
 
 #include "beton_native.h"
 #include "random.h"
+#include "round_trip.h"
 #include "scratch.h"
 
 namespace {
@@ -196,7 +197,7 @@ void look_up(const uint8_t* source, Value* target, const Value* table, size_t n)
 }
 
 struct ThreadImages {
-  beton::Buffer first, second, work, tables, lookup, params, tape;
+  beton::Buffer first, second, work, tables, lookup, params, tape, kept, sum;
   beton_augment_failure failure{};
 };
 
@@ -209,7 +210,8 @@ constexpr size_t kKeep = size_t(64) << 20;
 
 class Runner {
  public:
-  Runner(const Program& program, const beton_program& sizes, ThreadImages& memory) : program_(program), sizes_(sizes) {
+  Runner(const Program& program, const beton_program& sizes, ThreadImages& memory)
+      : program_(program), sizes_(sizes), memory_(memory) {
     spare_[0] = memory.first.get<uint8_t>(size_t(sizes.image_bytes));
     spare_[1] = memory.second.get<uint8_t>(size_t(sizes.image_bytes));
     work_ = memory.work.get<uint8_t>(size_t(sizes.work_bytes));
@@ -244,7 +246,8 @@ class Runner {
 
  private:
   static bool moves(const beton_leaf& leaf) {
-    return leaf.kind == BETON_OP_APPLY || leaf.kind == BETON_OP_LOOKUP || leaf.kind == BETON_OP_USER_WRITES;
+    return leaf.kind == BETON_OP_APPLY || leaf.kind == BETON_OP_LOOKUP || leaf.kind == BETON_OP_USER_WRITES ||
+           leaf.kind == BETON_OP_JPEG;
   }
 
   uint8_t* other() const { return image_ == spare_[0] ? spare_[1] : spare_[0]; }
@@ -268,6 +271,13 @@ class Runner {
       return 0;
     }
     if (pending_) write_tables(image_, shape);
+    if (leaf.kind == BETON_OP_JPEG) {
+      return beton::round_trip(image_, int(shape[0]), int(shape[1]), int(shape[2]), int(params[0]), target);
+    }
+    if (leaf.kind >= BETON_OP_MIX_BEGIN) {
+      mix(leaf, size_t(shape[0] * shape[1] * shape[2]), params);
+      return 0;
+    }
     if (leaf.kind == BETON_OP_USER || leaf.kind == BETON_OP_USER_WRITES) {
       uint64_t key;
       std::memcpy(&key, params, sizeof key);
@@ -282,6 +292,25 @@ class Runner {
     return call(leaf.kernel, BETON_ARRAY_3(image_, shape, leaf.source_bytes),
                 BETON_ARRAY_3(target, leaf.target_shape, leaf.target_bytes), BETON_ARRAY_1(params, leaf.num_params, 8),
                 BETON_ARRAY_1(constants, leaf.num_constants, 8), BETON_ARRAY_1(work_, sizes_.work_bytes, 1));
+  }
+
+  // Several versions of one image, weighted and added up.
+  void mix(const beton_leaf& leaf, size_t count, const double* params) {
+    uint8_t* kept = memory_.kept.get<uint8_t>(count);
+    float* sum = memory_.sum.get<float>(count);
+    if (leaf.kind == BETON_OP_MIX_BEGIN) {
+      weights_ = params;
+      std::memcpy(kept, image_, count);
+      const float weight = float(params[0]);
+      for (size_t i = 0; i < count; i++) sum[i] = weight * float(image_[i]);
+    } else if (leaf.kind == BETON_OP_MIX_ADD) {
+      const float weight = float(weights_[int64_t(*reinterpret_cast<const double*>(leaf.constants))]);
+      for (size_t i = 0; i < count; i++) sum[i] += weight * float(image_[i]);
+      std::memcpy(image_, kept, count);
+    } else {
+      // Weights are positive and sum to 1, up to rounding.
+      for (size_t i = 0; i < count; i++) image_[i] = uint8_t(int32_t(sum[i]));
+    }
   }
 
   void write_tables(uint8_t* target, const int64_t* shape) {
@@ -327,6 +356,8 @@ class Runner {
 
   const Program& program_;
   const beton_program& sizes_;
+  ThreadImages& memory_;
+  const double* weights_ = nullptr;  // of the mix that has begun
   uint8_t* image_ = nullptr;
   uint8_t* spare_[2];
   uint8_t* work_;
@@ -388,6 +419,8 @@ int32_t beton_augment_run(const beton_program* sizes, const uint64_t* keys, uint
       memory.first.trim(kKeep);
       memory.second.trim(kKeep);
       memory.work.trim(kKeep);
+      memory.kept.trim(kKeep);
+      memory.sum.trim(kKeep);
     }
     return result;
   } catch (const std::bad_alloc&) {
