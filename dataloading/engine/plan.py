@@ -29,6 +29,7 @@ from dataloading.errors import DecodeError, SampleError, TransformError, UsageEr
 from dataloading.format import Field, ImageField, MaskField, NDArrayField, VarArrayField, image_of
 from dataloading.sampling.ranks import Ranks
 from dataloading.transforms.base import BatchOp, Geometry, Placeholder, Transform
+from dataloading.transforms.compose import Compose, written_out
 from dataloading.transforms.custom import AsList
 from dataloading.transforms.foreign import check_callable
 from dataloading.transforms.pipeline import Pipeline
@@ -168,6 +169,9 @@ class Plan:
         self.others: dict[str, Decoder] = {}
         self.batch_transforms: list[BatchTransform] = []
         _check_transforms(files, transforms, self.names)
+        transforms = {
+            name: written_out([given] if isinstance(given, Compose) else given) for name, given in transforms.items()
+        }
         label = label_field(files, self.names)
         for name in self.names:
             field = files.fields[name]
@@ -251,12 +255,12 @@ def _check_transforms(files: FileSet, transforms: Mapping[str, Sequence[Any]], n
             raise UsageError(f"transforms= has a list for {name!r}, which fields={list(names)} leaves out")
         if name not in names:
             raise UsageError(_unknown_field(name, names, files.path))
-        if isinstance(given, str) or not isinstance(given, Sequence):
+        if isinstance(given, str) or not isinstance(given, (Sequence, Compose)):
             raise UsageError(
                 f"transforms[{name!r}] must be a list, got {type(given).__name__}: write transforms={{{name!r}: [...]}}"
             )
         if not isinstance(files.fields[name], ImageField):
-            _check_callables(files.fields[name], name, given)
+            _check_callables(files.fields[name], name, [given] if isinstance(given, Compose) else given)
 
 
 def _check_callables(field: Field, name: str, given: Sequence[Any]) -> None:

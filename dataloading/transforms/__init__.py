@@ -18,6 +18,7 @@ from dataloading.transforms.color import (
     RandomPosterize,
     RandomSolarize,
 )
+from dataloading.transforms.compose import Compose, RandomApply, RandomChoice, RandomOrder
 from dataloading.transforms.custom import AsList, Custom
 from dataloading.transforms.erase import Cutout, RandomErasing
 from dataloading.transforms.filters import JPEG, GaussianBlur, GaussianNoise, RandomAdjustSharpness
@@ -48,6 +49,7 @@ __all__ = [
     "AutoAugment",
     "CenterCrop",
     "ColorJitter",
+    "Compose",
     "Custom",
     "CutMix",
     "Cutout",
@@ -62,14 +64,17 @@ __all__ = [
     "RandAugment",
     "RandomAdjustSharpness",
     "RandomAffine",
+    "RandomApply",
     "RandomAutocontrast",
     "RandomChannelPermutation",
+    "RandomChoice",
     "RandomCrop",
     "RandomEqualize",
     "RandomErasing",
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomInvert",
+    "RandomOrder",
     "RandomPerspective",
     "RandomPhotometricDistort",
     "RandomPosterize",
@@ -100,7 +105,6 @@ def __getattr__(name: str) -> Any:
 
 # What other libraries have, and what to write here.
 _ELSEWHERE = {
-    "Compose": "a list is enough: transforms={'image': [...]}",
     "ToTensor": "leave it out: images arrive as tensors, (N, C, H, W); ToDtype('float32', scale=True) gives 0 to 1",
     "ToImage": "leave it out: images arrive as tensors, (N, C, H, W)",
     "PILToTensor": "leave it out: images arrive as tensors, (N, C, H, W)",
@@ -113,7 +117,6 @@ _ELSEWHERE = {
     "Squeeze": "leave it out: labels arrive as int64 of shape (N,)",
     "Identity": "leave it out",
     "Lambda": "put the function itself into the list; it gets the whole batch, and Custom(fn) each image",
-    "RandomApply": "most transforms take p=; else write Custom(fn)",
     "FiveCrop": "take CenterCrop, or put a function behind the others that returns a tuple of views",
 }
 

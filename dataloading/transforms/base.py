@@ -160,9 +160,41 @@ class ImageTransform(Transform, abc.ABC):
         after = operation.after or state
         return Node("leaf", self.name, state, after, operation=operation, p=operation.p, place=place)
 
+    def __call__(self, image: Any, *, seed: int = 0) -> Any:
+        """Apply the transform to an image, or to each of a batch, that lies in memory.
+
+        Parameters
+        ----------
+        image : ndarray or tensor, shape (C, H, W) or (N, C, H, W)
+            uint8, uint16, or float32 with values from 0 to 1. It is not changed.
+        seed : int
+            Equal seeds give equal results; image n of a batch draws what sample n does in a Loader's epoch 0, if the
+            transform is the first of its list.
+
+        Returns
+        -------
+        ndarray or tensor
+            Of the kind that was given, in host memory.
+
+        Raises
+        ------
+        UsageError
+            Where the transform cannot work on such images.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from dataloading import transforms as T
+        >>> T.RandomInvert(p=1.0)(np.zeros((3, 2, 2), np.uint8), seed=1).max()
+        np.uint8(255)
+        """
+        from dataloading.transforms.alone import apply
+
+        return apply([self], image, seed, self.name)
+
     def check_images(self, state: ImageState) -> None:
         """Raise UsageError where such images cannot be used."""
-        if state.dtype not in self.dtypes or (self.bounded and state.bound is None):
+        if state.dtype not in self.dtypes or (self.bounded and state.bound is None and state.dtype != "int64"):
             fix = {"uint16": "Leave it out", "int64": "Such a field takes geometry only"}
             raise UsageError(
                 f"{self.name} needs {self.dtypes[0]} images, got {state.dtype}. "

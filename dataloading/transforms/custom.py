@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from dataloading.checks import as_integer
 from dataloading.errors import UsageError
-from dataloading.transforms.base import STORAGE_DTYPES, ImageState, PixelOp, Transform, check_choice
+from dataloading.transforms.base import FLOAT_DTYPES, ImageState, PixelOp, Transform, check_choice
 from dataloading.transforms.operation import Operation
 
 __all__ = ["AsList", "Custom"]
@@ -63,7 +63,7 @@ class Custom(PixelOp):
     """
 
     any_channels: ClassVar[bool] = True
-    dtypes: ClassVar[tuple[str, ...]] = tuple(STORAGE_DTYPES)
+    dtypes: ClassVar[tuple[str, ...]] = ("uint8", "uint16", *FLOAT_DTYPES)
     bounded: ClassVar[bool] = False
 
     fn: Callable[..., Any]

@@ -428,7 +428,7 @@ class RandomTranslate(Geometry):
     RandomTranslate(padding=4, fill=0)
     """
 
-    dtypes: ClassVar[tuple[str, ...]] = ("uint8",)
+    dtypes: ClassVar[tuple[str, ...]] = ("uint8", "uint16", "float32", "int64")
     bounded: ClassVar[bool] = True
 
     padding: int

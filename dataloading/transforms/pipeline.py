@@ -36,6 +36,7 @@ from dataloading.transforms.base import (
     PixelOp,
     Placeholder,
 )
+from dataloading.transforms.compose import Compose, written_out
 from dataloading.transforms.foreign import check_callable, name_of
 from dataloading.transforms.operation import Node
 from dataloading.transforms.program import DoesNotCompile, Program
@@ -77,8 +78,10 @@ class Pipeline:
         Of the decoded images, 1 to 16.
     source_size : (int, int), optional
         (height, width), where all images of the field have one size.
-    dtype : {"uint8", "uint16", "int64"}
-        Of the decoded images. Those that are not uint8 can only be moved: no transform may change their values.
+    dtype : {"uint8", "uint16", "int64", "float32"}
+        Of the decoded images: int64 are label maps, float32 has values from 0 to 1.
+    decodes : bool
+        Whether geometry at the front becomes part of decoding. False: images come as they are, of ``source_size``.
 
     Attributes
     ----------
@@ -119,12 +122,14 @@ class Pipeline:
         channels: int = 3,
         source_size: tuple[int, int] | None = None,
         dtype: str = "uint8",
+        decodes: bool = True,
     ) -> None:
+        transforms = transforms.transforms if isinstance(transforms, Compose) else transforms
         if isinstance(transforms, (str, bytes)) or not isinstance(transforms, Sequence):
             raise UsageError(f"transforms must be a list, got {type(transforms).__name__}. Write [transform, ...]")
         if not 1 <= channels <= MAX_CHANNELS:
             raise UsageError(f"channels must be 1 to {MAX_CHANNELS}, got {channels}")
-        self.transforms = tuple(transforms)
+        self.transforms = tuple(written_out(transforms))
         ours = self._split()
         self.decode_dtype = np.dtype(STORAGE_DTYPES[dtype])
         state = ImageState(channels, dtype=dtype, bound=_WHITE.get(dtype))
@@ -133,7 +138,7 @@ class Pipeline:
         if source_size is not None:
             height, width = source_size
             state = state.replace(height=height, width=width, min_side=min(height, width))
-        state = self._lower(ours, state)
+        state = self._lower(ours, state, decodes=decodes)
         self._build(ours, state)
 
     def __repr__(self) -> str:
@@ -175,14 +180,14 @@ class Pipeline:
         else:
             self._checked(position, transform.check_images, state)
 
-    def _lower(self, ours: list[tuple[int, Geometry | PixelOp]], state: ImageState) -> ImageState:
+    def _lower(self, ours: list[tuple[int, Geometry | PixelOp]], state: ImageState, *, decodes: bool) -> ImageState:
         """Move geometry that can be part of decoding from ``ours`` to the plan."""
         codes: list[int] = []
         positions: list[int] = []
         rows: list[list[float]] = []
         pixels: list[tuple[int, Geometry | PixelOp]] = []
         for position, transform in ours:
-            if isinstance(transform, Geometry):
+            if decodes and isinstance(transform, Geometry):
                 # A flip changes nothing a transform that mirrors could notice: same pixels, whichever comes first.
                 is_flip = transform.name in ("RandomHorizontalFlip", "RandomVerticalFlip")
                 movable = is_flip and all(isinstance(op, PixelOp) and op.mirrors for _, op in pixels)

@@ -209,6 +209,20 @@ def test_a_mask_cannot_follow_a_policy_that_moves_pixels(masks_file: Path) -> No
         Loader(masks_file, batch_size=5, transforms={"image": [T.RandomResizedCrop(32), T.RandAugment()]})
 
 
+def test_masks_follow_what_is_moved_inside_composites(masks_file: Path) -> None:
+    still = T.Custom(lambda image, key: None, name="Custom(nothing)")
+    chain = [
+        T.RandomResizedCrop(40, interpolation="nearest"),
+        T.RandomApply([still, T.RandomHorizontalFlip(), T.RandomTranslate(5, fill=9)], p=0.6),
+        T.RandomOrder([T.RandomTranslate(3), T.RandomVerticalFlip(), still]),
+        T.RandomChoice([T.RandomHorizontalFlip(1.0), T.RandomTranslate(2), still]),
+    ]
+    images, masks, _ = next(iter(Loader(masks_file, batch_size=NUM, transforms={"image": chain}, seed=9)))
+    inside = images[:, 2] == 7
+    assert torch.equal(masks[inside], (images[:, 0].long() * 200 + images[:, 1].long())[inside])
+    assert (masks[~inside] == 0).all() and 0 < (~inside).float().mean() < 0.5
+
+
 def test_padding_is_label_0_or_what_the_masks_own_list_says(masks_file: Path) -> None:
     chain = [T.RandomCrop(200, pad_if_needed=True, fill=99)]
     images, masks, _ = next(iter(Loader(masks_file, batch_size=4, transforms={"image": chain})))
