@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dataloading.transforms.kernels.jit import kernel
+from dataloading.transforms.kernels.jit import helper, kernel
 from dataloading.transforms.kernels.values import cut, nothing, within
 
 __all__ = [
@@ -45,7 +45,7 @@ _SIXTH, _SIX = np.float32(1.0 / 6.0), np.float32(6)
 # -- brightness and contrast ------------------------------------------------------------------------------------------
 
 
-@kernel
+@helper
 def _blend_table(tables: Any, factor: Any, offset: Any) -> None:
     """``x * factor + offset``."""
     for c in range(tables.shape[0]):
@@ -53,7 +53,7 @@ def _blend_table(tables: Any, factor: Any, offset: Any) -> None:
             tables[c, v] = np.uint8(np.int32(within(np.float32(tables[c, v]) * factor + offset, _TOP)))
 
 
-@kernel
+@helper
 def _blend(image: Any, factor: Any, offset: Any, top: Any) -> None:
     """Do the same with the pixels of an image."""
     for c in range(image.shape[0]):
@@ -74,7 +74,7 @@ def brightness_values(image: Any, target: Any, params: Any, constants: Any, work
     _blend(image, np.float32(params[0]), _ZERO, np.float32(constants[0]))
 
 
-@kernel
+@helper
 def gray_mean(image: Any) -> Any:
     """Return the mean of the grey image; of integers, each pixel cut off to an integer first."""
     total = 0.0

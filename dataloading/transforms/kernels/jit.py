@@ -16,16 +16,23 @@ from numba.core import types
 from numba.core.dispatcher import Dispatcher
 from numba.core.errors import NumbaError
 
-__all__ = ["JIT_OPTIONS", "NumbaError", "compile_for", "kernel", "run_again"]
+__all__ = ["JIT_OPTIONS", "NumbaError", "compile_for", "helper", "kernel", "run_again"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 JIT_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+# Code without wrappers for callers in Python can be loaded without Numba.
+_WITHOUT_WRAPPERS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, **JIT_OPTIONS}
 
 
 def kernel(function: Function) -> Function:
     """Compile ``function`` lazily with the options that all kernels share."""
     return cast(Function, numba.njit(**JIT_OPTIONS)(function))
+
+
+def helper(function: Function) -> Function:
+    """Compile a function that only kernels call: without a wrapper for Python, which takes as long again."""
+    return cast(Function, numba.njit(**_WITHOUT_WRAPPERS)(function))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,9 +75,7 @@ def compile_for(function: Callable[..., Any], signature: Sequence[str], *, user:
     if user:
         function = _without_result(function, len(signature))
     plain = getattr(function, "py_func", function)
-    # No wrappers for callers in Python: the code can then be loaded without Numba, and compiles in half the time.
-    options: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, **JIT_OPTIONS}
-    dispatcher: Any = numba.njit(**options)(plain)
+    dispatcher: Any = numba.njit(**_WITHOUT_WRAPPERS)(plain)
     dispatcher.compile(argument_types)
     result = dispatcher.overloads[argument_types]
     module = result.library._final_module

@@ -8,7 +8,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from dataloading.transforms.kernels.jit import JIT_OPTIONS, kernel
+from dataloading.transforms.kernels.jit import JIT_OPTIONS, helper
 
 __all__ = ["cut", "nothing", "within"]
 
@@ -39,7 +39,7 @@ def _nothing(image: Any) -> Any:
     return lambda image: 0.0
 
 
-@kernel
+@helper
 def within(value: Any, top: Any) -> Any:
     """Clamp to [0, top]."""
     value = _ZERO if value < _ZERO else value
