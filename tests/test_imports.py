@@ -53,8 +53,8 @@ RANK = {
     for level, line in enumerate(layers.strip().splitlines())
     for name in line.split("|")
 }
-# A circle that is left: the class of transforms makes the operations that are made of it.
-LATE_IMPORTS = [("dataloading.transforms.base", "dataloading.transforms.operation")]
+# A circle that is left: a transform that is called by itself runs a pipeline, which is made of transforms.
+LATE_IMPORTS = [("dataloading.transforms.base", "dataloading.transforms.alone")]
 FRONT_DOOR = {"checks", "cli", "errors", "messages", "testing", "tools", "transforms"}
 MAY_IMPORT = {
     "torch": {"engine/transfer.py", "loader.py", "transforms"},

@@ -67,7 +67,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dataloading.transforms.base import ImageState
+from dataloading.transforms.state import ImageState
 
 __all__ = [
     "Law",

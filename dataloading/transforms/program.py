@@ -15,8 +15,8 @@ import numpy as np
 
 from dataloading._native import AugmentFailure, AugmentProgram
 from dataloading._native.augment import LAW, LEAF, NODE
-from dataloading.transforms.base import STORAGE_DTYPES, ImageState
 from dataloading.transforms.operation import Law, Node, Operation
+from dataloading.transforms.state import STORAGE_DTYPES, ImageState
 
 __all__ = ["DoesNotCompile", "Program"]
 
