@@ -253,10 +253,10 @@ class Loader:
         groups = -(-batch_size // group_size)
         ahead = 2 + -(-self._num_workers // groups) if prefetch_batches is None else prefetch_batches
         self._prefetch_batches = at_least("prefetch_batches", ahead, 1)
-        self._plan = Plan(
+        self._make_plan = functools.partial(
+            Plan,
             self._files,
-            {} if transforms is None else transforms,
-            fields,
+            fields=fields,
             seed=seed,
             on_error=on_error,
             ranks=self._ranks,
@@ -265,6 +265,7 @@ class Loader:
             max_rows=min(batch_size, max(self._sampler.size, self._files.num_samples)),
             num_buffers=self._prefetch_batches + 2,
         )
+        self._plan = self._make_plan({} if transforms is None else transforms)
         self._storage = storage.page_source(
             fields=self._plan.names,
             window_pages=window_pages if shuffle == "pages" else 0,
@@ -410,7 +411,7 @@ class Loader:
         if skipped:
             cut = sampler.slicing()
             consumed = max(consumed, cut.bounds(skipped)[0] if skipped < cut.num_steps else cut.num_samples)
-        iterator = EpochIterator(self._engines, epoch, consumed)
+        iterator = EpochIterator(self._engines, self._plan, epoch, consumed)
         return followed(iterator, sampler, consumed, world_size=self.world_size)
 
     def _warn_of_gathering(self, sampler: ShardSampler) -> None:
@@ -479,7 +480,41 @@ class Loader:
             f"batch_size={self.batch_size}, tail={cut.tail!r}, drop_last={self.drop_last}"
         )
 
-    # ---- other samples of the same dataset
+    # ---- other transforms, other samples of the same dataset
+
+    def with_transforms(self, transforms: Mapping[str, Sequence[Any]]) -> Loader:
+        """Make a loader that goes on with other transforms from the next epoch on, as progressive resizing needs it.
+
+        Both loaders are one run: they share the position in it (`set_epoch`, `state_dict`), workers, files, caches,
+        ``errors`` and `stats`; what is compiled already stays compiled. An iteration under way keeps its transforms.
+        Workers often begin the next epoch before it is asked for: called before the end of an epoch, this costs no
+        gap; called between epochs, they begin it anew at once.
+
+        Parameters
+        ----------
+        transforms : mapping of field name to sequence
+            All of them, as in ``Loader(transforms=...)``: nothing is taken over from this loader's.
+
+        Returns
+        -------
+        Loader
+            With the same options otherwise. A state of either fits both, as it does not depend on transforms.
+
+        Raises
+        ------
+        UsageError
+            The transforms cannot work; this loader stays as it was.
+
+        Examples
+        --------
+        >>> loader = loader.with_transforms({"image": [T.RandomResizedCrop(224)]})  # doctest: +SKIP
+        """
+        plan = self._make_plan(transforms)
+        self._jobs.clock.note_compiling(plan.compile_seconds)
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__, _plan=plan)
+        self._engines.change(plan)
+        return other
 
     def with_indices(self, indices: Sequence[int] | npt.NDArray[np.int64]) -> Loader:
         """Make a loader of some of this one's samples; file, decoders, compiled transforms and buffers are shared.
@@ -619,6 +654,7 @@ def _fixed(name: str, done: str) -> str:
     """Say why an attribute cannot be changed, and what to do instead."""
     advice = {
         "indices": "loader.with_indices(...) and loader.filter(...) make a Loader of other samples",
+        "transforms": "loader.with_transforms(...) makes a Loader that goes on with others",
         "epoch": "call loader.set_epoch(epoch)",
         "batch_sampler": "make a new Loader",
     }.get(name) or (f"make a new Loader with {name}=" if name in _OPTIONS else f"make a new Loader; {_ELSEWHERE[name]}")

@@ -58,6 +58,10 @@ class Clock:
         """Replace the lock in a forked child, where the thread that may hold it does not exist."""
         self._lock = threading.Lock()
 
+    def note_compiling(self, seconds: float) -> None:
+        """Add time spent on compiling other transforms."""
+        self._compile_seconds += seconds
+
     # ---- workers
 
     def add(self, hop: str, seconds: float) -> None:

@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from dataloading.batch import Batch
 from dataloading.cache import PageSource, Prefetch
@@ -23,7 +24,10 @@ from dataloading.sampling.sampler import Sampler, ShardSampler
 from dataloading.sampling.slicing import EpochOrder
 from dataloading.stats import Clock
 
-__all__ = ["Engines", "EpochIterator", "Jobs"]
+__all__ = ["Engines", "EpochIterator", "Jobs", "Running"]
+
+# How each epoch is made that an engine has begun. `setdefault` decides it once, whichever thread asks first.
+Plans = dict[int, Plan]
 
 
 class Jobs:
@@ -40,6 +44,8 @@ class Jobs:
 
     Attributes
     ----------
+    plan : Plan
+        How epochs are made that have not begun yet.
     clock : Clock
     errors : list of SampleError
         Samples that were skipped or replaced in the batches received so far.
@@ -58,7 +64,7 @@ class Jobs:
         self.persistent = persistent and isinstance(sampler, ShardSampler)
         self._storage = storage
 
-    def begin(self, epoch: int, consumed: int, stopped: threading.Event) -> Iterator[BatchJob]:
+    def begin(self, epoch: int, consumed: int, plans: Plans, stopped: threading.Event) -> Iterator[BatchJob]:
         """Make the jobs of this epoch from `consumed` on, then those of the epochs that follow."""
         with contextlib.ExitStack() as stack:
             read_ahead = stack.enter_context(contextlib.closing(ReadAhead(self.plan.files.paths)))
@@ -66,35 +72,37 @@ class Jobs:
             if self._storage is not None:
                 prefetch = stack.enter_context(contextlib.closing(self._storage.prefetch(stopped.is_set)))
             while True:
+                plan = plans.setdefault(epoch, self.plan)
                 with self.clock.measure("sampler"):
                     order = self.sampler.order(epoch, consumed)
                 if prefetch is None:
-                    yield from self._jobs_of_files(order, epoch, read_ahead)
+                    yield from self._jobs_of_files(plan, order, epoch, read_ahead)
                 else:
-                    yield from self._jobs_of_cache(order, epoch, prefetch)
+                    yield from self._jobs_of_cache(plan, order, epoch, prefetch)
                 if not self.persistent or self.sampler.slicing().num_steps == 0:
                     return
+                del plans[epoch]
                 epoch, consumed = epoch + 1, 0
 
-    def _jobs_of_files(self, order: EpochOrder, epoch: int, read_ahead: ReadAhead) -> Iterator[BatchJob]:
-        readers = self.plan.files.readers
+    def _jobs_of_files(self, plan: Plan, order: EpochOrder, epoch: int, read_ahead: ReadAhead) -> Iterator[BatchJob]:
+        readers = plan.files.readers
         for number in range(len(order)):
             # One file per batch, in turn: it costs a microsecond, and on some network storage much more.
             readers[number % len(readers)].check_size()
             with self.clock.measure("sampler"):
                 step = order.step(number)
-            job = BatchJob(self.plan, self.clock, step, epoch)
+            job = BatchJob(plan, self.clock, step, epoch)
             read_ahead(order.readahead(number))
             yield job
 
-    def _jobs_of_cache(self, order: EpochOrder, epoch: int, prefetch: Prefetch) -> Iterator[BatchJob]:
+    def _jobs_of_cache(self, plan: Plan, order: EpochOrder, epoch: int, prefetch: Prefetch) -> Iterator[BatchJob]:
         steps = prefetch.steps(order)
         while True:
             with self.clock.measure("view"):  # waiting for pages included
                 step, pins = next(steps, (None, None))
             if step is None:
                 return
-            yield BatchJob(self.plan, self.clock, step, epoch, pins)
+            yield BatchJob(plan, self.clock, step, epoch, pins)
 
     def release(self) -> None:
         """Release what belongs to batches that nobody will finish; runs on a thread of ours."""
@@ -103,54 +111,82 @@ class Jobs:
         self.plan.transfer.drain()
 
 
-class Engines:
-    """The engines of one loader: those in use, and one that has already begun the epoch after the last.
+class Running(NamedTuple):
+    """An engine, and how it makes the epochs it has begun."""
 
-    An engine belongs to the iterator that uses it, or to this object while it waits, and ends when neither has it. This
-    object must not refer to the loader, which would never be dropped while its threads wait.
+    engine: Engine[BatchJob]
+    plans: Plans
+
+
+class Engines:
+    """The engines of one run: those in use, and one that has already begun the epoch after the last.
+
+    A loader and those that `Loader.with_transforms` made of it share them. An engine belongs to the iterator that uses
+    it, or to this object while it waits, and ends when neither has it. This object must not refer to a loader, which
+    would never be dropped while its threads wait.
     """
 
     def __init__(self, jobs: Jobs, *, num_workers: int, max_in_flight: int) -> None:
         # The engine that waits, and the epoch it has begun. The first attribute is dropped first: its threads are gone
         # when what they used is dropped.
-        self._waiting: tuple[Engine[BatchJob], int] | None = None
+        self._waiting: tuple[Running, int] | None = None
         self.jobs = jobs
         self._num_workers = num_workers
         self._max_in_flight = max_in_flight
         self._iterators: Living[EpochIterator] = Living()
         self._process = os.getpid()
 
-    def take(self, epoch: int, consumed: int, iterator: EpochIterator) -> Engine[BatchJob]:
-        """Take the engine that has already begun this epoch, or start one."""
+    def take(self, plan: Plan, epoch: int, consumed: int, iterator: EpochIterator) -> Running:
+        """Take the engine that has already begun this epoch with this plan, or start one."""
         self._after_fork()
+        self.jobs.plan = plan
         self._iterators.add(iterator)
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
-            engine, begun = waiting
-            if (begun, 0) == (epoch, consumed) and not engine.is_stopped:
-                return engine
-            engine.stop()
+            running, begun = waiting
+            fits = (begun, 0) == (epoch, consumed) and running.plans.setdefault(begun, plan) is plan
+            if fits and not running.engine.is_stopped:
+                return running
+            running.engine.stop()
+        return self._start(plan, epoch, consumed)
+
+    def _start(self, plan: Plan, epoch: int, consumed: int) -> Running:
         stopped = threading.Event()
-        return Engine(
-            self.jobs.begin(epoch, consumed, stopped),
+        plans = {epoch: plan}
+        engine = Engine(
+            self.jobs.begin(epoch, consumed, plans, stopped),
             num_workers=self._num_workers,
             max_in_flight=self._max_in_flight,
             on_stop=stopped.set,
             on_end=self.jobs.release,
         )
+        return Running(engine, plans)
 
-    def hand_on(self, engine: Engine[BatchJob], epoch: int) -> None:
+    def hand_on(self, running: Running, epoch: int) -> None:
         """Take back an engine whose epoch is over: it goes on with `epoch`, or stops."""
         if self.jobs.persistent and self._waiting is None:
-            self._waiting = engine, epoch
+            self._waiting = running, epoch
         else:
-            engine.stop()
+            running.engine.stop()
+
+    def change(self, plan: Plan) -> None:
+        """Make the epochs that have not begun with this plan; iterations under way keep theirs.
+
+        If workers have begun the next epoch with another plan, they begin it anew at once.
+        """
+        self._after_fork()
+        self.jobs.plan = plan
+        if self._waiting is not None:
+            running, epoch = self._waiting
+            if running.plans.setdefault(epoch, plan) is not plan:
+                self.drop_begun()
+                self._waiting = self._start(plan, epoch, 0), epoch
 
     def drop_begun(self) -> None:
         """Stop the engine that has already begun the next epoch, if there is one: its order is no longer wanted."""
         self._after_fork()
         if self._waiting is not None:
-            self._waiting[0].stop()
+            self._waiting[0].engine.stop()
             self._waiting = None
 
     def stop_all(self) -> None:
@@ -181,8 +217,8 @@ class EpochIterator(Iterator[Batch]):
     `next` raises UsageError if the iteration cannot go on here; the message says why.
     """
 
-    def __init__(self, engines: Engines, epoch: int, consumed: int) -> None:
-        self._engine: Engine[BatchJob] | None = None  # the first attribute, as there
+    def __init__(self, engines: Engines, plan: Plan, epoch: int, consumed: int) -> None:
+        self._running: Running | None = None  # the first attribute, as there
         self._engines = engines
         self._sampler = engines.jobs.sampler
         self._clock = engines.jobs.clock
@@ -190,7 +226,7 @@ class EpochIterator(Iterator[Batch]):
         self._consumed = consumed
         self._num_steps = self._sampler.slicing(consumed).num_steps
         self._step = 0
-        self._failed = "replaced" if engines.jobs.plan.on_error == "replace" else "skipped"
+        self._failed = "replaced" if plan.on_error == "replace" else "skipped"
         self._handed_at: float | None = None
         self._handed_cpu: float | None = None
         self._cpu_share = 0.0  # of the caller's step
@@ -198,7 +234,7 @@ class EpochIterator(Iterator[Batch]):
         self._turn = threading.RLock()  # for callers' threads among themselves; no thread of ours takes it
         self._is_inside = False
         self._why_ended: str | None = None
-        self._engine = engines.take(epoch, consumed, self)
+        self._running = engines.take(plan, epoch, consumed, self)
 
     def __next__(self) -> Batch:
         if os.getpid() != self._process:
@@ -221,8 +257,8 @@ class EpochIterator(Iterator[Batch]):
             raise
 
     def _next(self) -> tuple[Batch, int]:
-        engine = self._engine
-        if engine is None:
+        running = self._running
+        if running is None:
             if self._why_ended is not None:
                 raise UsageError(self._why_ended)
             raise StopIteration
@@ -240,10 +276,10 @@ class EpochIterator(Iterator[Batch]):
         if self._step == self._num_steps:
             self._clock.note_batch(self._epoch, step=step, step_cpu=step_cpu)
             self._sampler.finish(self._epoch)
-            self._engines.hand_on(engine, self._epoch + 1)
-            self._engine = None
+            self._engines.hand_on(running, self._epoch + 1)
+            self._running = None
             raise StopIteration
-        job = engine.take()
+        job = running.engine.take()
         if job is None or job.epoch != self._epoch:
             raise UsageError(self._why_ended or "the iteration was closed by another thread")
         taken_at = time.perf_counter()
@@ -273,12 +309,12 @@ class EpochIterator(Iterator[Batch]):
 
     def close(self) -> None:
         """Stop the workers and drop what they have prefetched."""
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            engine.stop()
+        running, self._running = self._running, None
+        if running is not None:
+            running.engine.stop()
 
     def end(self, why: str) -> None:
         """Stop the workers; `next` says why there is nothing more, unless the epoch was over."""
-        if self._engine is not None:
+        if self._running is not None:
             self._why_ended = why
             self.close()
