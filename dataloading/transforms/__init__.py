@@ -103,6 +103,8 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_instead(name)}")
 
 
+_NO_BOXES = "boxes and keypoints do not follow their images: transform them in the training loop"
+
 # What other libraries have, and what to write here.
 _ELSEWHERE = {
     "ToTensor": "leave it out: images arrive as tensors, (N, C, H, W); ToDtype('float32', scale=True) gives 0 to 1",
@@ -118,6 +120,25 @@ _ELSEWHERE = {
     "Identity": "leave it out",
     "Lambda": "put the function itself into the list; it gets the whole batch, and Custom(fn) each image",
     "FiveCrop": "take CenterCrop, or put a function behind the others that returns a tuple of views",
+    "TenCrop": "take CenterCrop, or put a function behind the others that returns a tuple of views",
+    "ScaleJitter": "images of a batch have one size: take RandomResizedCrop(size)",
+    "RandomResize": "images of a batch have one size: take RandomResizedCrop(size)",
+    "RandomShortestSize": "images of a batch have one size: take RandomResizedCrop(size)",
+    "RandomZoomOut": f"{_NO_BOXES}; RandomAffine(0, scale=(0.25, 1)) shrinks images",
+    "RandomIoUCrop": _NO_BOXES,
+    "SanitizeBoundingBoxes": _NO_BOXES,
+    "SanitizeKeyPoints": _NO_BOXES,
+    "ClampBoundingBoxes": _NO_BOXES,
+    "ClampKeyPoints": _NO_BOXES,
+    "ConvertBoundingBoxFormat": _NO_BOXES,
+    "SetClampingMode": _NO_BOXES,
+    "RGB": "images arrive with the channels they are stored with: make them RGB when converting",
+    "LinearTransformation": "put torchvision's own into the list, behind the others: it gets the whole batch",
+    "UniformTemporalSubsample": "there are no videos",
+    "ToPureTensor": "leave it out: images arrive as plain tensors",
+    "Transform": "write Custom(fn), or a torch module for the whole batch",
+    "AutoAugmentPolicy": "pass its name, AutoAugment('imagenet'), or torchvision's",
+    "InterpolationMode": "pass its name, interpolation='bilinear', or torchvision's",
 }
 
 

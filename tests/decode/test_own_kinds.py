@@ -161,6 +161,11 @@ CHAINS = {
         T.ElasticTransform(40.0, 1.5, interpolation="nearest"),
         T.RandomHorizontalFlip(),
     ],
+    "composed": [
+        T.RandomResizedCrop(32),
+        T.RandomApply([T.RandomRotation(40), T.RandomHorizontalFlip()], p=0.7),
+        T.RandomChoice([T.RandomAffine(0, shear=20), T.RandomVerticalFlip(1.0)]),
+    ],
     "framed": [T.RandomResizedCrop(32), T.Pad((3, 5), padding_mode="reflect"), T.RandomVerticalFlip()],
 }
 

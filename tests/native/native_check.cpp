@@ -169,6 +169,13 @@ int main(int argc, char** argv) {
       }
       use(resized.data.get(), resized.size);
     }
+    const Exact planes(rgb.size);
+    const int channels = below(2) == 0 ? 1 : 3;
+    if (beton_jpeg_round_trip(rgb.data.get(), channels, height, width, 1 + below(100), planes.data.get()) != 0) {
+      std::puts("a round trip failed");
+      return 1;
+    }
+    use(planes.data.get(), size_t(width) * size_t(height) * size_t(channels));
     for (int i = 0; i < 10; i++) {
       const Exact broken = damaged(jpeg);
       (region(broken, BETON_MODE_JPEG, width, height) ? good : bad)++;

@@ -1,0 +1,40 @@
+"""Names: whoever comes from torchvision finds each transform, or is told what to write instead."""
+
+import inspect
+
+import pytest
+from torchvision.transforms import v2
+
+from dataloading import transforms as T
+
+THEIRS = [name for name, each in vars(v2).items() if inspect.isclass(each) and not name.startswith("_")]
+
+
+@pytest.mark.parametrize("name", THEIRS)
+def test_each_of_torchvisions_names_is_here_or_says_what_to_write(name):
+    if name not in T.__all__:
+        with pytest.raises(AttributeError, match=r"There is no such transform; \w+ "):
+            getattr(T, name)
+
+
+@pytest.mark.parametrize("name", sorted(set(THEIRS) & set(T.__all__)))
+def test_options_have_torchvisions_names_order_and_defaults(name):
+    ours = inspect.signature(getattr(T, name)).parameters
+    for option, theirs in inspect.signature(getattr(v2, name)).parameters.items():
+        if option in KNOWN.get(name, ()):
+            continue
+        assert option in ours, option
+        assert plain(ours[option].default) == plain(theirs.default), option
+
+
+# Options that differ on purpose.
+KNOWN = {
+    "MixUp": ["labels_getter"],
+    "CutMix": ["labels_getter"],
+    "ToDtype": ["dtype"],  # ours has a default
+}
+
+
+def plain(default):
+    value = getattr(default, "value", default)  # of an enumeration
+    return tuple(value) if isinstance(value, list) else value
