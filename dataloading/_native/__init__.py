@@ -24,7 +24,7 @@ from .augment import AugmentFailure, AugmentProgram, Draws
 from .gate import Gate, close_gates, this_thread_is_own
 from .jpeg import JpegInfo, check_jpeg, decode_jpeg, encode_jpeg, probe_jpeg, transcode_jpeg
 from .library import kernels_in_use, library_path, use_kernels
-from .plan import PlanFailure, plan_requests
+from .plan import BoxesOfSamples, PlanFailure, plan_requests
 from .regions import (
     BICUBIC,
     BILINEAR,
@@ -54,6 +54,7 @@ __all__ = [
     "REQUEST",
     "AugmentFailure",
     "AugmentProgram",
+    "BoxesOfSamples",
     "Draws",
     "Gate",
     "JpegInfo",

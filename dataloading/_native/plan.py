@@ -6,7 +6,7 @@ Owns the codes of the operations. Must not know which transforms they come from.
 from __future__ import annotations
 
 import ctypes
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +14,9 @@ import numpy.typing as npt
 from .library import LIBRARY
 from .regions import REQUEST
 
-__all__ = ["ROW_LENGTH", "PlanFailure", "plan_requests"]
+__all__ = ["ROW_LENGTH", "BoxesOfSamples", "PlanFailure", "plan_requests"]
 
-ROW_LENGTH = 16  # BETON_PLAN_ROW_LENGTH in src/plan.h
+ROW_LENGTH = 64  # BETON_PLAN_ROW_LENGTH in src/plan.h
 
 _REASONS = {
     1: "the image is {height}x{width} here, with its padding too small for a crop of {wanted_height}x{wanted_width}",
@@ -36,6 +36,25 @@ class _Failure(ctypes.Structure):
     ]
 
 
+class _Boxes(ctypes.Structure):
+    """Mirror of ``beton_plan_boxes`` in ``src/plan.h``."""
+
+    _fields_ = [(name, ctypes.c_void_p) for name in ("corners", "starts", "kept")]
+
+
+class BoxesOfSamples(NamedTuple):
+    """The boxes of n samples, in pixels of the stored images.
+
+    ``corners``: float64, shape (m, 4): left, top, right, bottom. ``starts``: int64, shape (n + 1,): boxes of sample i
+    are ``starts[i]`` to ``starts[i + 1] - 1``. ``kept``: uint8, shape (m,): ones, of which `plan_requests` makes 0 what
+    a crop has cut off.
+    """
+
+    corners: npt.NDArray[np.float64]
+    starts: npt.NDArray[np.int64]
+    kept: npt.NDArray[np.uint8]
+
+
 class PlanFailure(NamedTuple):
     """Which sample could not be planned, at which transform of the user's list, and why."""
 
@@ -53,6 +72,7 @@ def plan_requests(
     keys: npt.NDArray[np.uint64],
     requests: npt.NDArray[np.void],
     start: int = 0,
+    boxes: BoxesOfSamples | None = None,
 ) -> PlanFailure | None:
     """Draw the geometry of each sample and write it to its request.
 
@@ -71,6 +91,8 @@ def plan_requests(
         The columns from ``box_x`` to ``antialias`` are written.
     start : int
         First sample to plan.
+    boxes : BoxesOfSamples, optional
+        For operations that read them; without, no sample has any.
 
     Returns
     -------
@@ -100,13 +122,15 @@ def plan_requests(
         ("heights", heights, np.dtype(np.int64), (n,)),
         ("keys", keys, np.dtype(np.uint64), (n,)),
         ("requests", requests, REQUEST, (n,)),
+        *_boxes_checked(boxes, n),
     ):
         if array.dtype != dtype or array.shape != shape or not array.flags.c_contiguous:
             raise TypeError(
                 f"{name} must be a contiguous {dtype} array of shape {shape}, got {array.dtype} {array.shape}"
             )
     failure = _Failure()
-    failed: int = LIBRARY.beton_plan_requests(
+    given = None if boxes is None else _Boxes(*(array.ctypes.data for array in boxes))
+    failed: int = LIBRARY.beton_plan(
         codes.ctypes.data,
         positions.ctypes.data,
         rows.ctypes.data,
@@ -114,6 +138,7 @@ def plan_requests(
         widths.ctypes.data,
         heights.ctypes.data,
         keys.ctypes.data,
+        None if given is None else ctypes.addressof(given),
         requests.ctypes.data,
         start,
         n,
@@ -123,3 +148,17 @@ def plan_requests(
         return None
     values = {name: int(getattr(failure, name)) for name, *_ in _Failure._fields_}
     return PlanFailure(failed, values["position"], _REASONS[values["reason"]].format(**values))
+
+
+def _boxes_checked(boxes: BoxesOfSamples | None, n: int) -> list[tuple[str, npt.NDArray[Any], Any, tuple[int, ...]]]:
+    """Return what the arrays of boxes must be."""
+    if boxes is None:
+        return []
+    count = int(boxes.starts[-1]) if len(boxes.starts) else 0
+    if len(boxes.starts) == n + 1 and (boxes.starts[0] != 0 or (np.diff(boxes.starts) < 0).any()):
+        raise TypeError("boxes.starts must begin with 0 and not decrease")
+    return [
+        ("boxes.corners", boxes.corners, np.dtype(np.float64), (count, 4)),
+        ("boxes.starts", boxes.starts, np.dtype(np.int64), (n + 1,)),
+        ("boxes.kept", boxes.kept, np.dtype(np.uint8), (count,)),
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .arrays import NDArrayField, TorchTensorField
 from .base import Field
-from .coordinates import image_of, moved_coordinates
+from .coordinates import absent_points, box_corners, boxes_as, image_of, moved_coordinates, numbers_as
 from .extension import Extension
 from .fields import BytesField, CustomField, FloatField, IntField, JSONField, TextField
 from .file_info import FileInfo, probe_file, probe_header
@@ -48,11 +48,15 @@ __all__ = [
     "VarArrayField",
     "VerifyReport",
     "Writer",
+    "absent_points",
+    "box_corners",
+    "boxes_as",
     "check_png_chunks",
     "image_of",
     "is_manifest",
     "manifest_path",
     "moved_coordinates",
+    "numbers_as",
     "pointers_of",
     "probe_file",
     "probe_header",

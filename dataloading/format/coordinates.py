@@ -17,7 +17,17 @@ from dataloading.errors import UsageError
 from .base import Field
 from .images import ImageField, MaskField
 
-__all__ = ["FORMS", "check_coordinates", "extent", "image_of", "moved_coordinates"]
+__all__ = [
+    "FORMS",
+    "absent_points",
+    "box_corners",
+    "boxes_as",
+    "check_coordinates",
+    "extent",
+    "image_of",
+    "moved_coordinates",
+    "numbers_as",
+]
 
 FORMS = ("xyxy", "xywh", "cxcywh", "points")
 _RELATIVE, _NONE = "relative", "none"
@@ -96,8 +106,8 @@ def extent(values: npt.NDArray[Any], coordinates: str, size: tuple[int, int]) ->
     form, _, relative = coordinates.partition(" ")
     flat = values.reshape(-1, values.shape[-1])
     if form == "points" and flat.shape[1] == 3:
-        flat = flat[~_is_absent(flat)]
-    corners = _corners(flat, form)
+        flat = flat[~absent_points(flat)]
+    corners = box_corners(flat, form)
     return corners * np.array([*size, *size]) if relative else corners
 
 
@@ -143,27 +153,33 @@ def moved_coordinates(
     flat = values.reshape(-1, values.shape[-1])
     width, height = (1, 1) if relative else size
     scale = np.array([1.0, 1.0] if relative else [new_size[0] / upright[0], new_size[1] / upright[1]])
-    corners = _corners(flat, form)
+    corners = box_corners(flat, form)
     first, second = (_turned(corners[:, part], orientation, width, height) * scale for part in (slice(2), slice(2, 4)))
     moved = flat.astype(np.float64)
     if form == "points":
-        there = ~_is_absent(flat)
+        there = ~absent_points(flat)
         moved[there, :2] = first[there]
     else:
-        low, high = np.minimum(first, second), np.maximum(first, second)
-        sides = high - low
-        moved = np.hstack({"xyxy": (low, high), "xywh": (low, sides), "cxcywh": (low + sides / 2, sides)}[form])
-    return _of_dtype(moved, values)
+        moved = boxes_as(np.hstack([np.minimum(first, second), np.maximum(first, second)]), form)
+    return numbers_as(moved, values)
 
 
-def _is_absent(points: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+def boxes_as(corners: Floats, form: str) -> Floats:
+    """Return boxes (left, top, right, bottom) in another form: "xyxy", "xywh" or "cxcywh"."""
+    low, high = corners[:, :2], corners[:, 2:]
+    sides = high - low
+    return np.hstack({"xyxy": (low, high), "xywh": (low, sides), "cxcywh": (low + sides / 2, sides)}[form])
+
+
+def absent_points(points: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     """Tell which points are COCO's for one that is not there: (0, 0, 0)."""
     if points.shape[1] != 3:
         return np.zeros(len(points), bool)
     return np.asarray(~points.any(axis=1))
 
 
-def _corners(flat: npt.NDArray[Any], form: str) -> Floats:
+def box_corners(flat: npt.NDArray[Any], form: str) -> Floats:
+    """Return left, top, right and bottom of boxes, or of points, shape (n, 4)."""
     numbers = flat.astype(np.float64)
     if form == "points":
         return np.hstack([numbers[:, :2], numbers[:, :2]])
@@ -184,7 +200,14 @@ def _turned(places: Floats, orientation: int, width: int, height: int) -> Floats
     return np.stack([y, x] if orientation >= 5 else [x, y], axis=1)
 
 
-def _of_dtype(moved: Floats, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def numbers_as(moved: Floats, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return numbers in the shape and dtype of ``values``; for whole numbers the nearest.
+
+    Raises
+    ------
+    UsageError
+        If one does not fit the dtype.
+    """
     if values.dtype.kind in "iu":
         limits = np.iinfo(values.dtype)
         moved = np.rint(moved)

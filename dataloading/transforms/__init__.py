@@ -20,6 +20,14 @@ from dataloading.transforms.color import (
 )
 from dataloading.transforms.compose import Compose, RandomApply, RandomChoice, RandomOrder
 from dataloading.transforms.custom import AsList, Custom
+from dataloading.transforms.detection import (
+    ClampBoundingBoxes,
+    RandomIoUCrop,
+    RandomShortestSize,
+    RandomZoomOut,
+    SanitizeBoundingBoxes,
+    ScaleJitter,
+)
 from dataloading.transforms.erase import Cutout, RandomErasing
 from dataloading.transforms.filters import JPEG, GaussianBlur, GaussianNoise, RandomAdjustSharpness
 from dataloading.transforms.frame import Pad, RandomChannelPermutation
@@ -48,6 +56,7 @@ __all__ = [
     "AugMix",
     "AutoAugment",
     "CenterCrop",
+    "ClampBoundingBoxes",
     "ColorJitter",
     "Compose",
     "Custom",
@@ -74,16 +83,21 @@ __all__ = [
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomInvert",
+    "RandomIoUCrop",
     "RandomOrder",
     "RandomPerspective",
     "RandomPhotometricDistort",
     "RandomPosterize",
     "RandomResizedCrop",
     "RandomRotation",
+    "RandomShortestSize",
     "RandomSolarize",
     "RandomTranslate",
     "RandomVerticalFlip",
+    "RandomZoomOut",
     "Resize",
+    "SanitizeBoundingBoxes",
+    "ScaleJitter",
     "ThreeAugment",
     "TimmRandAugment",
     "ToDtype",

@@ -43,7 +43,7 @@ __all__ = [
 INTERPOLATIONS = {"nearest": 0, "bilinear": 1, "bicubic": 2}
 PADDING_MODES = {"constant": 0, "edge": 1, "reflect": 2, "symmetric": 3}
 
-ROW_LENGTH = 16  # numbers in the row of a geometry: its parameters, see _native/src/plan.h
+ROW_LENGTH = 64  # numbers in the row of a geometry: its parameters, see _native/src/plan.h
 
 
 class Transform:

@@ -32,6 +32,11 @@ from dataloading.transforms.base import (
 from dataloading.transforms.operation import Operation, constant, integer
 
 __all__ = [
+    "IOU_CROP",
+    "LIST_AT",
+    "SCALE_JITTER",
+    "SHORTEST_SIZE",
+    "ZOOM_OUT",
     "CenterCrop",
     "RandomCrop",
     "RandomHorizontalFlip",
@@ -39,18 +44,26 @@ __all__ = [
     "RandomTranslate",
     "RandomVerticalFlip",
     "Resize",
+    "check_before_padding",
+    "check_before_resize",
+    "fill_word",
+    "row_of",
 ]
 
 # Codes of _native/src/plan.h.
 RANDOM_RESIZED_CROP, RESIZE, RESIZE_SHORT, RESIZE_LONG, CENTER_CROP = 0, 1, 2, 3, 4
 RANDOM_CROP, RANDOM_TRANSLATE, HORIZONTAL_FLIP, VERTICAL_FLIP = 5, 6, 7, 8
+SCALE_JITTER, SHORTEST_SIZE, ZOOM_OUT, IOU_CROP = 9, 10, 11, 12
+LIST_AT = 10  # where rows of any length hold their list
 
 
-def _row(*values: float) -> list[float]:
+def row_of(*values: float) -> list[float]:
+    """Return numbers as a row for ``_native/src/plan.cpp``."""
     return [float(v) for v in values] + [0.0] * (ROW_LENGTH - len(values))
 
 
-def _check_before_resize(owner: Geometry, state: ImageState) -> None:
+def check_before_resize(owner: Geometry, state: ImageState) -> None:
+    """Refuse to resize what the request cannot resize any more."""
     if state.resized:
         raise UsageError(
             f"{owner.name} would resize an image that an earlier transform has already resized; one decode can "
@@ -60,8 +73,9 @@ def _check_before_resize(owner: Geometry, state: ImageState) -> None:
         raise UsageError(f"{owner.name} would resize an image after padding. Put it before the transform that pads")
 
 
-def _check_before_padding(owner: Geometry, state: ImageState) -> None:
-    if state.padded:
+def check_before_padding(owner: Geometry, state: ImageState) -> None:
+    """Refuse to pad what the request cannot pad any more."""
+    if state.padded or state.zoomed_out:
         raise UsageError(f"{owner.name} would pad an image that an earlier transform has already padded. Keep one")
     if state.resized and state.cropped:
         raise UsageError(
@@ -70,7 +84,7 @@ def _check_before_padding(owner: Geometry, state: ImageState) -> None:
         )
 
 
-def _fill_word(owner: str, fill: Any) -> int:
+def fill_word(owner: str, fill: Any) -> int:
     """Return the fill of up to three channels as one 4-byte word, first channel in the lowest byte."""
     try:
         values = [float(fill)] if np.ndim(fill) == 0 else [float(v) for v in fill]
@@ -121,11 +135,11 @@ class RandomResizedCrop(Geometry):
 
     def lower(self, state: ImageState) -> tuple[int, list[float], ImageState]:
         """See ``Geometry.lower``."""
-        _check_before_resize(self, state)
+        check_before_resize(self, state)
         height, width = check_size(self.name, self.size)
         # torchvision keeps the bounds of the log ratio in float32.
         low, high = np.log(np.asarray(self.ratio, dtype=np.float32)).astype(np.float64)
-        row = _row(
+        row = row_of(
             height, width, *self.scale, low, high, *self.ratio, INTERPOLATIONS[self.interpolation], bool(self.antialias)
         )
         after = state.replace(height=height, width=width, min_side=min(height, width), resized=True, cropped=False)
@@ -194,12 +208,12 @@ class Resize(Geometry):
 
     def lower(self, state: ImageState) -> tuple[int, list[float], ImageState]:
         """See ``Geometry.lower``."""
-        _check_before_resize(self, state)
+        check_before_resize(self, state)
         kind = (INTERPOLATIONS[self.interpolation], bool(self.antialias))
         after = state.replace(resized=True, cropped=False)
         if isinstance(self.size, tuple):
             height, width = self.size
-            row = _row(height, width, 0, 0, 0, 0, 0, 0, *kind)
+            row = row_of(height, width, 0, 0, 0, 0, 0, 0, *kind)
             return RESIZE, row, after.replace(height=height, width=width, min_side=min(self.size))
         if state.height is not None and state.width is not None:
             height, width = self.output_size(state.height, state.width)
@@ -208,9 +222,9 @@ class Resize(Geometry):
             keeps = isinstance(self.size, int) and self.max_size is None
             after = after.replace(height=None, width=None, min_side=self.size if keeps else 1)
         if self.size is None:
-            return RESIZE_LONG, _row(self.max_size or 0, 0, 0, 0, 0, 0, 0, 0, *kind), after
+            return RESIZE_LONG, row_of(self.max_size or 0, 0, 0, 0, 0, 0, 0, 0, *kind), after
         assert isinstance(self.size, int)
-        return RESIZE_SHORT, _row(self.size, self.max_size or 0, 0, 0, 0, 0, 0, 0, *kind), after
+        return RESIZE_SHORT, row_of(self.size, self.max_size or 0, 0, 0, 0, 0, 0, 0, *kind), after
 
 
 def _after_crop(state: ImageState, height: int, width: int, *, pads: bool) -> ImageState:
@@ -269,9 +283,9 @@ class CenterCrop(Geometry):
         height, width = check_size(self.name, self.size)
         pads = state.height is not None and state.width is not None and (height > state.height or width > state.width)
         if pads:
-            _check_before_padding(self, state)
+            check_before_padding(self, state)
         # Images of unknown size may turn out to need padding one by one; where that cannot be done the sample fails.
-        return CENTER_CROP, _row(height, width), _after_crop(state, height, width, pads=pads)
+        return CENTER_CROP, row_of(height, width), _after_crop(state, height, width, pads=pads)
 
     def operation(self, state: ImageState) -> Operation:
         """See ``Geometry.operation``."""
@@ -311,7 +325,7 @@ class RandomCrop(Geometry):
         object.__setattr__(self, "size", check_size(self.name, self.size))
         check_choice(self.name, "padding_mode", self.padding_mode, PADDING_MODES)
         object.__setattr__(self, "fill", check_fill(self.name, self.fill))
-        _fill_word(self.name, self.fill)
+        fill_word(self.name, self.fill)
         if self.padding is not None:
             given = self.padding if isinstance(self.padding, (Sequence, np.ndarray)) else [self.padding]
             pads = [as_integer(each) for each in given]
@@ -343,12 +357,12 @@ class RandomCrop(Geometry):
                 )
         pads = small or max(left, top, right, bottom) > 0
         if pads:
-            _check_before_padding(self, state)
+            check_before_padding(self, state)
         if self.padding_mode == "reflect" and state.height is not None and state.width is not None:
             self._check_reflection(state.height, state.width)
-        row = _row(
+        row = row_of(
             height, width, left, top, right, bottom, self.pad_if_needed, PADDING_MODES[self.padding_mode],
-            _fill_word(self.name, self.fill),
+            fill_word(self.name, self.fill),
         )  # fmt: skip
         return RANDOM_CROP, row, _after_crop(state, height, width, pads=pads)
 
@@ -377,7 +391,7 @@ class RandomHorizontalFlip(Geometry):
 
     def lower(self, state: ImageState) -> tuple[int, list[float], ImageState]:
         """See ``Geometry.lower``."""
-        return HORIZONTAL_FLIP, _row(self.p), state
+        return HORIZONTAL_FLIP, row_of(self.p), state
 
     def operation(self, state: ImageState) -> Operation:
         """See ``Geometry.operation``."""
@@ -402,7 +416,7 @@ class RandomVerticalFlip(Geometry):
 
     def lower(self, state: ImageState) -> tuple[int, list[float], ImageState]:
         """See ``Geometry.lower``."""
-        return VERTICAL_FLIP, _row(self.p), state
+        return VERTICAL_FLIP, row_of(self.p), state
 
     def operation(self, state: ImageState) -> Operation:
         """See ``Geometry.operation``."""
@@ -439,17 +453,17 @@ class RandomTranslate(Geometry):
         if isinstance(self.padding, bool) or not isinstance(self.padding, int) or not 0 <= self.padding <= 65535:
             raise UsageError(f"{self.name}: padding must be an integer in [0, 65535], got {self.padding!r}")
         object.__setattr__(self, "fill", check_fill(self.name, self.fill))
-        _fill_word(self.name, self.fill)
+        fill_word(self.name, self.fill)
 
     def lower(self, state: ImageState) -> tuple[int, list[float], ImageState]:
         """See ``Geometry.lower``."""
         if self.padding > 0:
-            _check_before_padding(self, state)
-        return RANDOM_TRANSLATE, _row(self.padding, _fill_word(self.name, self.fill)), state.replace(padded=True)
+            check_before_padding(self, state)
+        return RANDOM_TRANSLATE, row_of(self.padding, fill_word(self.name, self.fill)), state.replace(padded=True)
 
     def operation(self, state: ImageState) -> Operation:
         """See ``Geometry.operation``."""
-        word = _fill_word(self.name, self.fill)
+        word = fill_word(self.name, self.fill)
         levels = [(word >> shift) & 255 for shift in (0, 8, 16)]
         fill = levels if state.channels == 3 else levels[:1] * state.channels
         offset = integer(0, 2 * self.padding + 1)

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dataloading._native import AugmentProgram, Draws, plan_requests
+from dataloading._native import AugmentProgram, BoxesOfSamples, Draws, plan_requests
 from dataloading.errors import UsageError
 from dataloading.transforms.base import (
     ROW_LENGTH,
@@ -38,6 +38,8 @@ from dataloading.transforms.base import (
 )
 from dataloading.transforms.compose import Compose, written_out
 from dataloading.transforms.foreign import check_callable, name_of
+from dataloading.transforms.geometry import IOU_CROP
+from dataloading.transforms.matrices import Move, check_movable, moves_of_requests, moves_of_tapes
 from dataloading.transforms.operation import Node
 from dataloading.transforms.program import DoesNotCompile, Program
 
@@ -99,6 +101,8 @@ class Pipeline:
         True: ``run`` changes pixels in place or not at all, so the decoder may write straight to the output slot.
     operations : tuple of str
         Names of the operations on pixels that can happen, in the order of the list.
+    reads_boxes : bool
+        ``plan`` needs the boxes of the samples.
     batch_transforms : tuple
         What is left to be applied to the batch, in order.
 
@@ -208,6 +212,7 @@ class Pipeline:
             )
         ours[:] = pixels
         self._codes = np.array(codes, dtype=np.int64)
+        self.reads_boxes = IOU_CROP in codes
         self._positions = np.array(positions, dtype=np.int64)
         self._rows = np.array(rows, dtype=np.float64).reshape(len(codes), ROW_LENGTH)
         self.decode_shape = (state.channels, state.height, state.width)
@@ -248,6 +253,7 @@ class Pipeline:
         keys: npt.NDArray[np.uint64],
         requests: npt.NDArray[Any],
         start: int = 0,
+        boxes: BoxesOfSamples | None = None,
     ) -> None:
         """Draw the geometry of each sample and write it to the decoder's requests.
 
@@ -261,6 +267,8 @@ class Pipeline:
             The columns box, scaled, window, out, pad_mode, fill, flip, interpolation and antialias are written.
         start : int
             First row to plan.
+        boxes : BoxesOfSamples, optional
+            Where ``reads_boxes``: those of each sample.
 
         Raises
         ------
@@ -276,6 +284,7 @@ class Pipeline:
             keys,
             requests,
             start,
+            boxes,
         )
         if failure is not None:
             raise PipelineFault(failure.sample, ValueError(failure.reason), self._where(failure.position))
@@ -346,6 +355,32 @@ class Pipeline:
                 place = ".".join(path if path[-1] == name else (*path, name))
                 result[place] = np.where(happened, draws.params[:, starts[number] + k], np.nan)
         return result
+
+    # -- where places go ----------------------------------------------------------------------------------------
+
+    def moves_places(self, what: str) -> bool:
+        """Return whether the transforms move any place of the image.
+
+        Raises
+        ------
+        UsageError
+            Where ``what``, such as "the boxes of 'boxes'", cannot follow.
+        """
+        moves = check_movable(self._program.leaves, what)
+        return moves or len(self._codes) > 0
+
+    def moves_in(self, transform: object) -> bool:
+        """Return whether a transform of the list moves places after decoding."""
+        places = [str(n) for n, each in enumerate(self.transforms) if each is transform]
+        leaves = [leaf for leaf in self._program.leaves if self._program.path_of(leaf)[0] in places]
+        return check_movable(leaves, "boxes")
+
+    def moves(self, requests: npt.NDArray[np.void], keys: npt.NDArray[np.uint64]) -> list[Move]:
+        """Return the steps of the geometry of samples with these planned requests and keys."""
+        steps = moves_of_requests(requests)
+        if check_movable(self._program.leaves, "boxes"):
+            steps += moves_of_tapes(self._program.leaves, self._program.params_at(), self.draw(keys))
+        return steps
 
     def _check_arrays(self, decoded: npt.NDArray[Any], keys: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
         n = len(decoded)

@@ -32,6 +32,8 @@ class ImageState:
         geometry changes.
     resized, cropped, padded : bool
         What the decoder's request already holds: a resize; after it a crop that may be a strict part; padding.
+    zoomed_out : bool
+        It holds padding that can still be cropped and resized.
     written : bool
         The image is in its output slot, so that only changes in place can follow.
     bound : float or None
@@ -47,6 +49,7 @@ class ImageState:
     resized: bool = False
     cropped: bool = False
     padded: bool = False
+    zoomed_out: bool = False
     written: bool = False
     bound: float | None = 255.0
 

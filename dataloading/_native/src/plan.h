@@ -19,9 +19,14 @@ enum {
   BETON_PLAN_RANDOM_CROP = 5,       // out_h, out_w, left, top, right, bottom, pad_if_needed, pad_mode, fill
   BETON_PLAN_RANDOM_TRANSLATE = 6,  // padding, fill
   BETON_PLAN_HORIZONTAL_FLIP = 7,   // p
-  BETON_PLAN_VERTICAL_FLIP = 8      // p
+  BETON_PLAN_VERTICAL_FLIP = 8,     // p
+  BETON_PLAN_SCALE_JITTER = 9,      // height, width, scale_low, scale_high, -, -, -, -, interpolation, antialias
+  BETON_PLAN_SHORTEST_SIZE = 10,    // max_size (0: none), count, -, -, -, -, -, -, interpolation, antialias, sizes ...
+  BETON_PLAN_ZOOM_OUT = 11,         // side_low, side_high, p, fill
+  // min_scale, max_scale, min_ratio, max_ratio, trials, count, -, -, -, -, least overlaps ...
+  BETON_PLAN_IOU_CROP = 12
 };
-enum { BETON_PLAN_ROW_LENGTH = 16 };
+enum { BETON_PLAN_ROW_LENGTH = 64, BETON_PLAN_LIST_AT = 10 };
 
 // Why a sample cannot be planned.
 enum {
@@ -31,17 +36,24 @@ enum {
   BETON_PLAN_EMPTY = 4             // a resize to nothing
 };
 
+// The boxes of n samples in pixels of the stored images, for operations that read them.
+typedef struct beton_plan_boxes {
+  const double* corners;  // left, top, right, bottom of each
+  const int64_t* starts;  // of sample i: boxes starts[i] .. starts[i + 1] - 1
+  uint8_t* kept;          // out: 0 for boxes that a BETON_PLAN_IOU_CROP has cut off; the others are not written
+} beton_plan_boxes;
+
 typedef struct beton_plan_failure {
   int64_t reason, position, height, width, wanted_height, wanted_width;
 } beton_plan_failure;
 
 // Fills the geometry of requests start .. count - 1 from `num_operations` operations (codes, places in the user's
-// list, rows of BETON_PLAN_ROW_LENGTH numbers), sizes and keys of the samples. Returns -1, or the first sample that
-// failed, with the reason in `failure`; the ones before it are done.
-BETON_API int64_t beton_plan_requests(const int64_t* codes, const int64_t* positions, const double* rows,
-                                      int64_t num_operations, const int64_t* widths, const int64_t* heights,
-                                      const uint64_t* keys, beton_request* requests, int64_t start, int64_t count,
-                                      beton_plan_failure* failure);
+// list, rows of BETON_PLAN_ROW_LENGTH numbers), sizes and keys of the samples, and boxes (may be null: no sample has
+// any). Returns -1, or the first sample that failed, with the reason in `failure`; the ones before it are done.
+BETON_API int64_t beton_plan(const int64_t* codes, const int64_t* positions, const double* rows, int64_t num_operations,
+                             const int64_t* widths, const int64_t* heights, const uint64_t* keys,
+                             const beton_plan_boxes* boxes, beton_request* requests, int64_t start, int64_t count,
+                             beton_plan_failure* failure);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,244 @@
+"""Boxes and points that follow the geometry of their image.
+
+Knows arrays, requests and pipelines; no files, batches or threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dataloading.errors import UsageError
+from dataloading.format import Field, VarArrayField, absent_points, box_corners, boxes_as, numbers_as
+from dataloading.messages import did_you_mean
+from dataloading.transforms.base import Geometry, ImageTransform
+from dataloading.transforms.detection import AnnotationOp, SanitizeBoundingBoxes
+from dataloading.transforms.geometry import RandomHorizontalFlip, RandomVerticalFlip
+from dataloading.transforms.matrices import Move, joined, moved_boxes, moved_points
+from dataloading.transforms.pipeline import Pipeline
+
+__all__ = ["Annotations", "declared_coordinates"]
+
+Floats = npt.NDArray[np.float64]
+
+
+def declared_coordinates(field: Field) -> str | None:
+    """Return what places in an image a field's numbers are; None if they are none."""
+    words: str | None = getattr(field, "coordinates", None)
+    return None if words == "none" else words
+
+
+@dataclass(frozen=True, kw_only=True)
+class Annotations:
+    """The fields that follow one image; made by `following`.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        Of the image.
+    coordinates : dict of str to str
+        Name of a field to what its numbers are.
+    moves : bool
+        Whether the image's transforms move anything.
+    sanitizer : SanitizeBoundingBoxes, optional
+    boxes : str
+        The field it looks at.
+    labels : tuple of str
+        The fields with one row a box.
+    """
+
+    pipeline: Pipeline
+    coordinates: dict[str, str]
+    moves: bool
+    sanitizer: SanitizeBoundingBoxes | None = None
+    boxes: str = ""
+    labels: tuple[str, ...] = ()
+
+    @classmethod
+    def following(cls, pipeline: Pipeline, followers: Mapping[str, Field], known: Mapping[str, Field]) -> Annotations:
+        """Find out what is to be done.
+
+        Parameters
+        ----------
+        pipeline : Pipeline
+            Of the image.
+        followers : mapping of str to Field
+            The fields that follow it.
+        known : mapping of str to Field
+            All fields that are delivered.
+
+        Raises
+        ------
+        UsageError
+            Where a field cannot follow, or it is not clear what a transform of boxes is for.
+        """
+        coordinates = {name: declared_coordinates(field) or "" for name, field in followers.items()}
+        what = " and ".join(f"{'points' if words[:6] == 'points' else 'boxes'} of '{name}'"
+                            for name, words in coordinates.items())  # fmt: skip
+        ops = [op for op in pipeline.transforms if isinstance(op, AnnotationOp)]
+        moves = bool(coordinates) and (pipeline.moves_places(f"the {what}") or bool(ops))
+        boxes = [name for name, words in coordinates.items() if not words.startswith("points")]
+        if ops and not boxes:
+            raise UsageError(
+                f"{ops[0].name} needs boxes that follow the image, and there are none: a field of boxes says so "
+                f"when it is written, VarArrayField('float32', (None, 4), coordinates='xyxy'), and has no list of its own here"
+            )
+        sanitizers = [op for op in ops if isinstance(op, SanitizeBoundingBoxes)]
+        if not sanitizers:
+            return cls(pipeline=pipeline, coordinates=coordinates, moves=moves)
+        _check_place(pipeline, sanitizers)
+        if len(boxes) > 1:
+            raise UsageError(
+                f"{sanitizers[0].name} works on one field of boxes, but {' and '.join(map(repr, boxes))} follow the "
+                f"image. Leave one out with fields=[...], or give it an empty list of its own to get it as it is stored"
+            )
+        if not isinstance(followers[boxes[0]], VarArrayField):
+            raise UsageError(
+                f"{sanitizers[0].name} drops boxes, but '{boxes[0]}' always has {followers[boxes[0]]!r}. Store boxes "
+                f"as VarArrayField, or leave {sanitizers[0].name} out"
+            )
+        return cls(
+            pipeline=pipeline,
+            coordinates=coordinates,
+            moves=moves,
+            sanitizer=sanitizers[0],
+            boxes=boxes[0],
+            labels=_labels(sanitizers[0], boxes[0], known),
+        )
+
+    def move(
+        self,
+        values: Mapping[str, Any],
+        rows: slice,
+        requests: npt.NDArray[np.void],
+        keys: npt.NDArray[np.uint64],
+    ) -> list[tuple[int, str]]:
+        """Move the values of some rows of a batch.
+
+        Parameters
+        ----------
+        values : mapping of str to list or array
+            By field; changed.
+        rows : slice
+        requests, keys : array
+            Of these rows.
+
+        Returns
+        -------
+        list of (int, str)
+            Which of these rows failed, counted from 0, and why.
+        """
+        if not self.moves:
+            return []
+        moves = self.pipeline.moves(requests, keys)
+        stored = np.stack([requests["src_width"], requests["src_height"]], axis=1).astype(np.float64)
+        final = stored
+        for move in moves:
+            final = np.where(move.happens[:, None], move.sizes, final)
+        keep: list[npt.NDArray[np.bool_]] = []
+        failures: list[tuple[int, str]] = []
+        for name, words in self.coordinates.items():
+            arrays = values[name][rows]
+            moved = _Moved(arrays, words, stored, final)
+            moved.move(moves)
+            for row, array in enumerate(arrays):
+                try:
+                    values[name][rows.start + row] = numbers_as(moved.numbers[moved.of(row)], array)
+                except UsageError as error:
+                    failures.append((row, f"{name}: {error}"))
+            if name == self.boxes:
+                keep = [moved.large_enough(self.sanitizer)[moved.of(row)] for row in range(len(arrays))]
+        for row, kept in enumerate(keep):
+            failures += self._drop(values, rows.start + row, row, kept)
+        return failures
+
+    def _drop(self, values: Mapping[str, Any], at: int, row: int, kept: npt.NDArray[np.bool_]) -> list[tuple[int, str]]:
+        for name in self.labels:
+            if len(values[name][at]) != len(kept):
+                reason = (
+                    f"'{name}' has {len(values[name][at])} rows and '{self.boxes}' {len(kept)}: which to drop? Name the "
+                    f"fields with one row a box, SanitizeBoundingBoxes(labels_getter=...)"
+                )
+                return [(row, reason)]
+        for name in (self.boxes, *self.labels):
+            values[name][at] = values[name][at][kept]
+        return []
+
+
+class _Moved:
+    """The boxes or points of several samples, one below the other."""
+
+    def __init__(self, arrays: Sequence[npt.NDArray[Any]], words: str, stored: Floats, final: Floats) -> None:
+        self._form, _, relative = words.partition(" ")
+        counts = [array.size // array.shape[-1] for array in arrays]
+        self._starts = [0, *np.cumsum(counts).tolist()]
+        self._sample = np.repeat(np.arange(len(arrays)), counts)
+        self.numbers = np.concatenate([array.reshape(-1, array.shape[-1]) for array in arrays]).astype(np.float64)
+        self._before = stored[self._sample] if relative else np.ones((len(self._sample), 2))
+        self._after = final[self._sample] if relative else self._before
+        self._corners: Floats = np.zeros((0, 4))
+
+    def of(self, row: int) -> slice:
+        """Return where the numbers of a sample are."""
+        return slice(self._starts[row], self._starts[row + 1])
+
+    def move(self, moves: Sequence[Move]) -> None:
+        """Change the numbers to where they are after the moves."""
+        corners = box_corners(self.numbers, self._form) * np.tile(self._before, 2)
+        if self._form == "points":
+            places = moved_points(corners[:, :2], joined(moves, len(moves[0].happens))[self._sample])
+            there = ~absent_points(self.numbers)
+            self.numbers[there, :2] = (places / self._after)[there]
+        else:
+            self._corners = moved_boxes(corners, moves, self._sample)
+            self.numbers = boxes_as(self._corners / np.tile(self._after, 2), self._form)
+
+    def large_enough(self, sanitizer: SanitizeBoundingBoxes | None) -> npt.NDArray[np.bool_]:
+        """Tell which boxes are."""
+        assert sanitizer is not None
+        width, height = (self._corners[:, 2:] - self._corners[:, :2]).T
+        # Written so that "not a number" is dropped, too.
+        large = (width >= sanitizer.min_size) & (height >= sanitizer.min_size)
+        return np.asarray(large & (width * height >= sanitizer.min_area))
+
+
+def _check_place(pipeline: Pipeline, sanitizers: Sequence[SanitizeBoundingBoxes]) -> None:
+    place = max(n for n, op in enumerate(pipeline.transforms) if isinstance(op, SanitizeBoundingBoxes))
+    behind = [
+        op for op in pipeline.transforms[place:] if not isinstance(op, (RandomHorizontalFlip, RandomVerticalFlip))
+    ]
+    late = [op for op in behind if isinstance(op, Geometry) or pipeline.moves_in(op)]
+    if len(sanitizers) > 1 or late:
+        reason = f"behind {late[0].name}" if late and isinstance(late[0], ImageTransform) else "once"
+        raise UsageError(
+            f"{sanitizers[0].name} looks at boxes in the finished image: put it {reason}, behind all geometry"
+        )
+
+
+def _labels(sanitizer: SanitizeBoundingBoxes, boxes: str, known: Mapping[str, Field]) -> tuple[str, ...]:
+    """Return the fields whose rows belong to boxes."""
+    given = sanitizer.labels_getter
+    rows = [name for name, field in known.items() if isinstance(field, VarArrayField) and name != boxes]
+    if given is None:
+        return ()
+    if given == "default":
+        found = [name for name in rows if any(word in name.lower() for word in ("label", "categor", "class"))]
+        if not found:
+            raise UsageError(
+                f"{sanitizer.name} drops labels with their boxes, but none of the fields "
+                f"{', '.join(map(repr, rows)) or '(there are no others with rows)'} is named like labels. Name all "
+                f"with one row a box, as in labels_getter={tuple(rows) or ('category',)!r}, or pass labels_getter=None"
+            )
+        return tuple(found)
+    names = (given,) if isinstance(given, str) else tuple(given)
+    for name in names:
+        if name not in rows:
+            raise UsageError(
+                f"{sanitizer.name}: labels_getter={given!r}, but there is no field {name!r} of VarArrayField in the "
+                f"batch. {did_you_mean(name, rows) or 'There are ' + (', '.join(map(repr, rows)) or 'none')}"
+            )
+    return names
