@@ -84,8 +84,9 @@ class Annotations:
         boxes = [name for name, words in coordinates.items() if not words.startswith("points")]
         if ops and not boxes:
             raise UsageError(
-                f"{ops[0].name} needs boxes that follow the image, and there are none: a field of boxes says so "
-                f"when it is written, VarArrayField('float32', (None, 4), coordinates='xyxy'), and has no list of its own here"
+                f"{ops[0].name} needs boxes that follow the image, and there are none. A field of boxes is "
+                f"declared when it is written, VarArrayField('float32', (None, 4), coordinates='xyxy'), and must have "
+                f"no list of its own here"
             )
         sanitizers = [op for op in ops if isinstance(op, SanitizeBoundingBoxes)]
         if not sanitizers:
@@ -134,7 +135,26 @@ class Annotations:
         """
         if not self.moves:
             return []
-        moves = self.pipeline.moves(requests, keys)
+        if not self.pipeline.varies:
+            return self._move(self.pipeline, values, rows, requests, keys)
+        failures = []
+        for row in range(len(requests)):
+            one = slice(row, row + 1)
+            pipeline = self.pipeline.of_size(int(requests["out_h"][row]), int(requests["out_w"][row]))
+            at = slice(rows.start + row, rows.start + row + 1)
+            found = self._move(pipeline, values, at, requests[one], keys[one])
+            failures += [(row, reason) for _, reason in found]
+        return failures
+
+    def _move(
+        self,
+        pipeline: Pipeline,
+        values: Mapping[str, Any],
+        rows: slice,
+        requests: npt.NDArray[np.void],
+        keys: npt.NDArray[np.uint64],
+    ) -> list[tuple[int, str]]:
+        moves = pipeline.moves(requests, keys)
         stored = np.stack([requests["src_width"], requests["src_height"]], axis=1).astype(np.float64)
         final = stored
         for move in moves:
@@ -160,8 +180,8 @@ class Annotations:
         for name in self.labels:
             if len(values[name][at]) != len(kept):
                 reason = (
-                    f"'{name}' has {len(values[name][at])} rows and '{self.boxes}' {len(kept)}: which to drop? Name the "
-                    f"fields with one row a box, SanitizeBoundingBoxes(labels_getter=...)"
+                    f"'{name}' has {len(values[name][at])} rows and '{self.boxes}' {len(kept)}: which to drop? Name "
+                    f"the fields with one row a box, SanitizeBoundingBoxes(labels_getter=...)"
                 )
                 return [(row, reason)]
         for name in (self.boxes, *self.labels):

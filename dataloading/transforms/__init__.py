@@ -19,7 +19,7 @@ from dataloading.transforms.color import (
     RandomSolarize,
 )
 from dataloading.transforms.compose import Compose, RandomApply, RandomChoice, RandomOrder
-from dataloading.transforms.custom import AsList, Custom
+from dataloading.transforms.custom import AsList, Custom, PadBatch
 from dataloading.transforms.detection import (
     ClampBoundingBoxes,
     RandomIoUCrop,
@@ -70,6 +70,7 @@ __all__ = [
     "Mixup",
     "Normalize",
     "Pad",
+    "PadBatch",
     "RandAugment",
     "RandomAdjustSharpness",
     "RandomAffine",

@@ -1,4 +1,4 @@
-"""What is no augmentation of ours: Custom, the user's own compiled function, and AsList, no batching of pixels."""
+"""What is no augmentation of ours: Custom, the user's own compiled function; AsList and PadBatch for any sizes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,23 @@ from dataloading.errors import UsageError
 from dataloading.transforms.base import FLOAT_DTYPES, ImageState, PixelOp, Transform, check_choice
 from dataloading.transforms.operation import Operation
 
-__all__ = ["AsList", "Custom"]
+__all__ = ["AsList", "Collation", "Custom", "PadBatch"]
+
+
+class Collation(Transform):
+    """The last of a list: how images, each of its own size, are put together."""
+
+    def for_mask(self) -> Transform:
+        """See ``Transform.for_mask``."""
+        return self
 
 
 @dataclasses.dataclass(frozen=True)
-class AsList(Transform):
-    """Deliver images as they are stored, each of its own size: a list of tensors instead of one.
+class AsList(Collation):
+    """Deliver images, each of its own size, as a list of tensors instead of one.
 
-    It stands alone in the list of a field's transforms. The tensors are (channels, height, width), uint8 or uint16; of
-    label maps (height, width), int64. They stay in host memory whatever the loader's device.
+    It is the last of a field's transforms. The tensors are (channels, height, width), of label maps (height, width).
+    Alone, it gives images as they are stored. They stay in host memory whatever the loader's device.
 
     Examples
     --------
@@ -28,9 +36,49 @@ class AsList(Transform):
     AsList()
     """
 
+
+@dataclasses.dataclass(frozen=True)
+class PadBatch(Collation):
+    """Deliver images, each of its own size, in one tensor: padded at the right and at the bottom.
+
+    It is the last of a field's transforms. The sizes are in the batch, too, behind all fields: ``batch["image_sizes"]``
+    of the field "image" is an int64 tensor (N, 2) of height and width.
+
+    Parameters
+    ----------
+    size_divisor : int
+        The tensor's height and width are the least multiples of it that hold all images of the batch.
+    fill : float
+        What is added, in the values of the finished image: behind ``Normalize`` 0 is the mean colour.
+    mask_fill : int
+        What is added to a mask that follows its image.
+
+    Examples
+    --------
+    >>> PadBatch(32).size_divisor
+    32
+    """
+
+    size_divisor: int = 1
+    fill: float = 0
+    _: dataclasses.KW_ONLY
+    mask_fill: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        divisor = as_integer(self.size_divisor)
+        if divisor is None or not 1 <= divisor <= 65535:
+            raise UsageError(
+                f"{self.name}: size_divisor must be an integer between 1 and 65535, got {self.size_divisor!r}"
+            )
+        for what in ("fill", "mask_fill"):
+            value = getattr(self, what)
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise UsageError(f"{self.name}: {what} must be a number, got {value!r}")
+
     def for_mask(self) -> Transform:
         """See ``Transform.for_mask``."""
-        return self
+        return dataclasses.replace(self, fill=self.mask_fill)
 
 
 @dataclasses.dataclass(frozen=True)

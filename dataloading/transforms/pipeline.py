@@ -18,6 +18,7 @@ grouping samples differently, changes no number.
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -37,6 +38,7 @@ from dataloading.transforms.base import (
     Placeholder,
 )
 from dataloading.transforms.compose import Compose, written_out
+from dataloading.transforms.custom import Collation
 from dataloading.transforms.foreign import check_callable, name_of
 from dataloading.transforms.geometry import IOU_CROP
 from dataloading.transforms.matrices import Move, check_movable, moves_of_requests, moves_of_tapes
@@ -46,6 +48,8 @@ from dataloading.transforms.program import DoesNotCompile, Program
 __all__ = ["Pipeline", "PipelineFault"]
 
 MAX_CHANNELS = 16
+_EXAMPLE_SIDE = 1024  # images of any size are tried out with this one
+_MOST_SIZES = 1024  # pipelines of one size to keep
 _WHITE = {"uint8": 255.0, "uint16": 65535.0, "float32": 1.0}
 
 
@@ -103,6 +107,10 @@ class Pipeline:
         Names of the operations on pixels that can happen, in the order of the list.
     reads_boxes : bool
         ``plan`` needs the boxes of the samples.
+    collation : AsList, PadBatch or None
+        The last of the list, where images may have sizes of their own.
+    varies : bool
+        They do: pixels are the work of ``of_size(height, width)``, the pipeline for decoded images of one size.
     batch_transforms : tuple
         What is left to be applied to the batch, in order.
 
@@ -155,8 +163,17 @@ class Pipeline:
         """Return our transforms with their positions; set ``batch_transforms`` to the rest."""
         ours: list[tuple[int, Geometry | PixelOp]] = []
         first_other: int | None = None
+        self.collation: Collation | None = None
         for position, transform in enumerate(self.transforms):
             if isinstance(transform, Placeholder):
+                continue
+            if isinstance(transform, Collation):
+                if position != len(self.transforms) - 1 or first_other is not None:
+                    raise UsageError(
+                        f"{self._where(position)} must be the last of the list, with no torch module or batch-level "
+                        f"transform before it"
+                    )
+                self.collation = transform
                 continue
             if isinstance(transform, (Geometry, PixelOp)):
                 if first_other is not None:
@@ -202,13 +219,19 @@ class Pipeline:
                     rows.append(row)
                     continue
             pixels.append((position, transform))
+        self.varies = self.collation is not None and (state.height is None or state.width is None)
+        if self.varies:
+            self._pixels, self._before = tuple(pixels), state
+            self._sizes: dict[tuple[int, int], Pipeline] = {}
+            side = max(state.min_side, _EXAMPLE_SIDE)
+            state = state.replace(height=side, width=side)
         if state.height is None or state.width is None:
             raise UsageError(
                 f"the images of a batch must have one size, but after "
                 f"{self._where(positions[-1]) if positions else 'decoding'} they have {state.size_text}. Start the "
                 f"list with RandomResizedCrop(size), or Resize(size) and CenterCrop(size), of dataloading.transforms "
-                f"(a torch module works on the finished batch, too late for this); or pass [AsList()] alone, for a "
-                f"list of images as they are"
+                f"(a torch module works on the finished batch, too late for this); or end it with AsList() or "
+                f"PadBatch(), for images of any size"
             )
         ours[:] = pixels
         self._codes = np.array(codes, dtype=np.int64)
@@ -243,6 +266,25 @@ class Pipeline:
         if self.batch_transforms and isinstance(self.batch_transforms[0], BatchOp):
             # Behind a torch module nobody knows what the images are.
             self._checked(self.transforms.index(self.batch_transforms[0]), self.batch_transforms[0].check, state)
+
+    def of_size(self, height: int, width: int) -> Pipeline:
+        """Return the pipeline for decoded images of this size, where ``varies``. Any number of threads may call it.
+
+        Raises
+        ------
+        UsageError
+            Where a transform cannot work on images of this size.
+        """
+        found = self._sizes.get((height, width))
+        if found is None:
+            found = copy.copy(self)
+            found.varies = False
+            found.decode_shape = (self.decode_shape[0], height, width)
+            found._build(list(self._pixels), self._before.replace(height=height, width=width))
+            if len(self._sizes) >= _MOST_SIZES:
+                self._sizes.clear()
+            self._sizes[height, width] = found
+        return found
 
     # -- hop 3: what to decode ----------------------------------------------------------------------------------
 
