@@ -6,6 +6,7 @@ Importing this package imports neither Numba nor torch; a pipeline does when it 
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from dataloading.messages import did_you_mean
@@ -48,6 +49,7 @@ from dataloading.transforms.timm import TimmRandAugment
 from dataloading.transforms.warp import ElasticTransform, RandomAffine, RandomPerspective, RandomRotation
 
 if TYPE_CHECKING:
+    from dataloading.transforms import recipes
     from dataloading.transforms.kernels.rng import normal, randint, uniform
 
 __all__ = [
@@ -105,6 +107,7 @@ __all__ = [
     "TrivialAugmentWide",
     "normal",
     "randint",
+    "recipes",
     "uniform",
 ]
 
@@ -115,6 +118,8 @@ def __getattr__(name: str) -> Any:
         from dataloading.transforms.kernels import rng
 
         return getattr(rng, name)
+    if name == "recipes":  # they are written with what this module has
+        return importlib.import_module("dataloading.transforms.recipes")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_instead(name)}")
 
 
