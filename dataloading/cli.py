@@ -55,6 +55,7 @@ _SUMMARIES = {
     "convert": "Convert an image dataset into a .beton file, or a set of shards.",
     "synth": "Make a photo-like dataset of JPEG files to try things on.",
     "info": "Show what a .beton file holds: fields, sizes, classes, pictures.",
+    "preview": "Draw what a recipe of augmentations makes of a file's images.",
     "verify": "Check a .beton file: structure, checksums, every image.",
     "diff": "Compare two .beton files or shard sets sample by sample.",
     "repair": "Make a sound .beton file from a damaged one.",

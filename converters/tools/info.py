@@ -79,9 +79,9 @@ def info(
         alone = "; or look at them one by one"
         common_classes(readers, hint=alone, advice=alone)
         if grid is not None and out is not None:
-            from converters.tools.pictures import contact_sheet
+            from converters.tools.pictures import contact_sheet, save_picture
 
-            _save(contact_sheet(readers, first_image_field(readers[0], field), *grid), out)
+            save_picture(contact_sheet(readers, first_image_field(readers[0], field), *grid), out)
             click.echo(json.dumps({"written": out}) if as_json else f"wrote {out}")
         elif histogram is not None:
             from converters.tools.histograms import draw
@@ -96,7 +96,7 @@ def info(
 
 
 def _show_sample(readers: Sequence[Any], index: int, out: str | None, field: str | None, as_json: bool) -> None:
-    from converters.tools.pictures import decode_sample, viewable
+    from converters.tools.pictures import decode_sample, save_picture, viewable
     from converters.tools.summary import find_sample, first_image_field
     from dataloading import MaskField, UsageError
 
@@ -117,7 +117,7 @@ def _show_sample(readers: Sequence[Any], index: int, out: str | None, field: str
 
         shown = first_image_field(reader, field)
         pixels = viewable(decode_sample(reader, shown, local), is_mask=isinstance(reader.fields[shown], MaskField))
-        _save(Image.fromarray(pixels), out)
+        save_picture(Image.fromarray(pixels), out)
         values["written"] = out
     if as_json:
         click.echo(json.dumps(values, indent=2))
@@ -141,17 +141,3 @@ def _plain(value: Any) -> Any:
         values = value.reshape(-1)[:8].tolist()
         return {"dtype": str(value.dtype), "shape": list(value.shape), "starts_with": [str(item) for item in values]}
     return value
-
-
-def _save(picture: Any, out: str) -> None:
-    from converters.output.files import cannot_write
-    from dataloading import ConvertError
-    from dataloading.tools import whole_file
-
-    try:
-        with whole_file(out) as part:
-            picture.save(part)
-    except ValueError as error:  # an ending that Pillow does not know
-        raise click.BadParameter(f"cannot write {out}: {error}", param_hint="--out") from error
-    except OSError as error:
-        raise ConvertError(cannot_write(out, error)) from error

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import click
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
+from converters.output.files import cannot_write
 from converters.tools.summary import find_sample
-from dataloading import DecodeError, EncodedImage, MaskField, Reader, decode_image
-from dataloading.tools import label_field
+from dataloading import ConvertError, DecodeError, EncodedImage, MaskField, Reader, decode_image
+from dataloading.tools import label_field, whole_file
 
-__all__ = ["contact_sheet", "decode_sample", "decode_stored", "viewable"]
+__all__ = ["caption", "contact_sheet", "decode_sample", "decode_stored", "save_picture", "viewable"]
 
 _CELL, _CAPTION, _GAP = 160, 18, 6
 _PAPER, _INK, _BAD = (250, 250, 250), (40, 40, 40), (200, 30, 30)
@@ -88,9 +90,14 @@ def contact_sheet(readers: Sequence[Reader], field: str, rows: int, columns: int
         else:
             picture.thumbnail((_CELL, _CELL), Image.Resampling.LANCZOS)
             sheet.paste(picture, (left + (_CELL - picture.width) // 2, top + (_CELL - picture.height) // 2))
-        caption = _fitting(draw, f"{index}  {_class_of(reader, local)}", font)
-        draw.text((left + 2, top + _CELL + 2), caption, fill=_INK, font=font)
+        text = _fitting(draw, f"{index}  {_class_of(reader, local)}", font, _CELL - 4)
+        draw.text((left + 2, top + _CELL + 2), text, fill=_INK, font=font)
     return sheet
+
+
+def caption(draw: ImageDraw.ImageDraw, reader: Reader, index: int, width: int) -> str:
+    """Return a sample's index and class as a text of at most so many pixels in Pillow's own font."""
+    return _fitting(draw, f"{index}  {_class_of(reader, index)}", ImageFont.load_default(), width)
 
 
 def _class_of(reader: Reader, index: int) -> str:
@@ -102,16 +109,18 @@ def _class_of(reader: Reader, index: int) -> str:
     return names[label] if names is not None and 0 <= label < len(names) else str(label)
 
 
-def _fitting(draw: ImageDraw.ImageDraw, text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
+def _fitting(
+    draw: ImageDraw.ImageDraw, text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int
+) -> str:
     # Names of files need not be text: what cannot be drawn is shown escaped.
     text = text.encode("utf-8", "backslashreplace").decode()
     try:
-        if draw.textlength(text, font=font) <= _CELL - 4:
+        if draw.textlength(text, font=font) <= width:
             return text
-        while text and draw.textlength(text + "...", font=font) > _CELL - 4:
+        while text and draw.textlength(text + "...", font=font) > width:
             text = text[:-1]
     except UnicodeEncodeError:  # Pillow without FreeType draws Latin-1 only
-        return _fitting(draw, text.encode("ascii", "backslashreplace").decode(), font)
+        return _fitting(draw, text.encode("ascii", "backslashreplace").decode(), font, width)
     return text + "..."
 
 
@@ -122,3 +131,14 @@ def _wrapped(text: str, width: int = 24) -> str:
             lines.append("")
         lines[-1] = f"{lines[-1]} {word}".strip()
     return "\n".join(lines)
+
+
+def save_picture(picture: Image.Image, out: str) -> None:
+    """Write a picture that a command's ``--out`` names; a reader of the file sees all of it or nothing."""
+    try:
+        with whole_file(out) as part:
+            picture.save(part)
+    except ValueError as error:  # an ending that Pillow does not know
+        raise click.BadParameter(f"cannot write {out}: {error}", param_hint="--out") from error
+    except OSError as error:
+        raise ConvertError(cannot_write(out, error)) from error

@@ -113,6 +113,8 @@ class _RecipeReader(yaml.SafeLoader):
         return UsageError(f"{self._name}, line {node.start_mark.line + 1}: {problem}")
 
     def _pairs(self, node: yaml.MappingNode, what: str) -> dict[str, yaml.Node]:
+        if node.tag != "tag:yaml.org,2002:map":
+            raise self._fail(node, f"the tag {node.tag} has no meaning in a recipe")
         pairs: dict[str, yaml.Node] = {}
         for key, value in node.value:
             name = self.construct_object(key, deep=True)
@@ -170,7 +172,7 @@ class _RecipeReader(yaml.SafeLoader):
             if option == "transforms":
                 values[option] = self._list(value, depth + 1)
             else:
-                values[option] = self.construct_object(value, deep=True)
+                values[option] = _tuples(self.construct_object(value, deep=True))
         missing = [each for each, about in known.items() if about.default is about.empty and each not in values]
         if missing:
             raise self._fail(node, f"{name} needs {' and '.join(missing)}")
@@ -178,6 +180,11 @@ class _RecipeReader(yaml.SafeLoader):
             return kind(**values)
         except UsageError as error:
             raise self._fail(node, str(error)) from error
+
+
+def _tuples(value: Any) -> Any:
+    """Return a value with its lists as tuples, as transforms have them in Python."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def _described(value: Any, place: str) -> Any:
