@@ -160,10 +160,10 @@ def test_what_is_no_text_is_refused(tmp_path):
 
 def test_a_name_that_is_none_is_refused_with_the_nearest():
     with pytest.raises(
-        UsageError, match="no recipe is called 'imagenet-trian', and no .* Did you mean 'imagenet_train'"
+        UsageError, match=r"no recipe is called 'imagenet-trian', and no .* Did you mean 'imagenet_train'"
     ):
         T.recipes.find("imagenet-trian")
-    with pytest.raises(UsageError, match="There are imagenet_train, .*trivial"):
+    with pytest.raises(UsageError, match=r"There are imagenet_train, .*trivial"):
         T.recipes.find("qqq")
 
 
