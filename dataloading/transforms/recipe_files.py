@@ -95,7 +95,7 @@ def dump(recipe: Mapping[str, Any], path: str | os.PathLike[str] | None = None) 
     return text
 
 
-class _RecipeReader(yaml.SafeLoader):
+class _RecipeReader(yaml.SafeLoader):  # type: ignore[misc]  # yaml carries no types
     """Goes through the nodes of a file, which know their lines."""
 
     def __init__(self, text: str, name: str) -> None:
@@ -193,8 +193,9 @@ def _described(value: Any, place: str) -> Any:
         return [_described(each, f"{place}[{number}]") for number, each in enumerate(value)]
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
-    name = type(value).__name__
-    if not dataclasses.is_dataclass(value) or getattr(package, name, None) is not type(value):
+    kind: Any = type(value)
+    name = kind.__name__
+    if not dataclasses.is_dataclass(value) or getattr(package, name, None) is not kind:
         raise UsageError(f"{place}: a recipe file holds transforms of dataloading.transforms only, got {value!r}")
     if name in _WITH_FUNCTIONS:
         raise UsageError(f"{place}: {name} holds a function, which YAML cannot. Keep this recipe in Python")
@@ -207,7 +208,7 @@ def _described(value: Any, place: str) -> Any:
         if isinstance(given, tuple) and len(given) == 2 and given[0] == given[1]:
             shorter = {**options, option: given[0]}
             try:
-                options = shorter if type(value)(**shorter) == value else options
+                options = shorter if kind(**shorter) == value else options
             except UsageError:
                 continue
     written = {option: _described(given, f"{place}: {name}: {option}") for option, given in options.items()}
