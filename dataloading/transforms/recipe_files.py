@@ -193,12 +193,12 @@ def _described(value: Any, place: str) -> Any:
         return [_described(each, f"{place}[{number}]") for number, each in enumerate(value)]
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
-    kind: Any = type(value)
-    name = kind.__name__
-    if not dataclasses.is_dataclass(value) or getattr(package, name, None) is not kind:
+    name = type(value).__name__
+    if not dataclasses.is_dataclass(value) or getattr(package, name, None) is not type(value):
         raise UsageError(f"{place}: a recipe file holds transforms of dataloading.transforms only, got {value!r}")
     if name in _WITH_FUNCTIONS:
         raise UsageError(f"{place}: {name} holds a function, which YAML cannot. Keep this recipe in Python")
+    kind: Any = getattr(package, name)
     options = {}
     for field in dataclasses.fields(value):
         given = getattr(value, field.name)
