@@ -67,6 +67,7 @@ _SUMMARIES = {
     "train": "Train an ImageNet-style model with DDP or FSDP.",
     "compare": "Run the same training with several loaders and compare them.",
     "bench": "Measure how fast a .beton file loads on this machine.",
+    "warm-up": "Compile the operations of transforms ahead of their use.",
 }
 
 
@@ -137,15 +138,14 @@ def _installed_verbs() -> Mapping[str, Verb]:
     from importlib.metadata import entry_points
 
     targets = {point.name: point.value for point in entry_points(group=_ENTRY_POINT_GROUP)}
-    if not set(_SUMMARIES) & set(targets):
-        targets = {**_verbs_of_checkout(), **targets}
+    targets |= _verbs_of_checkout()
     known = {name: Verb(targets[name], summary) for name, summary in _SUMMARIES.items() if name in targets}
     others = {name: Verb(target, f"Added by {target.partition(':')[0]}.") for name, target in sorted(targets.items())}
     return {**known, **{name: verb for name, verb in others.items() if name not in known}}
 
 
 def _verbs_of_checkout() -> dict[str, str]:
-    """Read the table from the checkout's pyproject.toml, for a source tree that was never installed."""
+    """Read the table from the checkout's pyproject.toml, which may be newer than what was installed of it."""
     try:
         text = (Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8")
     except OSError:

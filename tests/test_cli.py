@@ -61,11 +61,11 @@ def test_help_imports_no_heavy_package() -> None:
 def test_help_lists_every_command_of_pyproject_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     project = (ROOT / "pyproject.toml").read_text()
     table = project.partition('[project.entry-points."beton.commands"]')[2].partition("\n[")[0]
-    verbs = re.findall(r"^(\w+) = ", table, re.MULTILINE)
+    verbs = re.findall(r"^([\w-]+) = ", table, re.MULTILINE)
     assert {"convert", "info", "train"} < set(verbs)
     assert exit_code("--help") == 0
     text = capsys.readouterr().out.partition("Commands:\n")[2].partition("\n\n")[0]
-    lines = re.findall(r"^  (\w+) +(\S.*)", text, re.MULTILINE)
+    lines = re.findall(r"^  ([\w-]+) +(\S.*)", text, re.MULTILINE)
     assert sorted(name for name, _ in lines) == sorted(verbs)
     assert not any(line.startswith("Added by") for _, line in lines)
 

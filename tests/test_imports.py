@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # From the top down. What stands on one line does not import each other; `package/` is all that lies in a folder.
 LAYERS = {
     "dataloading": """
+        warm_up
         cli | loader | testing | tools
         engine/
         transforms/ | decode/

@@ -36,7 +36,7 @@ from typing import Any
 
 import llvmlite.binding as llvm  # type: ignore[import-untyped]
 
-__all__ = ["DoesNotCompile", "address_of", "origins"]
+__all__ = ["DoesNotCompile", "address_of", "origins", "unstored", "writable_folder"]
 
 _HERE = Path(__file__).parent
 _PACKAGE = __package__ or ""
@@ -56,6 +56,7 @@ _NEVER_CALLED = "NRT_MemInfo_call_dtor"
 _lock = threading.RLock()
 _addresses: dict[tuple[Any, ...], int] = {}
 _origins: dict[str, str] = {}
+_unstored: list[str] = []
 _alive: list[Any] = []  # engines and libraries: the code is gone with them
 
 
@@ -91,6 +92,27 @@ def origins() -> dict[str, str]:
     return dict(_origins)
 
 
+def unstored() -> list[str]:
+    """Return the kernels in use, by name and signature, that were compiled and are not in the folder."""
+    return list(_unstored)
+
+
+def writable_folder() -> Path | None:
+    """Return the folder, made if it is missing; None where nothing is stored.
+
+    Raises
+    ------
+    OSError
+        It cannot be made or written.
+    """
+    root = _root()
+    if root is not None:
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=root):
+            pass
+    return root
+
+
 def _find(kernel: str | Callable[..., Any], signature: tuple[str, ...]) -> int:
     path = _path(kernel, signature) if isinstance(kernel, str) else None
     label = f"{kernel}({', '.join(signature)})"
@@ -109,9 +131,11 @@ def _find(kernel: str | Callable[..., Any], signature: tuple[str, ...]) -> int:
     except jit.NumbaError as error:
         raise DoesNotCompile(str(error)) from None
     _alive.append(compiled.library)
+    _unstored.append(label)
     if path is not None and compiled.needs <= {*_C_LIBRARY, _NEVER_CALLED}:
         with contextlib.suppress(OSError, RuntimeError):
             _write(path, compiled.symbol, compiled.machine_code())
+            _unstored.remove(label)
     return compiled.address()
 
 
