@@ -43,6 +43,7 @@ from dataloading.transforms.geometry import (
 )
 from dataloading.transforms.mix import CutMix, MixUp, Mixup
 from dataloading.transforms.normalize import Normalize, ToDtype
+from dataloading.transforms.per_sample import PerSample
 from dataloading.transforms.photometric import RandomEqualize, RandomPhotometricDistort
 from dataloading.transforms.policies import AugMix, AutoAugment, RandAugment, ThreeAugment, TrivialAugmentWide
 from dataloading.transforms.timm import TimmRandAugment
@@ -73,6 +74,7 @@ __all__ = [
     "Normalize",
     "Pad",
     "PadBatch",
+    "PerSample",
     "RandAugment",
     "RandomAdjustSharpness",
     "RandomAffine",

@@ -29,7 +29,7 @@ from typing import Any
 from dataloading.errors import UsageError
 from dataloading.transforms.base import Transform
 
-__all__ = ["check_callable", "name_of"]
+__all__ = ["check_callable", "name_of", "works_on_arrays"]
 
 _RANDOM_NAME = re.compile(
     r"Random|^Rand[A-Z]|Jitter|Jiggle|AutoAugment|TrivialAug|AugMix|AugmentOp|MixUp|Mixup|CutMix|Cutmix|PatchMix|Mosaic|"
@@ -84,6 +84,11 @@ def name_of(op: Any) -> str:
         return f"{name_of(type(owner))}.{getattr(op, '__name__', '')}"
     # A scripted module has the name of the class it was made from elsewhere.
     return str(getattr(op, "__name__", None) or getattr(op, "original_name", None) or type(op).__name__)
+
+
+def works_on_arrays(op: Any) -> bool:
+    """Whether an object is of a library whose transforms take single NumPy images by the name ``image``."""
+    return any(_root(each) in _SINGLE_IMAGES for each in type(op).__mro__)
 
 
 def check_callable(op: Any, position: int) -> None:
@@ -160,7 +165,7 @@ def _why_random(op: Any) -> str:
     if isinstance(op, (type, Transform)) or not callable(op):
         return ""
     names = [each.__name__ for each in type(op).__mro__] + [str(getattr(op, "original_name", ""))]
-    if any(_root(each) in _SINGLE_IMAGES for each in type(op).__mro__):
+    if works_on_arrays(op):
         return (
             f"works on single NumPy images, (height, width, channels): it cannot take the batch, and the loader's seed "
             f"does not reach what it draws. {_advice(name_of(op))}"

@@ -67,6 +67,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dataloading.transforms.callback import Callback
 from dataloading.transforms.state import ImageState
 
 __all__ = [
@@ -184,7 +185,7 @@ class Operation:
         What is known of the images afterwards; None: the same as before.
     """
 
-    kernel: str | Callable[..., Any]
+    kernel: str | Callable[..., Any] | Callback
     params: Mapping[str, Law] | Sequence[str] = ()
     _: dataclasses.KW_ONLY
     kind: str = "apply"

@@ -15,6 +15,7 @@ import numpy as np
 
 from dataloading._native import AugmentFailure, AugmentProgram
 from dataloading._native.augment import LAW, LEAF, NODE
+from dataloading.transforms.callback import Callback
 from dataloading.transforms.operation import Law, Node, Operation
 from dataloading.transforms.state import STORAGE_DTYPES, ImageState
 
@@ -203,6 +204,8 @@ class Program:
         """Return the leaf that failed, and what it raised: a user's function is run again on the same image."""
         leaf = self.leaves[failure.leaf]
         operation = _operation(leaf)
+        if isinstance(operation.kernel, Callback):
+            return leaf, operation.kernel.raised()
         if callable(operation.kernel) and failure.source:
             from dataloading.transforms.kernels.jit import run_again
 
@@ -238,6 +241,8 @@ def _addresses(leaf: Node) -> tuple[int, int]:
     operation = _operation(leaf)
     if operation.kind in _NO_KERNEL and not operation.draw:
         return 0, 0
+    if isinstance(operation.kernel, Callback):
+        return operation.kernel.address, 0
     from dataloading.transforms.kernels import store
 
     numbers = "float64:1"
