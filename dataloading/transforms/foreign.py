@@ -28,8 +28,9 @@ from typing import Any
 
 from dataloading.errors import UsageError
 from dataloading.transforms.base import Transform
+from dataloading.transforms.names import name_of, root, works_on_arrays
 
-__all__ = ["check_callable", "name_of", "works_on_arrays"]
+__all__ = ["check_callable", "name_of"]
 
 _RANDOM_NAME = re.compile(
     r"Random|^Rand[A-Z]|Jitter|Jiggle|AutoAugment|TrivialAug|AugMix|AugmentOp|MixUp|Mixup|CutMix|Cutmix|PatchMix|Mosaic|"
@@ -39,7 +40,6 @@ _DROPOUT_NAME = re.compile(r"Dropout|DropPath|DropBlock|StochasticDepth|RReLU|Fr
 _RANDOM_FUNCTION = re.compile(
     r"dropout|drop_block|drop_path|stochastic_depth|gaussian_noise|^rand|bernoulli|^poisson$|^rrelu"
 )
-_SINGLE_IMAGES = ("albumentations", "imgaug", "volumentations")
 _LIBRARIES = ("torch", "torchvision", "kornia", "timm")
 _MOST_ELEMENTS = 1000  # of one list that are looked at: transforms stand in short ones
 
@@ -67,30 +67,6 @@ _OURS = {
 }
 
 
-def name_of(op: Any) -> str:
-    """Return what error messages call a transform or callable.
-
-    Examples
-    --------
-    >>> name_of(len), name_of(functools.partial(len)), name_of("x".upper)
-    ('len', 'len', 'str.upper')
-    """
-    if isinstance(op, Transform):
-        return op.name
-    if isinstance(op, functools.partial):
-        return name_of(op.func)
-    owner = getattr(op, "__self__", None)
-    if owner is not None and not isinstance(owner, types.ModuleType):
-        return f"{name_of(type(owner))}.{getattr(op, '__name__', '')}"
-    # A scripted module has the name of the class it was made from elsewhere.
-    return str(getattr(op, "__name__", None) or getattr(op, "original_name", None) or type(op).__name__)
-
-
-def works_on_arrays(op: Any) -> bool:
-    """Whether an object is of a library whose transforms take single NumPy images by the name ``image``."""
-    return any(_root(each) in _SINGLE_IMAGES for each in type(op).__mro__)
-
-
 def check_callable(op: Any, position: int) -> None:
     """Refuse what cannot work on a batch: no callable, a class, or something random.
 
@@ -108,7 +84,7 @@ def check_callable(op: Any, position: int) -> None:
     """
     if isinstance(op, type):
         raise UsageError(f"transform {position} is the class {op.__name__}, not an instance. Write {op.__name__}(...)")
-    if _root(type(op)) == "ffcv":
+    if root(type(op)) == "ffcv":
         raise UsageError(
             f"transform {position} is FFCV's {name_of(op)}. Leave out ToTensor, ToDevice, ToTorchImage and decoders: "
             f"fields arrive as tensors, on device=; for the others take those of dataloading.transforms"
@@ -182,7 +158,7 @@ def _why_random(op: Any) -> str:
 def _draws(op: Any) -> bool:
     """Whether a library's class draws parameters, and its settings leave something to draw."""
     kinds = type(op).__mro__
-    if not any(_root(each) in _LIBRARIES for each in kinds):
+    if not any(root(each) in _LIBRARIES for each in kinds):
         return False
     maker = next((each.__name__ for each in kinds if {"make_params", "_get_params"} & vars(each).keys()), "Transform")
     if hasattr(op, "get_params") or maker != "Transform":
@@ -203,10 +179,6 @@ def _drops(op: Any) -> bool:
 
 def _number(value: Any) -> float:
     return float(value) if isinstance(value, (int, float)) else 0.0
-
-
-def _root(kind: type) -> str:
-    return (kind.__module__ or "").partition(".")[0]
 
 
 def _sentence(name: str, *, dropout: bool = False) -> str:

@@ -20,7 +20,7 @@ from dataloading.errors import UsageError
 from dataloading.messages import describe
 from dataloading.transforms.base import STORAGE_DTYPES, ImageState, PixelOp, Transform, check_choice
 from dataloading.transforms.callback import Callback
-from dataloading.transforms.foreign import name_of, works_on_arrays
+from dataloading.transforms.names import name_of, works_on_arrays
 from dataloading.transforms.operation import Operation
 from dataloading.transforms.seeding import seeded
 
