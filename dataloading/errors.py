@@ -70,6 +70,8 @@ class SampleError(BetonError, RuntimeError):
         Index of the sample in a dataset of several files.
     field : str, optional
         Name of the field.
+    view : str, optional
+        Which view of the field's image: its name in the batch, and place if there are several.
     path : str, optional
         The file the sample is stored in.
     advice : str, optional
@@ -82,6 +84,7 @@ class SampleError(BetonError, RuntimeError):
         *,
         sample: int | None = None,
         field: str | None = None,
+        view: str | None = None,
         path: str | None = None,
         advice: str = "",
         index: int | None = None,
@@ -89,6 +92,7 @@ class SampleError(BetonError, RuntimeError):
         self.reason = reason
         self.sample = sample
         self.field = field
+        self.view = view
         self.path = path
         self.advice = advice
         self.index = index
@@ -100,6 +104,8 @@ class SampleError(BetonError, RuntimeError):
             place.append(f"sample {self.sample}")
         if self.field is not None:
             place.append(f"field '{self.field}'")
+        if self.view is not None:
+            place.append(f"view '{self.view}'")
         where = ", ".join(place + self._more_place())
         if self.path is not None:
             where = f"{where} of {self.path}" if where else self.path

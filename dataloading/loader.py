@@ -48,6 +48,7 @@ from dataloading.sampling.ranks import find_ranks
 from dataloading.sampling.sampler import DEFAULT_WINDOW_PAGES, Sampler, ShardSampler, Shuffle, Tail
 from dataloading.sampling.shuffle_quality import ShuffleQuality
 from dataloading.stats import LoaderStats
+from dataloading.transforms.view import View
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -160,7 +161,7 @@ class Loader:
         batch_size: int,
         shuffle: Shuffle = "none",
         seed: int = 0,
-        transforms: Mapping[str, Sequence[Any]] | None = None,
+        transforms: Mapping[str, Sequence[Any] | View] | None = None,
         num_workers: int | None = None,
         tail: Tail = "pad",
         drop_last: bool = False,
@@ -267,7 +268,7 @@ class Loader:
         )
         self._plan = self._make_plan({} if transforms is None else transforms)
         self._storage = storage.page_source(
-            fields=self._plan.names,
+            fields=self._plan.fields,
             window_pages=window_pages if shuffle == "pages" else 0,
             rows_in_flight=(self._prefetch_batches + 6) * batch_size,
             num_local_ranks=self._ranks.local_world_size,

@@ -9,6 +9,7 @@ import functools
 import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from dataloading.batch import Batch
 from dataloading.cache import PinnedPages
 from dataloading.decode.decoders import interleave
+from dataloading.engine.outputs import Output
 from dataloading.engine.plan import ImagePlan, Plan
 from dataloading.engine.transfer import Sent, as_tensor
 from dataloading.errors import DecodeError, SampleError, TransformError
@@ -59,18 +61,26 @@ class BatchJob:
         self._failures: dict[int, SampleError] = {}  # by row; assignment to a dict is atomic
         rows = len(step.indices)
         self.num_groups = max(-(-rows // plan.group_size), 1)
-        self._keys = sample_keys(plan.seed, epoch, step.indices, 0 if step.views is None else step.views)
         self._values: dict[str, Any] = {name: decoder.allocate(rows) for name, decoder in plan.others.items()}
-        self._requests: dict[str, npt.NDArray[np.void]] = {}
         self._sent: Sent | None = None
-        for name, image in plan.images.items():
-            self._values[name] = image.lend(rows)
+        self._views: list[_View] = []
+        stored: dict[str, npt.NDArray[np.void]] = {}  # requests by field, without geometry
+        for image in plan.images.values():
+            field = image.output.field
             with clock.measure("view"):
-                self._requests[name] = requests = image.decoder.requests(step.indices)
-                clock.count_bytes(int(requests["src_bytes"].sum()))
-            widths, heights = requests["src_width"], requests["src_height"]
-            draw_geometry = functools.partial(image.pipeline.plan, widths, heights, self._keys, requests)
-            self._skip_failing(draw_geometry, 0, rows, name)
+                if field not in stored:
+                    stored[field] = image.decoder.requests(step.indices)
+                    clock.count_bytes(int(stored[field]["src_bytes"].sum()))
+                for place, number in enumerate(image.output.views):
+                    view = _View(
+                        image=image,
+                        place=place,
+                        keys=_view_keys(plan.seed, epoch, step, number),
+                        requests=stored[field].copy(),
+                        values=image.lend(rows),
+                    )
+                    self._views.append(view)
+                    self._skip_failing(view.plan, 0, rows, image.output, place)
 
     # ---- workers
 
@@ -82,27 +92,28 @@ class BatchJob:
         started = time.perf_counter()
         for name, decoder in self._plan.others.items():
             for row, reason in decoder.decode(self._indices[first:last], self._values[name], first):
-                self._fail(DecodeError, reason, first + row, name)
+                self._fail(DecodeError, reason, first + row, self._plan.outputs[name])
         transform = 0.0
-        for name, image in self._plan.images.items():
-            transform += self._run_images(name, image, first, last)
+        for view in self._views:
+            transform += self._run_images(view, first, last)
         decode = time.perf_counter() - started - transform
         cpu_after, page_faults_after = _used_by_thread()
         self._clock.add_group(decode, transform, cpu=cpu_after - cpu, page_faults=page_faults_after - page_faults)
 
-    def _run_images(self, name: str, image: ImagePlan, first: int, last: int) -> float:
-        """Decode and transform rows of one field; return the seconds of the transforms."""
-        out = self._values[name][first:last]
+    def _run_images(self, view: _View, first: int, last: int) -> float:
+        """Decode and transform rows of one view; return the seconds of the transforms."""
+        image, output = view.image, view.image.output
+        out = view.values[first:last]
         decoded, planar = image.scratch(out)
         for low, high in self._good_runs(first, last):
-            failures = image.decoder.decode(self._requests[name][low:high], decoded[low - first : high - first])
+            failures = image.decoder.decode(view.requests[low:high], decoded[low - first : high - first])
             for row, reason in failures:
-                self._fail(DecodeError, reason, low + row, name)
+                self._fail(DecodeError, reason, low + row, output, view.place)
         started = time.perf_counter()
         for low, high in self._good_runs(first, last):
             part = slice(low - first, high - first)
-            transform = functools.partial(image.pipeline.run, decoded[part], self._keys[low:high], planar[part])
-            self._skip_failing(transform, low, high, name)
+            transform = functools.partial(image.pipeline.run, decoded[part], view.keys[low:high], planar[part])
+            self._skip_failing(transform, low, high, output, view.place)
         if planar is not out:
             interleave(planar, out)
         return time.perf_counter() - started
@@ -120,7 +131,7 @@ class BatchJob:
         if start < last:
             yield start, last
 
-    def _skip_failing(self, work: Callable[..., None], first: int, last: int, field: str) -> None:
+    def _skip_failing(self, work: Callable[..., None], first: int, last: int, output: Output, place: int) -> None:
         """Call ``work(start=0)`` for rows `first` to `last`, and again behind each row on which a transform raises."""
         start = 0
         while first + start < last:
@@ -129,14 +140,20 @@ class BatchJob:
                 return
             except PipelineFault as fault:
                 reason = f"{fault.transform} raised {type(fault.cause).__name__}: {fault.cause}"
-                self._fail(TransformError, reason, first + fault.position, field, fault.cause)
+                self._fail(TransformError, reason, first + fault.position, output, place, fault.cause)
                 start = fault.position + 1
 
     def _fail(
-        self, kind: type[SampleError], reason: str, row: int, field: str, cause: BaseException | None = None
+        self,
+        kind: type[SampleError],
+        reason: str,
+        row: int,
+        output: Output,
+        place: int = 0,
+        cause: BaseException | None = None,
     ) -> None:
         if row not in self._failures:
-            error = self._plan.error(kind, reason, int(self._indices[row]), field)
+            error = self._plan.error(kind, reason, int(self._indices[row]), output, output.view_text(place))
             error.__cause__ = cause
             self._failures[row] = error
 
@@ -149,11 +166,11 @@ class BatchJob:
             if self._plan.on_error == "raise" or len(self.errors) == len(self._indices):
                 raise self.errors[0]  # the first by row, whichever thread was fastest
             self._repair()
-        tensors = [self._tensor(name) for name in self._plan.names]
+        values = self._tensors()
         with self._clock.measure("transfer"):
-            self._sent = self._plan.transfer.send(tensors)
+            self._sent = self._plan.transfer.send(values)
         self._values.clear()
-        self._requests.clear()
+        self._views.clear()
 
     def _repair(self) -> None:
         """Leave the failed rows out, or put the next good row of the batch in their place."""
@@ -165,27 +182,31 @@ class BatchJob:
         else:
             source = good[np.searchsorted(good, rows) % len(good)]
         for name, values in self._values.items():
-            # In place, as the memory is lent: what a row gets stands further down and has not been overwritten yet, or
-            # (behind the last good row) is the first good row, which "replace" leaves where it is.
-            for row, origin in enumerate(source.tolist()):
-                if row != origin:
-                    values[row] = values[origin]
-            self._values[name] = values[: len(source)]
+            self._values[name] = _take_rows(values, source)
+        for view in self._views:
+            view.values = _take_rows(view.values, source)
         self._indices = self._indices[source]
 
-    def _tensor(self, name: str) -> Any:
-        values = self._values[name]
-        if isinstance(values, list):
-            return [as_tensor(value) if isinstance(value, np.ndarray) else value for value in values]
-        image = self._plan.images.get(name)
-        return as_tensor(values) if image is None else image.tensor(values)
+    def _tensors(self) -> list[Any]:
+        """Return the values in the order of the outputs, each view by itself."""
+        values: list[Any] = []
+        for name in self._plan.names:
+            if name in self._values:
+                values.append(_as_tensors(self._values[name]))
+            else:
+                values += [view.image.tensor(view.values) for view in self._views if view.image.output.name == name]
+        return values
 
     # ---- the caller
 
     def deliver(self, number: int) -> Batch:
         """Make the caller's batch, number `number` of its iteration, and run batch transforms on it."""
         assert self._sent is not None
-        values = self._plan.transfer.receive(self._sent)
+        sent = iter(self._plan.transfer.receive(self._sent))
+        values: Sequence[Any] = [
+            next(sent) if len(output.views) == 1 else [next(sent) for _ in output.views]
+            for output in self._plan.outputs.values()
+        ]
         if self._plan.batch_transforms:
             values = self._transformed(values)
         return Batch(
@@ -208,6 +229,57 @@ class BatchJob:
             transform.apply(values, len(self._indices), child(key, number))
             self._clock.note_call(transform.name, time.perf_counter() - started)
         return list(values.values())
+
+
+@dataclass(kw_only=True)
+class _View:
+    """The images of one view in a batch.
+
+    Parameters
+    ----------
+    image : ImagePlan
+    place : int
+        Among the views of its output.
+    keys : ndarray of uint64, shape (rows,)
+    requests : ndarray of REQUEST, shape (rows,)
+    values : ndarray, shape (rows, ...)
+        Memory of the results.
+    """
+
+    image: ImagePlan
+    place: int
+    keys: npt.NDArray[np.uint64]
+    requests: npt.NDArray[np.void]
+    values: npt.NDArray[Any]
+
+    def plan(self, start: int = 0) -> None:
+        """Draw the geometry; see `Pipeline.plan`."""
+        widths, heights = self.requests["src_width"], self.requests["src_height"]
+        self.image.pipeline.plan(widths, heights, self.keys, self.requests, start)
+
+
+def _view_keys(seed: int, epoch: int, step: Step, number: int) -> npt.NDArray[np.uint64]:
+    """Return the random keys of one view: those of its number, and of how often the sample has been drawn before."""
+    views: int | npt.NDArray[np.int64] = number << 32
+    return sample_keys(seed, epoch, step.indices, views if step.views is None else step.views + views)
+
+
+def _take_rows(values: Any, source: npt.NDArray[np.int64]) -> Any:
+    """Put the rows `source` of an array or list to its front, and return that.
+
+    In place, as the memory is lent: what a row gets stands further down and has not been overwritten yet, or (behind
+    the last good row) is the first good row, which "replace" leaves where it is.
+    """
+    for row, origin in enumerate(source.tolist()):
+        if row != origin:
+            values[row] = values[origin]
+    return values[: len(source)]
+
+
+def _as_tensors(values: Any) -> Any:
+    if isinstance(values, list):
+        return [as_tensor(value) if isinstance(value, np.ndarray) else value for value in values]
+    return as_tensor(values)
 
 
 def _used_by_thread() -> tuple[float, int]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dataloading.engine.outputs import Output
 from dataloading.errors import TransformError, UsageError
 from dataloading.messages import counted, describe
 from dataloading.transforms.base import BatchOp, Transform
@@ -17,19 +18,19 @@ __all__ = ["BatchTransform"]
 
 @dataclass(frozen=True, kw_only=True)
 class BatchTransform:
-    """A callable or batch-level transform on the values of one field.
+    """A callable or batch-level transform on the values of one output; on those of each view by itself.
 
     Parameters
     ----------
-    field : str
+    output : Output
     position : int
-        Index in the field's list of transforms.
+        Index in the output's list of transforms.
     op : callable or BatchOp
     label_field : str, optional
         The field whose values a BatchOp mixes as well.
     """
 
-    field: str
+    output: Output
     position: int
     op: Any
     label_field: str | None = None
@@ -39,10 +40,10 @@ class BatchTransform:
         """Name of the operation and its position, for statistics."""
         op = self.op.func if isinstance(self.op, functools.partial) else self.op
         name = getattr(op, "__name__", None) or type(op).__name__
-        return f"{name} (transforms[{self.field!r}][{self.position}])"
+        return f"{name} (transforms[{self.output.name!r}][{self.position}])"
 
     def apply(self, values: dict[str, Any], num_rows: int, key: int) -> None:
-        """Replace the values of its field, and for a BatchOp the labels.
+        """Replace the values of its output, and for a BatchOp the labels.
 
         A result has one entry per row: a tensor, an array, a list, or whatever else has a length; or it is a dictionary
         or tuple of such, for instance several views of the images.
@@ -50,7 +51,7 @@ class BatchTransform:
         Parameters
         ----------
         values : dict of str to tensor or list
-            All fields of the batch; changed.
+            All outputs of the batch; changed.
         num_rows : int
             Of the batch.
         key : int
@@ -61,29 +62,34 @@ class BatchTransform:
         TransformError
             It raised, or returned something else. The error names field, position, operation, input and result.
         """
-        given = values[self.field]
+        name = self.output.name
+        if isinstance(self.op, BatchOp):
+            labels = self.label_field or ""
+            values[name], values[labels] = self._call(values[name], num_rows, 0, values[labels], key)
+        elif len(self.output.views) > 1:
+            values[name] = [self._call(each, num_rows, k) for k, each in enumerate(values[name])]
+        else:
+            values[name] = self._call(values[name], num_rows)
+
+    def _call(self, given: Any, num_rows: int, place: int = 0, *more: Any) -> Any:
+        view = self.output.view_text(place)
         try:
-            if isinstance(self.op, BatchOp):
-                result = self.op(given, values[self.label_field or ""], key)
-            else:
-                result = self.op(given)
+            result = self.op(given, *more)
             fault = _wrong_result(result, num_rows)
         except Exception as error:  # KeyboardInterrupt and the like pass
             if isinstance(error, UsageError) and isinstance(self.op, Transform):
                 raise  # its message already says what to do
-            raise self._error(given, f"{type(error).__name__}: {error}") from error
+            raise self._error(given, f"{type(error).__name__}: {error}", view) from error
         if fault:
-            raise self._error(given, fault)
-        if isinstance(self.op, BatchOp):
-            values[self.field], values[self.label_field or ""] = result
-        else:
-            values[self.field] = result
+            raise self._error(given, fault, view)
+        return result
 
-    def _error(self, given: Any, reason: str) -> TransformError:
+    def _error(self, given: Any, reason: str, view: str | None) -> TransformError:
         what = "list" if isinstance(given, list) else "tensor"
         return TransformError(
             reason.rstrip("."),
-            field=self.field,
+            field=self.output.field,
+            view=view,
             transform=f"transform {self.position} ({name_of(self.op)}), given the batch as {_shown(given)}",
             advice=f"Callables get the whole batch as a {what}, not one sample at a time",
         )

@@ -47,6 +47,7 @@ from dataloading.transforms.per_sample import PerSample
 from dataloading.transforms.photometric import RandomEqualize, RandomPhotometricDistort
 from dataloading.transforms.policies import AugMix, AutoAugment, RandAugment, ThreeAugment, TrivialAugmentWide
 from dataloading.transforms.timm import TimmRandAugment
+from dataloading.transforms.view import View
 from dataloading.transforms.warp import ElasticTransform, RandomAffine, RandomPerspective, RandomRotation
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ __all__ = [
     "TimmRandAugment",
     "ToDtype",
     "TrivialAugmentWide",
+    "View",
     "normal",
     "randint",
     "recipes",
