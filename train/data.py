@@ -19,6 +19,7 @@ from .classes import check_labels, describe_match, match_classes
 from .distributed import World
 from .loaders import make_loader
 from .loaders.base import LoaderSpec, TrainBatch, TrainingLoader
+from .loaders.recipes import training_recipe
 from .loaders.stored_images import open_images
 from .options import REAL, TrainOptions
 
@@ -43,6 +44,8 @@ class TrainingData:
         Images that a validation must count.
     val_numbers : torch.Tensor or None
         Training number of each class of the validation data, where they differ.
+    mixes : tuple
+        The recipe's transforms of a batch.
     notes : tuple of str
         What the user should know about the data.
     """
@@ -54,6 +57,7 @@ class TrainingData:
     val_loader: TrainingLoader | None
     num_val: int
     val_numbers: torch.Tensor | None
+    mixes: tuple[Any, ...]
     notes: tuple[str, ...]
 
     def val_batches(self) -> Iterator[TrainBatch]:
@@ -96,9 +100,17 @@ def make_data(options: TrainOptions, world: World, device: torch.device) -> Trai
         "image_size": data.image_size,
         "resize_size": data.resize_size,
     }
+    recipe = None
+    if data.recipe:
+        field = getattr(source, "image_field", "image")
+        recipe = training_recipe(data.recipe, field=field, size=data.image_size, num_classes=num_classes)
+        if recipe.mixes and (options.optim.mixup or options.optim.cutmix):
+            raise UsageError(f"--recipe {data.recipe} mixes images itself; leave out --mixup and --cutmix")
+        common |= {"mean": recipe.mean, "std": recipe.std}
     spec = LoaderSpec(
         path=data.data,
         training=True,
+        steps=None if recipe is None else recipe.steps,
         indices=train_indices,
         batch_size=data.batch_size,
         tail=options.tail,
@@ -133,6 +145,7 @@ def make_data(options: TrainOptions, world: World, device: torch.device) -> Trai
         val_loader=val_loader,
         num_val=num_val,
         val_numbers=None if numbers is None else torch.tensor(numbers, device=device),
+        mixes=() if recipe is None else recipe.mixes,
         notes=tuple(notes),
     )
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import torch
 
 from dataloading import tools
@@ -48,3 +51,23 @@ def mix_batch(
     )
     mixed: tuple[torch.Tensor, torch.Tensor] = transform(images_NCHW, labels, batch_key)
     return mixed
+
+
+def mix_as_told(
+    images_NCHW: torch.Tensor, labels: torch.Tensor, mixes: Sequence[Any], *, key: tuple[int, int, int, int]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mix a batch as the end of a recipe says: by each of `mixes` in turn, or one of a `RandomChoice`'s.
+
+    Parameters and results are those of `mix_batch`.
+    """
+    random = tools.random
+    targets = labels
+    for place, transform in enumerate(mixes):
+        batch_key = random.child(functools.reduce(random.child, key, 0), place)
+        choice = getattr(transform, "transforms", None)
+        if choice is not None:
+            bounds = np.cumsum(transform.p or [1.0] * len(choice))
+            drawn = float(random.uniform(batch_key, np.zeros(1, np.int64))[0]) * bounds[-1]
+            transform = choice[min(int(np.searchsorted(bounds, drawn, side="right")), len(choice) - 1)]
+        images_NCHW, targets = transform(images_NCHW, targets, random.child(batch_key, 1))
+    return images_NCHW, targets

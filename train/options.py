@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from dataloading import UsageError
+from dataloading.transforms import recipes
 from train.loaders import TRAINING_LOADERS, cannot_train
 
 STRATEGIES = ("ddp", "fsdp")
@@ -89,6 +90,11 @@ class DataOptions(_Group):
     prefetch: int = option(2, "batches prepared ahead (per worker for the torch loaders)", low=1)
     image_size: int = option(224, "side of the training and validation crop, pixels", low=1)
     resize_size: int = option(256, "shorter side before the validation crop, pixels", low=1)
+    recipe: str = option(
+        "",
+        "augmentation of the training images, by name (imagenet_train, deit, trivial) or from a YAML file; MixUp and "
+        "CutMix in it mix for every loader",
+    )
     tail: str = option(
         "auto",
         "the end of a training epoch that fills no whole batch: `even` spreads it, every image once in batches that "
@@ -116,6 +122,12 @@ class DataOptions(_Group):
             raise _fail(
                 "tail", self.tail, f"--loader {self.loader} divides an epoch as DistributedSampler does: pad or drop"
             )
+        if self.recipe:
+            recipes.find(self.recipe)  # faults come before processes are started
+            if self.loader == "ffcv":
+                raise _fail(
+                    "recipe", self.recipe, "FFCV lacks most transforms; take beton, torch or torch-fast"
+                )
         if self.resize_size < self.image_size:
             raise _fail("resize_size", self.resize_size, f"it must not be below --image-size ({self.image_size})")
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -25,7 +25,7 @@ from train.clock import StepClock
 from train.distributed import World
 from train.loaders.base import Normaliser, TrainBatch
 from train.metrics import Tally, row_losses
-from train.mixing import mix_batch
+from train.mixing import mix_as_told, mix_batch
 from train.model import MovingAverage, Replica
 from train.options import TrainOptions, sim_rate
 
@@ -82,6 +82,8 @@ class NetworkCompute:
         The wrapped network, the optimiser over its parameters, and the average that each step updates.
     num_classes : int
         Outputs of the network.
+    mixes : tuple
+        Transforms of a batch, instead of those of ``--mixup`` and ``--cutmix``.
     normaliser : Normaliser
         Makes the network's input of the loader's images.
     """
@@ -95,6 +97,7 @@ class NetworkCompute:
     ema: MovingAverage | None
     num_classes: int
     normaliser: Normaliser
+    mixes: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
         self._parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
@@ -114,8 +117,10 @@ class NetworkCompute:
         optim = self.options.optim
         images, labels = computed_rows(batch)
         images, targets = self.normaliser(images), labels
-        if optim.mixup or optim.cutmix:
-            key = (self.options.run.seed, step, micro, self.world.rank)
+        key = (self.options.run.seed, step, micro, self.world.rank)
+        if self.mixes:
+            images, targets = mix_as_told(images, labels, self.mixes, key=key)
+        elif optim.mixup or optim.cutmix:
             images, targets = mix_batch(
                 images, labels, self.num_classes, mixup=optim.mixup, cutmix=optim.cutmix, key=key
             )

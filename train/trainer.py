@@ -140,6 +140,7 @@ class Trainer:
             ema=self._ema,
             num_classes=num_classes,
             normaliser=self._normaliser(self._loader),
+            mixes=self._data.mixes,
         )
         return self._network
 

@@ -86,22 +86,30 @@ class TimmRandAugment(Policy):
             drawn = [statistics.NormalDist(magnitude, spread).inv_cdf(place) for place in places]
         return [max(0.0, min(value, options["mmax"])) for value in drawn]
 
+    def operations(self, height: int, width: int) -> tuple[int, float, dict[str, list[float]]]:
+        """Return how many operations there are, the probability of each, and its numbers in `simple_operation`.
+
+        The numbers, by name, are equally likely; there are none where an operation has no strength.
+        """
+        options = self._parsed()
+        values = {what: self._values(what, bool(options["inc"]), height, width) for what in _NAMES}
+        return int(options["n"]), options["p"], values
+
     def node(self, state: ImageState, place: int | None) -> Node:
         """See ``ImageTransform.node``."""
         self.check_images(state)
-        options = self._parsed()
+        assert state.height is not None and state.width is not None
+        count, probability, values = self.operations(state.height, state.width)
         slots = []
-        for slot in range(int(options["n"])):
+        for slot in range(count):
             leaves = tuple(
-                self.simple(what, self._values(what, bool(options["inc"]), state), state, number, options["p"])
-                for number, what in enumerate(_NAMES)
+                self.simple(what, values[what], state, number, probability) for number, what in enumerate(_NAMES)
             )
             slots.append(Node("choice", f"operation {slot}", state, state, children=leaves, place=slot))
         return Node("sequence", self.name, state, state, children=tuple(slots), place=place)
 
-    def _values(self, what: str, increasing: bool, state: ImageState) -> list[float]:
+    def _values(self, what: str, increasing: bool, height: int, width: int) -> list[float]:
         """Return the numbers of ``simple_operation``, equally likely: both signs, where it has one."""
-        assert state.height is not None and state.width is not None
         if what in ("AutoContrast", "Equalize", "Invert"):
             return []
         shares = [magnitude / 10 for magnitude in self._magnitudes()]
@@ -115,6 +123,6 @@ class TimmRandAugment(Policy):
             if not increasing:
                 return [share * 1.8 + 0.1 for share in shares]
             return [max(0.1, 1 + sign * share * 0.9) for share in shares for sign in (1, -1)]
-        side = state.width if what == "TranslateX" else state.height
+        side = width if what == "TranslateX" else height
         greatest = {"Rotate": 30.0, "ShearX": 0.3, "ShearY": 0.3}.get(what, 0.45 * side)
         return [sign * share * greatest for share in shares for sign in (1, -1)]

@@ -67,6 +67,8 @@ class LoaderSpec:
     tail : {"even", "pad", "drop"}
         What becomes of an epoch's incomplete end: spread over all batches, a last batch with padding that is not
         counted, or left out.
+    steps : tuple or None
+        Our transforms of single images in training, instead of RandomResizedCrop and flip; the last ones normalise.
     normalised : bool or None
         Whether images arrive as normalised float32 or as uint8; None lets the loader choose what suits the device.
     epoch_images : int
@@ -92,6 +94,7 @@ class LoaderSpec:
     tail: Literal["even", "pad", "drop"] = "pad"
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
+    steps: tuple[Any, ...] | None = None
     normalised: bool | None = None
     epoch_images: int = 1
     work_dir: str = ""
@@ -182,6 +185,8 @@ class TrainingLoader(MeasuredLoader, ABC):
 
 def wants_normalised(spec: LoaderSpec) -> bool:
     """Return whether a loader that can do either normalises: on a GPU that costs nothing, and bytes arrive faster."""
+    if spec.steps is not None:
+        return True
     return spec.device.type != "cuda" if spec.normalised is None else spec.normalised
 
 

@@ -14,6 +14,8 @@ def our_transforms(spec: LoaderSpec) -> list[Any]:
     """Return the pipeline that all loaders share, as ours."""
     from dataloading import transforms as T
 
+    if spec.steps is not None:
+        return list(spec.steps)
     steps: list[Any] = (
         [T.RandomResizedCrop(spec.image_size), T.RandomHorizontalFlip()]
         if spec.training

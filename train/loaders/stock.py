@@ -29,6 +29,7 @@ from dataloading import tools
 from train.batch_shares import Shares
 
 from .base import LoaderSpec, TrainBatch, TrainingLoader, check_position, wants_normalised
+from .recipes import torchvision_steps
 from .stored_images import FileImages, StoredImage, StoredImages, open_images
 
 PREFETCH = 4
@@ -37,6 +38,8 @@ PREFETCH = 4
 def torch_transform(spec: LoaderSpec, *, pillow: bool, normalise: bool) -> v2.Compose:
     """Return the pipeline that all loaders share, as torchvision's, for Pillow images or uint8 CHW tensors."""
     steps: list[torch.nn.Module]
+    if spec.steps is not None:
+        return v2.Compose(torchvision_steps(spec.steps, pillow=pillow))
     if spec.training:
         steps = [v2.RandomResizedCrop(spec.image_size, antialias=True), v2.RandomHorizontalFlip()]
     else:
@@ -177,7 +180,7 @@ class PillowLoader(TrainingLoader):
     pillow = True
 
     def __init__(self, spec: LoaderSpec) -> None:
-        self.normalised = spec.normalised is not False if self.pillow else wants_normalised(spec)
+        self.normalised = spec.normalised is not False if self.pillow and spec.steps is None else wants_normalised(spec)
         images = open_images(spec.path)
         if isinstance(images, FileImages):
             images.locate()
