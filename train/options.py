@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from dataloading import UsageError
-from dataloading.transforms import recipes
 from train.loaders import TRAINING_LOADERS, cannot_train
 
 STRATEGIES = ("ddp", "fsdp")
@@ -123,6 +122,8 @@ class DataOptions(_Group):
                 "tail", self.tail, f"--loader {self.loader} divides an epoch as DistributedSampler does: pad or drop"
             )
         if self.recipe:
+            from dataloading.transforms import recipes  # not at the top: it needs NumPy
+
             recipes.find(self.recipe)  # faults come before processes are started
             if self.loader == "ffcv":
                 raise _fail(

@@ -63,7 +63,7 @@ EACH = {
     "TrivialAugmentWide": T.TrivialAugmentWide(15),
 }
 # These hold what has no text: a function.
-WITH_FUNCTIONS = {"Custom": T.Custom(lambda image, key: None)}
+WITH_FUNCTIONS = {"Custom": T.Custom(lambda image, key: None), "PerSample": T.PerSample(lambda image: image)}
 PUBLIC = [name for name in T.__all__ if isinstance(getattr(T, name), type)]
 
 
