@@ -126,9 +126,7 @@ class DataOptions(_Group):
 
             recipes.find(self.recipe)  # faults come before processes are started
             if self.loader == "ffcv":
-                raise _fail(
-                    "recipe", self.recipe, "FFCV lacks most transforms; take beton, torch or torch-fast"
-                )
+                raise _fail("recipe", self.recipe, "FFCV lacks most transforms; take beton, torch or torch-fast")
         if self.resize_size < self.image_size:
             raise _fail("resize_size", self.resize_size, f"it must not be below --image-size ({self.image_size})")
 
