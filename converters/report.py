@@ -63,6 +63,8 @@ class Report:
         Its size, and bytes of image files read.
     seconds : float
         Wall-clock time.
+    num_workers : int or None
+        Worker processes that were started; 0 if this process did all the work, None if it is not known.
     images : Counter
         How many images were "transcoded" (pixels kept), "kept" (bytes kept), "encoded" anew, or stored "raw".
     skipped, replaced, damaged, tidied : list of ReportedSample
@@ -81,6 +83,7 @@ class Report:
     num_bytes: int = 0
     source_bytes: int = 0
     seconds: float = 0.0
+    num_workers: int | None = None
     images: Counter[str] = dataclasses.field(default_factory=Counter)
     skipped: list[ReportedSample] = dataclasses.field(default_factory=list)
     replaced: list[ReportedSample] = dataclasses.field(default_factory=list)
@@ -118,11 +121,17 @@ class Report:
             "source_bytes": self.source_bytes,
             "seconds": round(self.seconds, 3),
             "samples_per_second": round(self.samples_per_second, 1),
+            "num_workers": self.num_workers,
             "images": dict(sorted(self.images.items())),
             **self._listed(),
             "shards": self.shards,
             "is_whole": self.is_whole,
         }
+
+    def _workers(self) -> str:
+        if self.num_workers is None:
+            return ""
+        return f", {counted(self.num_workers, 'worker process')}" if self.num_workers else ", no worker processes"
 
     def _listed(self) -> dict[str, Any]:
         facts: dict[str, Any] = {}
@@ -150,7 +159,7 @@ class Report:
             f"already there: {counted(self.num_resumed, 'sample')}" if self.num_resumed else "",
             f"shards: {len(self.shards):,}" if self.shards else "",
             "" if self.is_whole else "the other shards are not complete yet; the last to finish writes the manifest",
-            f"time: {self.seconds:.1f} s, {self.samples_per_second:,.0f} samples/s",
+            f"time: {self.seconds:.1f} s, {self.samples_per_second:,.0f} samples/s{self._workers()}",
         ]
         return "\n".join(line for line in lines if line)
 

@@ -47,7 +47,11 @@ class Source(Protocol):
         What the file remembers of its origin. No absolute path, host or time: equal input gives equal bytes.
     load : callable
         ``load(task) -> {field: value}``. Runs in the workers, so it must be picklable; raises `SampleFault` (or
-        `OSError`) for a sample that cannot be read.
+        `OSError`) for a sample that cannot be read. It may have a method ``columns(tasks)``, which returns the values
+        of up to ``most_at_once`` samples as arrays, or None.
+    starts_here : bool
+        Optional, by default False: whether the engine may load samples in its own process, to find out whether worker
+        processes are worth their start.
     """
 
     @property

@@ -69,12 +69,15 @@ def convert(source: Source, path: str | os.PathLike[str], *, policy: ImagePolicy
     # A cluster's tasks have workers of their own.
     num_workers = 0 if options.engine == "ray" else options.num_workers
     try:
-        with Pool(plan.converter(), num_workers=num_workers) as pool:
+        starts_here = bool(getattr(source, "starts_here", False))
+        with Pool(plan.converter(), num_workers=num_workers, starts_here=starts_here) as pool:
             plan = _with_shards_and_space(plan, pool)
             if options.is_sharded:
                 write_shards(plan, pool, report)
             else:
                 _write_one(plan, pool, report)
+            if options.engine == "local" and report.num_samples > report.num_resumed:
+                report.num_workers = pool.num_started
     except BaseException:
         with contextlib.suppress(ConvertError):  # the first error says more
             _save_error_log(report, options)
@@ -108,7 +111,7 @@ def _with_shards_and_space(plan: Conversion, pool: Pool) -> Conversion:
 def _write_one(plan: Conversion, pool: Pool, report: Report) -> None:
     # A minute for ten million of them.
     with contextlib.closing(Progress(len(plan.order), what="reading names", quiet=plan.options.quiet)) as reading:
-        file = plan.file(progress=reading.advance)
+        file = plan.file(progress=lambda count: reading.advance(count=count))
     with contextlib.closing(Progress(len(plan.order), quiet=plan.options.quiet)) as progress:
         make_file(file, pool, progress, report)
 

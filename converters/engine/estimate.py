@@ -10,11 +10,13 @@ import math
 import os
 import time
 from collections import Counter
+from itertools import islice
 
 import numpy as np
 
 from converters.engine.plan import Conversion
 from converters.engine.pool import DeadWorkerError, Pool
+from converters.engine.sample import ConvertedSample
 from converters.report import ReportedSample, human_bytes
 from dataloading import ConvertError
 from dataloading.cli import note
@@ -86,12 +88,13 @@ def try_samples(plan: Conversion, pool: Pool, *, num_tried: int) -> Estimate:
     faults = []
     start = time.monotonic()
     try:
-        samples = pool.run((index, source.task(index)) for index in tried.tolist())
-        for index, sample in zip(tried.tolist(), samples, strict=True):
-            if sample.fault:
-                faults.append(ReportedSample(index=index, name=source.name(index), reason=sample.fault))
+        indices = iter(tried.tolist())
+        for sample in pool.run(((index, source.task(index)) for index in tried.tolist()), count=len(tried)):
             stored_bytes += sample.stored_bytes
-            images.update(sample.images)
+            for index in islice(indices, sample.num_samples):
+                images.update(sample.images)
+                if isinstance(sample, ConvertedSample) and sample.fault:
+                    faults.append(ReportedSample(index=index, name=source.name(index), reason=sample.fault))
     except DeadWorkerError as error:
         raise plan.dead_worker(error, tried, plan.path) from error
     return Estimate(

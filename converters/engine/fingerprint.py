@@ -32,14 +32,19 @@ __all__ = [
 
 _SHOWN_AT_MOST = 6
 _LISTED_AT_MOST = 32
+_NAMES_AT_ONCE = 256
 
 
-def names_digest(source: Source, order: npt.NDArray[np.int64], progress: Callable[[], object] = lambda: None) -> str:
-    """Return a checksum of the samples' names in the order they are stored; ``progress`` is called for each."""
+def names_digest(
+    source: Source, order: npt.NDArray[np.int64], progress: Callable[[int], object] = lambda count: None
+) -> str:
+    """Return a checksum of the samples' names in the order they are stored; ``progress`` gets the numbers of some."""
     hasher = xxhash.xxh3_64()
-    for index in order:
-        hasher.update(source.name(int(index)).encode("utf-8", "backslashreplace") + b"\0")
-        progress()
+    for start in range(0, len(order), _NAMES_AT_ONCE):
+        indices = order[start : start + _NAMES_AT_ONCE].tolist()
+        text = "".join([f"{source.name(index)}\0" for index in indices])
+        hasher.update(text.encode("utf-8", "backslashreplace"))
+        progress(len(indices))
     return str(hasher.hexdigest())
 
 
@@ -135,28 +140,55 @@ class SamplesChecksum:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self.value = ""
+        self._hasher = xxhash.xxh3_64()
 
-    def add(self, index: int, known: Iterable[str] | None = None) -> None:
-        """Add a sample; ``known`` are the stamps of its task, if it was read by a worker."""
-        known = stamps(self._source.task(index)) if known is None else known
-        parts = [self.value, self._source.name(index), *known]
-        self.value = str(xxhash.xxh3_64_hexdigest("\0".join(parts).encode("utf-8", "backslashreplace")))
+    @property
+    def value(self) -> str:
+        """The checksum of the samples so far."""
+        return str(self._hasher.hexdigest())
+
+    def add(self, indices: Iterable[int], known: Iterable[Iterable[str]] | None = None) -> None:
+        """Add samples; ``known`` are the stamps of their tasks, if they were read by a worker."""
+        if known is None:
+            indices = list(indices)
+            files: dict[str | bytes, str] = {}
+            known = [stamps(self._source.task(index), files) for index in indices]
+        name = self._source.name
+        lines = ["\0".join((name(index), *each)) for index, each in zip(indices, known, strict=True)]
+        self._hasher.update("\n".join([*lines, ""]).encode("utf-8", "backslashreplace"))
 
 
-def stamps(task: object) -> Iterable[str]:
-    """Yield what a change of a sample shows in: size and age of the files that its task names, and its numbers."""
+def stamps(task: object, files: dict[str | bytes, str] | None = None) -> tuple[str, ...]:
+    """Return what a change of a sample shows in: size and age of the files that its task names, and its numbers.
+
+    Parameters
+    ----------
+    task : object
+        The source's.
+    files : dict, optional
+        Stamps of files by path, which are looked up and added here.
+    """
+    found = []
     for item in task if isinstance(task, (tuple, list)) else (task,):
         if isinstance(item, int):
-            yield str(item)
-            continue
-        path = item if isinstance(item, (str, bytes)) else None
-        if path is None or not (b"/" in path if isinstance(path, bytes) else "/" in path and not is_url(path)):
-            continue
-        try:
-            status = os.stat(path)
-        except (OSError, ValueError):
-            yield "absent"
-            continue
-        if stat.S_ISREG(status.st_mode):
-            yield f"{status.st_size} {status.st_mtime_ns}"
+            found.append(str(item))
+        elif isinstance(item, (str, bytes)):
+            stamp = None if files is None else files.get(item)
+            if stamp is None:
+                stamp = _file_stamp(item)
+                if files is not None:
+                    files[item] = stamp
+            if stamp:
+                found.append(stamp)
+    return tuple(found)
+
+
+def _file_stamp(path: str | bytes) -> str:
+    """Return size and age of a regular file; nothing for what is no path of this machine."""
+    if not (b"/" in path if isinstance(path, bytes) else "/" in path and not is_url(path)):
+        return ""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return "absent"
+    return f"{status.st_size} {status.st_mtime_ns}" if stat.S_ISREG(status.st_mode) else ""

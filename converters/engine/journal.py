@@ -29,7 +29,7 @@ State = Mapping[str, Any]
 Record = tuple[State, bytes]
 """A state, and the writer's checkpoint."""
 
-MAGIC = b"beton journal 1\n"
+MAGIC = b"beton journal 2\n"
 _FRAME = struct.Struct("<QQ")  # length and checksum of what follows
 _LARGEST_RECORD = 1 << 40
 

@@ -18,6 +18,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from converters.engine.alike import AlikeSamples
 from converters.engine.estimate import check_space
 from converters.engine.fingerprint import SamplesChecksum, changed_files, differences
 from converters.engine.journal import Journal, journal_path
@@ -34,6 +35,8 @@ from dataloading.messages import counted
 from dataloading.tools import FileInfo, remove_orphans
 
 __all__ = ["has_begun", "make_file", "shard_of"]
+
+_COMPARED_AT_ONCE = 1024
 
 
 def make_file(plan: FilePlan, pool: Pool, progress: Progress, report: Report, *, wait_seconds: float = 0.0) -> Shard:
@@ -225,8 +228,8 @@ class _Run:
         done = 0
         for state, _ in journal.records():
             first, done = done, state["done"]
-            for index in plan.order[first:done]:
-                self._checksum.add(int(index))
+            for start in range(first, done, _COMPARED_AT_ONCE):
+                self._checksum.add(plan.order[start : min(done, start + _COMPARED_AT_ONCE)].tolist())
             if self._checksum.value != state["chain"]:
                 raise UsageError(
                     f"the source has changed since {plan.path} was begun: of the samples that are done, one of those "
@@ -267,10 +270,16 @@ class _Run:
             rest = self._plan.order[self._first :].tolist()
             jobs = ((index, self._source.task(index)) for index in rest)
             due = time.monotonic() + self._options.checkpoint_seconds
-            with contextlib.closing(self._pool.run(jobs)) as samples:
-                for index, sample in zip(rest, samples, strict=True):
-                    self._write(index, sample)
-                    self._progress.advance(sample.stored_bytes)
+            position = 0
+            with contextlib.closing(self._pool.run(jobs, count=len(rest))) as results:
+                for result in results:
+                    indices = rest[position : position + result.num_samples]
+                    position += result.num_samples
+                    if isinstance(result, AlikeSamples):
+                        self._write_alike(indices, result)
+                    else:
+                        self._write(indices[0], result)
+                    self._progress.advance(result.stored_bytes, count=result.num_samples)
                     if (now := time.monotonic()) >= due and not self._journal.is_saving:
                         self._save()
                         due = now + self._options.checkpoint_seconds
@@ -286,6 +295,29 @@ class _Run:
             self._end_with(error)
         self._journal.remove()
         report.num_bytes = os.stat(self._plan.path).st_size
+
+    def _write_alike(self, indices: list[int], samples: AlikeSamples) -> None:
+        """Write samples that were converted together."""
+        self._is_consistent = False
+        try:
+            self._writer.append_alike(samples.columns)
+        except UsageError:  # none of them was written; one by one they are treated as ``on_error`` says
+            self._is_consistent = True
+            each = samples.stored_bytes // samples.num_samples
+            for place, (index, stamps) in enumerate(zip(indices, samples.stamps, strict=True)):
+                encoded = samples.encoded(place)
+                self._write(
+                    index,
+                    ConvertedSample(encoded=encoded, images=samples.images, stored_bytes=each, stamps=stamps),
+                )
+            return
+        report = self._report
+        report.num_samples += samples.num_samples
+        for became in samples.images:
+            report.images[became] += samples.num_samples
+        self._checksum.add(indices, samples.stamps)
+        self._num_done += samples.num_samples
+        self._is_consistent = True
 
     def _write(self, index: int, sample: ConvertedSample) -> None:
         """Write one sample, or treat it as ``on_error`` says."""
@@ -320,7 +352,7 @@ class _Run:
             report.num_samples += 1
             report.source_bytes += sample.source_bytes
             report.images.update(sample.images)
-        self._checksum.add(index, stamps)
+        self._checksum.add([index], None if stamps is None else [stamps])
         self._num_done += 1
         self._is_consistent = True
 

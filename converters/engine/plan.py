@@ -107,8 +107,8 @@ class Conversion:
         """Return the path or URL of a shard, or of the only file."""
         return shard_path(self.path, shard, self.num_shards) if self.num_shards else self.path
 
-    def file(self, shard: int = 0, *, progress: Callable[[], object] = lambda: None) -> FilePlan:
-        """Return the plan of a shard, or of the only file; ``progress`` is called for each of its samples."""
+    def file(self, shard: int = 0, *, progress: Callable[[int], object] = lambda count: None) -> FilePlan:
+        """Return the plan of a shard, or of the only file; ``progress`` gets the numbers of its samples."""
         # Equal input and options give equal provenance.
         provenance = {
             **self.source.provenance,

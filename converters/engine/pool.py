@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import io
 import itertools
 import multiprocessing as mp
 import os
@@ -36,10 +37,16 @@ __all__ = ["DeadWorkerError", "Pool", "run_ordered"]
 
 # A worker that holds fewer tasks than this, or than a chunk, gets more, so that it never waits for the parent.
 _AHEAD = 4
-# Upper bounds of a chunk: the time its tasks take, the bytes they return, and their number.
+# Upper bounds of a chunk: the time its tasks take, the bytes they return, and their number; where the work takes many
+# tasks at a time, it may be larger.
 _CHUNK_SECONDS = 0.02
 _CHUNK_BYTES = 1 << 20
 _CHUNK_TASKS = 64
+_CHUNK_TASKS_AT_ONCE = 1024
+# How long the calling process works alone to learn what a task takes, and the time that workers must save to be started
+# then: each needs a core for about half a second before its first result, and they get copies of the dataset.
+_TRIAL_SECONDS = 0.05
+_WORTH_SECONDS = 1.0
 # How often the length of a chunk is adapted.
 _MEASURED_SECONDS = 0.1
 # A worker sends its results when they reach so many bytes, are so old, or are all it was asked for.
@@ -92,14 +99,18 @@ def _check_working_folder() -> None:
         ) from error
 
 
-def _sendable(work: Callable[[Any], Any]) -> bytes:
+def _sendable(work: Callable[[Any], Any]) -> list[Any]:
+    """Return the messages that make ``work`` in a worker: their number, a pickle, and the arrays that it leaves out."""
     if mp.parent_process() is not None and getattr(mp.current_process(), "_inheriting", False):
         raise UsageError(
             "a conversion was started while a worker process was importing your script; "
             "put the call under `if __name__ == '__main__':`"
         )
     try:
-        return bytes(ForkingPickler.dumps(work))
+        text = io.BytesIO()
+        beside: list[pickle.PickleBuffer] = []
+        ForkingPickler(text, 5, True, beside.append).dump(work)
+        return [b"%d" % (1 + len(beside)), text.getbuffer(), *(buffer.raw() for buffer in beside)]
     except Exception as error:  # pickling runs the user's code, which may raise anything
         raise UsageError(
             f"the dataset cannot be sent to worker processes: {error}. Define its class at the top level of a module "
@@ -110,7 +121,7 @@ def _sendable(work: Callable[[Any], Any]) -> bytes:
 class _Worker:
     """The parent's handle of one process."""
 
-    def __init__(self, number: int, code: bytes) -> None:
+    def __init__(self, number: int, code: list[Any]) -> None:
         context = mp.get_context("spawn")
         self.pipe, theirs = context.Pipe(duplex=True)
         self._num_begun = context.RawValue(ctypes.c_uint64, 0)
@@ -124,17 +135,21 @@ class _Worker:
         self.started = False
         self.positions: deque[int] = deque()
         with contextlib.suppress(OSError):  # a dead worker is noticed where the parent waits for it
-            self.pipe.send_bytes(code)
+            for message in code:
+                self.pipe.send_bytes(message)
 
     def give(self, first: int, tasks: list[Any]) -> None:
         self.positions.extend(range(first, first + len(tasks)))
         with contextlib.suppress(OSError):
             self.pipe.send(tasks)
 
-    def received(self) -> int:
-        """Return the position of the task whose result has come."""
-        self._num_received += 1
-        return self.positions.popleft()
+    def received(self, count: int) -> int:
+        """Return the position of the first of ``count`` tasks whose result has come."""
+        self._num_received += count
+        first = self.positions[0]
+        for _ in range(count):
+            self.positions.popleft()
+        return first
 
     def death(self) -> DeadWorkerError:
         self.process.join(timeout=1)
@@ -158,21 +173,22 @@ class _Worker:
 class _Pace:
     """How many tasks make a chunk, from the time and the bytes of recent results."""
 
-    def __init__(self, num_workers: int) -> None:
+    def __init__(self, num_workers: int, most_tasks: int) -> None:
         self.chunk = 1
         self._num_workers = num_workers
+        self._most_tasks = most_tasks
         self._since = time.monotonic()
         self._count = self._bytes = 0
 
-    def count(self, size: int) -> None:
-        self._count += 1
+    def count(self, num_tasks: int, size: int) -> None:
+        self._count += num_tasks
         self._bytes += size
         now = time.monotonic()
         if now - self._since < _MEASURED_SECONDS:
             return
         in_time = _CHUNK_SECONDS * self._count / (now - self._since) / self._num_workers
         in_bytes = _CHUNK_BYTES * self._count / self._bytes
-        self.chunk = max(1, int(min(in_time, in_bytes, _CHUNK_TASKS)))
+        self.chunk = max(1, int(min(in_time, in_bytes, self._most_tasks)))
         self._since, self._count, self._bytes = now, 0, 0
 
 
@@ -183,9 +199,18 @@ class Pool:
     ----------
     work : callable
         Runs in the workers; must be picklable unless ``num_workers`` is 0. It should return its failures: an
-        exception it raises ends the run as a `DeadWorkerError`.
+        exception it raises ends the run as a `DeadWorkerError`. If it has a method ``many(tasks)``, that is called
+        instead: it takes an iterator of tasks and yields ``(number of tasks, result)``, in order.
     num_workers : int
         Processes, started when there are tasks for them; 0 works in the calling process.
+    starts_here : bool
+        Whether the calling process does the first tasks, and all of them if starting workers would cost more time than
+        they save.
+
+    Attributes
+    ----------
+    num_started : int
+        Workers that have been started so far.
 
     Raises
     ------
@@ -193,36 +218,43 @@ class Pool:
         If ``work`` cannot be sent to another process, or processes cannot be started in the working folder.
     """
 
-    def __init__(self, work: Callable[[Any], Any], *, num_workers: int) -> None:
+    def __init__(self, work: Callable[[Any], Any], *, num_workers: int, starts_here: bool = False) -> None:
         if num_workers:
             _check_working_folder()
         self.num_workers = num_workers
+        self.num_started = 0
+        self._starts_here = starts_here
         self._work = work
-        self._code = _sendable(work) if num_workers else b""
+        self._code = _sendable(work) if num_workers else []
         self._workers: list[_Worker] = []
-        # Results that wait for their turn, by position, with their sizes.
-        self._ready: dict[int, tuple[Any, int]] = {}
+        # Results that wait for their turn, by position of the first task, with their numbers of tasks and sizes.
+        self._ready: dict[int, tuple[int, Any, int]] = {}
         self._held_bytes = 0
         self._selector: selectors.BaseSelector | None = None
 
-    def run(self, tasks: Iterable[Any]) -> Generator[Any, None, None]:
+    def run(self, tasks: Iterable[Any], *, count: int | None = None) -> Generator[Any, None, None]:
         """Yield ``work(task)`` for each task, in order; a stream left early ends the workers.
 
         Parameters
         ----------
         tasks : iterable
             Small picklable values (a path, an index); read lazily.
+        count : int, optional
+            How many they are; without it the calling process does not start by itself.
 
         Raises
         ------
         DeadWorkerError
             If a worker dies.
         """
+        tasks = iter(tasks)
         if self.num_workers == 0:
-            yield from map(self._work, tasks)
+            yield from (result for _, result in _applied(self._work, tasks))
             return
         try:
-            yield from self._results(iter(tasks))
+            if self._starts_here and not self._workers and count is not None:
+                yield from self._results_here(tasks, count)
+            yield from self._results(tasks)
         except BaseException:
             self.close()
             raise
@@ -233,9 +265,24 @@ class Pool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _results_here(self, tasks: Iterator[Any], count: int) -> Iterator[Any]:
+        """Yield results made in this process until workers are worth their start, or for all tasks."""
+        seconds, done, chunk = 0.0, 0, 1
+        while group := list(itertools.islice(tasks, chunk)):
+            before = time.monotonic()
+            for num_tasks, result in _applied(self._work, iter(group)):
+                seconds += time.monotonic() - before
+                done += num_tasks
+                yield result
+                before = time.monotonic()
+            saved = seconds / done * (count - done) * (1 - 1 / self.num_workers)
+            if seconds >= _TRIAL_SECONDS and saved > _WORTH_SECONDS:
+                return
+            chunk = min(2 * chunk, _CHUNK_TASKS_AT_ONCE)
+
     def _results(self, tasks: Iterator[Any]) -> Iterator[Any]:
         given = wanted = 0
-        pace = _Pace(self.num_workers)
+        pace = _Pace(self.num_workers, _CHUNK_TASKS_AT_ONCE if hasattr(self._work, "many") else _CHUNK_TASKS)
         # One task is read ahead, so that no worker is started for a task that never comes.
         following = list(itertools.islice(tasks, 1))
         while True:
@@ -248,10 +295,10 @@ class Pool:
                 return
             while wanted not in self._ready:
                 self._receive(wanted)
-            result, size = self._ready.pop(wanted)
+            num_tasks, result, size = self._ready.pop(wanted)
             self._held_bytes -= size
-            wanted += 1
-            pace.count(size)
+            wanted += num_tasks
+            pace.count(num_tasks, size)
             yield result
 
     def _hungry(self, unfinished: int, chunk: int) -> _Worker | None:
@@ -270,6 +317,7 @@ class Pool:
         with _uninterrupted_start():
             worker = _Worker(len(self._workers), self._code)
             self._workers.append(worker)
+            self.num_started += 1
         self._selector.register(worker.pipe, selectors.EVENT_READ, worker)
         # A grandchild could keep a dead worker's pipe open, so the process itself is watched as well.
         self._selector.register(worker.process.sentinel, selectors.EVENT_READ, worker)
@@ -285,23 +333,23 @@ class Pool:
         pipes = [worker for source, worker in fired if isinstance(source, connection.Connection)]
         for worker in pipes:
             try:
-                for (error_text, result), size in worker.inbox.receive():
-                    self._take(worker, error_text, result, size)
+                for (error_text, num_tasks, result), size in worker.inbox.receive():
+                    self._take(worker, error_text, num_tasks, result, size)
             except (EOFError, OSError) as error:
                 raise worker.death() from error
         if not pipes:
             raise fired[0][1].death()
 
-    def _take(self, worker: _Worker, error_text: str | None, result: Any, size: int) -> None:
+    def _take(self, worker: _Worker, error_text: str | None, num_tasks: int, result: Any, size: int) -> None:
         if not worker.started:
             worker.started = True
             if error_text is not None:
                 raise DeadWorkerError(None, f"cannot make use of the dataset: {error_text}")
             return
-        position = worker.received()
+        position = worker.received(num_tasks)
         if error_text is not None:
             raise DeadWorkerError(position, f"could not go on: {error_text}")
-        self._ready[position] = (result, size)
+        self._ready[position] = (num_tasks, result, size)
         self._held_bytes += size
 
     def close(self) -> None:
@@ -360,7 +408,7 @@ def _signals_deferred() -> Iterator[None]:
 
 
 def _serve(pipe: connection.Connection, num_begun: Any) -> None:
-    """Run in a worker: read tasks, send ``(error of the worker, result)`` for each, until the parent is gone.
+    """Run in a worker: read tasks, send ``(error of the worker, number of tasks, result)``, until the parent is gone.
 
     The first message comes before any task and tells whether ``work`` could be unpickled.
     """
@@ -368,21 +416,18 @@ def _serve(pipe: connection.Connection, num_begun: Any) -> None:
     packer = _Packer()
     with contextlib.suppress(EOFError, OSError):
         try:
-            work = pickle.loads(pipe.recv_bytes())
+            text, *beside = (bytearray(pipe.recv_bytes()) for _ in range(int(pipe.recv_bytes())))
+            work = pickle.loads(text, buffers=beside)
         except Exception as error:  # unpickling imports and runs the user's code
-            _send(pipe, packer.pack((f"{type(error).__name__}: {error}", None))[0])
+            _send(pipe, packer.pack((f"{type(error).__name__}: {error}", 0, None))[0])
             return
         # From here on the parent blames a death on a task, and not on the start.
-        _send(pipe, packer.pack((None, None))[0])
+        _send(pipe, packer.pack((None, 0, None))[0])
         for chunk in _chunks(pipe):
             parts: list[bytes | memoryview] = []
             size, oldest = 0, 0.0
-            for task in pickle.loads(chunk):
-                num_begun.value += 1
-                try:
-                    answer, has_views = packer.pack((None, work(task)))
-                except Exception as error:  # a bug, or a result that cannot be pickled
-                    answer, has_views = packer.pack((f"{type(error).__name__}: {error}", None))
+            answers = _answers(work, pickle.loads(chunk), num_begun, packer)
+            for answer, has_views in answers:
                 now = time.monotonic()
                 oldest = oldest if parts else now
                 parts += answer
@@ -392,6 +437,29 @@ def _serve(pipe: connection.Connection, num_begun: Any) -> None:
                     _send(pipe, parts)
                     parts, size = [], 0
             _send(pipe, parts)
+
+
+def _answers(
+    work: Callable[[Any], Any], tasks: list[Any], num_begun: Any, packer: _Packer
+) -> Iterator[tuple[list[bytes | memoryview], bool]]:
+    """Yield the messages for a chunk of tasks; the first error of the worker ends them."""
+
+    def counted() -> Iterator[Any]:
+        for task in tasks:
+            num_begun.value += 1
+            yield task
+
+    try:
+        for num_tasks, result in _applied(work, counted()):
+            yield packer.pack((None, num_tasks, result))
+    except Exception as error:  # a bug, or a result that cannot be pickled
+        yield packer.pack((f"{type(error).__name__}: {error}", 1, None))
+
+
+def _applied(work: Callable[[Any], Any], tasks: Iterator[Any]) -> Iterator[tuple[int, Any]]:
+    """Yield the results of tasks, each with the number of tasks that it is of."""
+    many = getattr(work, "many", None)
+    return ((1, work(task)) for task in tasks) if many is None else many(tasks)
 
 
 def _chunks(pipe: connection.Connection) -> Iterator[bytes]:

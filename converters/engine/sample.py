@@ -5,12 +5,16 @@ Knows sources, fields and the image policy; neither processes nor the writer.
 
 from __future__ import annotations
 
+import contextlib
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from converters.engine.alike import AlikeSamples, gathering_of
 from converters.engine.fingerprint import stamps
 from converters.images.errors import raised
 from converters.images.geometry import Geometry, geometry_of, has_followers, moved
@@ -60,6 +64,11 @@ class ConvertedSample(NamedTuple):
     notes: str = ""
     stamps: tuple[str, ...] | None = None
 
+    @property
+    def num_samples(self) -> int:
+        """One; `AlikeSamples` are several."""
+        return 1
+
 
 class SampleConverter:
     """What the workers run: ``(index, task of the source)`` -> `ConvertedSample`. It never raises on bad data.
@@ -92,15 +101,72 @@ class SampleConverter:
         self._followed = image_of(self._fields) if has_followers(self._fields) else None
         self._policy = policy
         self._on_error = on_error
+        self._gathering = None if self._followed is not None else gathering_of(self._fields, policy)
 
     def __call__(self, job: tuple[int, Any]) -> ConvertedSample:
         """Convert one sample."""
-        index, task = job
         # Before it is read: what changes while it is being read has then changed for whoever looks later.
-        before = tuple(stamps(task))
+        before = stamps(job[1])
+        return self._sample(job, before, lambda: self._load(job[1]))
+
+    def many(self, jobs: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, ConvertedSample | AlikeSamples]]:
+        """Convert samples; yield the number of samples and what was made of them, of those that are alike together."""
+        if self._gathering is None:
+            yield from ((1, self(job)) for job in jobs)
+        elif (columns := getattr(self._load, "columns", None)) is not None:
+            most = getattr(self._load, "most_at_once", 1)
+            while group := list(islice(jobs, most)):
+                yield from self._of_columns(group, columns)
+        else:
+            yield from self._gathered(jobs)
+
+    def _of_columns(
+        self, jobs: list[tuple[int, Any]], columns: Callable[[list[Any]], Mapping[str, Any] | None]
+    ) -> Iterator[tuple[int, ConvertedSample | AlikeSamples]]:
+        """Convert samples of a source that has them as arrays."""
+        assert self._gathering is not None
+        files: dict[str | bytes, str] = {}
+        before = [stamps(task, files) for _, task in jobs]
+        alike = None
+        with contextlib.suppress(Exception):  # one by one, whatever it is gets the sample's name
+            values = columns([task for _, task in jobs])
+            alike = None if values is None else self._gathering.of_columns(values, before)
+        if alike is not None:
+            yield len(jobs), alike
+        else:
+            yield from ((1, self(job)) for job in jobs)
+
+    def _gathered(self, jobs: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, ConvertedSample | AlikeSamples]]:
+        """Convert samples that come one by one."""
+        gathering = self._gathering
+        assert gathering is not None
+        files: dict[str | bytes, str] = {}
+        for job in jobs:
+            before = stamps(job[1], files)
+            values: Mapping[str, Any] | Exception
+            try:
+                values = self._load(job[1])
+                if gathering.takes(values, before):
+                    if gathering.is_due and (samples := gathering.taken()) is not None:
+                        files.clear()
+                        yield samples.num_samples, samples
+                    continue
+            except Exception as error:
+                values = error
+            if (samples := gathering.taken()) is not None:
+                yield samples.num_samples, samples
+            files.clear()
+            yield 1, self._sample(job, before, partial(_given, values))
+        if (samples := gathering.taken()) is not None:
+            yield samples.num_samples, samples
+
+    def _sample(
+        self, job: tuple[int, Any], before: tuple[str, ...], load: Callable[[], Mapping[str, Any]]
+    ) -> ConvertedSample:
+        index, _ = job
         values: Mapping[str, Any] = {}
         try:
-            values = self._load(task)
+            values = load()
             return self._converted(index, values)._replace(stamps=before)
         except SampleFault as error:
             fault = str(error)
@@ -205,6 +271,12 @@ class SampleConverter:
         level = 0 if isinstance(field, MaskField) else _GRAY * (257 if field.dtype.itemsize == 2 else 1)
         image, _ = store_image(self._policy, np.full(shape, level, field.dtype), index, field)
         return _encoded(name, field, image)
+
+
+def _given(values: Mapping[str, Any] | Exception) -> Mapping[str, Any]:
+    if isinstance(values, Exception):
+        raise values
+    return values
 
 
 def _encoded(name: str, field: Field, value: object) -> Encoded:

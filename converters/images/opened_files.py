@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,19 +84,24 @@ def _content(fp: Any) -> str | bytes:
         fp.seek(place)
 
 
-@contextlib.contextmanager
-def watched() -> Iterator[list[Opened]]:
-    """Record the image files that this thread, and no other, opens with ``PIL.Image.open``."""
-    global _num_watching, _open
-    with _lock:
-        if _num_watching == 0:
-            _open, Image.open = Image.open, _recording_open  # type: ignore[assignment]
-        _num_watching += 1
-    before, _watch.opened = _watch.opened, []
-    try:
-        yield _watch.opened
-    finally:
-        _watch.opened = before
+class watched:  # noqa: N801 - used as a function; a generator would take several times as long
+    """Record the image files that this thread, and no other, opens with ``PIL.Image.open``; a context manager."""
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> list[Opened]:
+        global _num_watching, _open
+        with _lock:
+            if _num_watching == 0:
+                _open, Image.open = Image.open, _recording_open  # type: ignore[assignment]
+            _num_watching += 1
+        opened: list[Opened] = []
+        self._before, _watch.opened = _watch.opened, opened
+        return opened
+
+    def __exit__(self, *_: object) -> None:
+        global _num_watching
+        _watch.opened = self._before
         with _lock:
             _num_watching -= 1
             if _num_watching == 0:

@@ -33,6 +33,7 @@ __all__ = ["Arrays"]
 
 _IMAGES, _LABELS = ("image", "images", "x", "data"), ("label", "labels", "y", "target", "targets")
 _LABELS_AT_ONCE = 1 << 16
+_MOST_AT_ONCE, _BYTES_AT_ONCE = 1024, 1 << 20
 _WORD = "(?P<set>train|training|test|testing|val|valid|validation|dev|eval)"
 _SETS = [
     re.compile(form.format(_WORD), re.IGNORECASE)
@@ -90,6 +91,9 @@ class Arrays:
     has_words : bool
         Whether labels are words, and their numbers the positions among the sorted words.
     """
+
+    starts_here = True
+    """Whether the engine may take samples in its own process; see `converters.source.Source`."""
 
     def __init__(
         self,
@@ -317,8 +321,7 @@ class _Load:
 
     def __call__(self, task: tuple[int, str]) -> dict[str, object]:
         index = task[0]
-        if not self.mapped:
-            self.mapped = {name: array.open() for name, array in self.arrays.items()}
+        self._map()
         values: dict[str, object] = {}
         for name, array in self.mapped.items():
             field = self.fields[name]
@@ -336,6 +339,39 @@ class _Load:
             else:
                 values[name] = np.array(value)  # a copy: the map is read-only, which not every decoder likes
         return values
+
+    @property
+    def most_at_once(self) -> int:
+        """How many samples `columns` should be asked for at a time."""
+        sample_bytes = sum(array.dtype.itemsize * math.prod(array.shape[1:]) for array in self.arrays.values())
+        return max(1, min(_MOST_AT_ONCE, _BYTES_AT_ONCE // max(1, sample_bytes)))
+
+    def columns(self, tasks: Sequence[tuple[int, str]]) -> dict[str, npt.NDArray[Any]] | None:
+        """Return the values of several samples as arrays, with the samples along the first axis.
+
+        None if they cannot be had so, since they are texts or numbers that the file's types do not hold exactly.
+        """
+        self._map()
+        indices = [index for index, _ in tasks]
+        first = indices[0]
+        follow_one_another = indices == list(range(first, first + len(indices)))
+        chosen = slice(first, first + len(indices)) if follow_one_another else np.array(indices)
+        columns: dict[str, npt.NDArray[Any]] = {}
+        for name, array in self.mapped.items():
+            field = self.fields[name]
+            values = np.asarray(array[chosen])
+            if isinstance(field, (IntField, FloatField)):
+                if name == self.label or not np.can_cast(values.dtype, field.record):
+                    return None
+                values = values.reshape(-1).astype(field.record)
+            elif isinstance(field, NDArrayField):
+                values = values.reshape(-1, *field.shape)
+            columns[name] = values
+        return columns
+
+    def _map(self) -> None:
+        if not self.mapped:
+            self.mapped = {name: array.open() for name, array in self.arrays.items()}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "mapped": {}}

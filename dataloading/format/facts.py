@@ -36,9 +36,9 @@ class FieldFacts:
         self._max_size = [0, 0]
         self._longest_sides: Counter[int] = Counter()
 
-    def add(self, sample: int, head: tuple[int | float, ...], size: int) -> None:
-        """Take one value: what its record holds besides the pointer, and its stored size in bytes."""
-        self._total_bytes += size
+    def add(self, sample: int, head: tuple[int | float, ...], size: int, count: int = 1) -> None:
+        """Take one value: what its record holds besides the pointer, and its size in bytes; or ``count`` like it."""
+        self._total_bytes += size * count
         if size > self._max_bytes:
             self._max_bytes, self._max_sample = size, sample
         if not self._is_image:
@@ -52,12 +52,12 @@ class FieldFacts:
         if width > high[0] or height > high[1]:
             high[:] = max(high[0], width), max(high[1], height)
         if mode == MODE_JPEG:
-            self._num_jpeg += 1
+            self._num_jpeg += count
         elif mode == MODE_PNG:
-            self._num_png += 1
+            self._num_png += count
         else:
-            self._num_raw += 1
-        self._longest_sides[align_up(max(width, height), 64)] += 1
+            self._num_raw += count
+        self._longest_sides[align_up(max(width, height), 64)] += count
 
     def restore(self, summary: Mapping[str, Any]) -> None:
         """Go on from what `summary` returned in an earlier run."""

@@ -12,9 +12,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from dataloading.checks import at_least, true_or_false
 from dataloading.errors import UsageError
@@ -40,13 +41,21 @@ from .layout import (
     record_dtype,
 )
 from .output import PartFile
+from .tables import pointers_of
 
 __all__ = ["Writer"]
+
+Rows: TypeAlias = "npt.NDArray[np.uint8]"
+"""Payloads of equal size, one per row."""
+Numbers: TypeAlias = "npt.NDArray[np.generic]"
+"""Values of a field that the sample table holds whole."""
 
 WRITER_NAME = "beton 1"
 """Changes whenever equal input gives other bytes, and only then."""
 RECORDS_PER_CHUNK = 1 << 14
 BUFFER_BYTES = 1 << 22
+DIRECT_BYTES = 1 << 19
+"""From this size on, bytes are written without being gathered in the buffer first."""
 
 
 class Writer:
@@ -204,7 +213,7 @@ class Writer:
         heads = [head for head, _ in encoded]
         payloads = [payload for _, payload in encoded]
         # Everything that can be wrong with the sample is found before the first byte is written.
-        pointers, end = self._place(payloads)
+        pointers, end = self._place([None if payload is None else payload.size for payload in payloads])
         try:
             self._store(self.num_samples, heads, payloads, pointers)
             self._skip_to(end)
@@ -212,15 +221,52 @@ class Writer:
             self._file.give_up()
             raise
 
-    def _check_room(self) -> None:
+    def append_alike(self, encoded: Sequence[tuple[Head, Rows] | tuple[Numbers, None]]) -> None:
+        """Add many samples of equal heads and sizes at once; the file gets the same bytes as from `append_encoded`.
+
+        Parameters
+        ----------
+        encoded : sequence
+            For each field, in order: the head that all values share, and their payloads as uint8 of shape (number of
+            samples, bytes); or, of a field without payloads, the values as an array of its ``record`` dtype, and None.
+
+        Raises
+        ------
+        UsageError
+            If a sample does not fit a page, or they are too many. None was added; the writer can go on.
+        OSError
+            See `append`.
+        """
+        heads = [head for head, _ in encoded]
+        payloads = [payload for _, payload in encoded]
+        head, payload = encoded[0]
+        count = len(head if payload is None else payload)
+        self._check_room(count)
+        sizes = [None if payload is None else payload.shape[1] for payload in payloads]
+        done = 0
+        while done < count:
+            pointers, end = self._place(sizes)
+            stop, step = self._run(pointers, end, sizes, count - done)
+            try:
+                rows = slice(done, done + stop)
+                self._store_alike(
+                    [head[rows] if isinstance(head, np.ndarray) else head for head in heads],
+                    [None if payload is None else payload[rows] for payload in payloads],
+                    pointers, end, step, stop,
+                )  # fmt: skip
+            except BaseException:
+                self._file.give_up()
+                raise
+            done += stop
+
+    def _check_room(self, count: int = 1) -> None:
         if not self._file.is_open:
             raise UsageError(f"{self.path}: this writer is finished; make a new one")
-        if self.num_samples >= self._capacity:
+        if self.num_samples + count > self._capacity:
             raise UsageError(f"{self.path}: more samples than the declared num_samples={self._capacity}")
 
-    def _place(self, payloads: list[Bytes | None]) -> tuple[list[int], int]:
+    def _place(self, sizes: list[int | None]) -> tuple[list[int], int]:
         """Return a position for each value, all in one page, the current or the next, and the end of the last one."""
-        sizes = [None if payload is None else payload.size for payload in payloads]
         if all(size is None for size in sizes):
             return [0] * len(sizes), self._position
         # From a page's start, so this is the room the sample needs in the worst case.
@@ -234,6 +280,22 @@ class Writer:
         if (end - 1) // self.page_size != self._position // self.page_size:
             pointers, end = self._offsets(align_up(self._position, self.page_size), sizes)
         return pointers, end
+
+    def _run(self, pointers: list[int], end: int, sizes: list[int | None], count: int) -> tuple[int, int]:
+        """Return how many samples of these sizes, at most ``count``, follow one another evenly, and their distance."""
+        room = RECORDS_PER_CHUNK - self._num_staged
+        if all(size is None for size in sizes):
+            return min(count, room), 0
+        following, _ = self._offsets(end, sizes)
+        steps = {
+            after - before for before, after, size in zip(pointers, following, sizes, strict=True) if size is not None
+        }
+        step = steps.pop()
+        # The offset of a value depends on where its sample begins, unless that is a multiple of all alignments.
+        if steps or any(step % field.alignment for field in self.fields.values()):
+            return 1, step
+        page_end = align_up(end, self.page_size)
+        return min(count, room, 1 + (page_end - end) // step), step
 
     def _offsets(self, start: int, sizes: list[int | None]) -> tuple[list[int], int]:
         pointers = []
@@ -287,9 +349,55 @@ class Writer:
         if self._num_staged == RECORDS_PER_CHUNK:
             self._flush_tables()
 
+    def _store_alike(
+        self,
+        heads: list[Head | Numbers],
+        payloads: list[Rows | None],
+        pointers: list[int],
+        end: int,
+        step: int,
+        count: int,
+    ) -> None:
+        """Store samples that lie ``step`` bytes apart; ``pointers`` and ``end`` are those of the first."""
+        first = self.num_samples
+        records = self._records[self._num_staged :][:count]
+        places = [place for place, payload in enumerate(payloads) if payload is not None]
+        allocations = np.empty((count, len(places)), dtype=ALLOCATION)
+        allocations["sample_id"] = np.arange(first, first + count, dtype=np.uint64)[:, None]
+        start = min((pointers[place] for place in places), default=end)
+        # A single value without gaps is written from where it is.
+        is_whole = len(places) == 1 and payloads[places[0]].shape[1] == step  # type: ignore[union-attr]
+        block = np.zeros((0 if is_whole else count, step), dtype=np.uint8)
+        for place, (head, payload, pointer) in enumerate(zip(heads, payloads, pointers, strict=True)):
+            name, field = self._kinds[place]
+            column = records[f"f{place}"]
+            if payload is None or isinstance(head, np.ndarray):
+                column[:] = head
+                continue
+            size = payload.shape[1]
+            if is_whole:
+                block = np.ascontiguousarray(payload)
+            else:
+                block[:, pointer - start :][:, :size] = payload
+            column[:] = np.array(field.entry(head, 0, size), dtype=field.record)
+            own = allocations[:, places.index(place)]
+            own["ptr"] = np.arange(pointer, pointer + count * step, step, dtype=np.uint64)
+            own["size"] = size
+            pointers_of(column)[:] = own["ptr"]
+            self._facts[name].add(first, head, size, count)
+        self._skip_to(start)
+        if places:
+            self._write_pages(block.reshape(-1)[: end - start + (count - 1) * step])
+        self._flush_allocations()
+        self._write_allocations(allocations)
+        self._num_staged += count
+        self.num_samples += count
+        if self._num_staged == RECORDS_PER_CHUNK:
+            self._flush_tables()
+
     def _write_pages(self, data: Any) -> None:
         view = memoryview(data)
-        if len(view) >= BUFFER_BYTES:
+        if len(view) >= DIRECT_BYTES:
             self._flush_pages()
             self._hashers["pages"].update(view)
             self._file.write_at(self._position, view)
@@ -328,10 +436,17 @@ class Writer:
         # Padding bytes inside a record must not keep what an earlier chunk left there.
         self._records = np.zeros(RECORDS_PER_CHUNK, dtype=self._record)
         self._num_staged = 0
-        allocations = np.array(self._allocations, dtype=ALLOCATION).tobytes()
-        self._hashers["allocations"].update(allocations)
-        self._spool.write(allocations)
-        self._allocations = []
+        self._flush_allocations()
+
+    def _flush_allocations(self) -> None:
+        if self._allocations:
+            self._write_allocations(np.array(self._allocations, dtype=ALLOCATION))
+            self._allocations = []
+
+    def _write_allocations(self, allocations: npt.NDArray[np.void]) -> None:
+        data = allocations.tobytes()
+        self._hashers["allocations"].update(data)
+        self._spool.write(data)
 
     def finish(self) -> None:
         """Complete the file, make it durable, and give it its name.

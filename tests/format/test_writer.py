@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 import subprocess
@@ -14,8 +15,10 @@ import pytest
 from dataloading.errors import FormatError, UsageError
 from dataloading.format import (
     MODE_JPEG,
+    MODE_RAW,
     BytesField,
     EncodedImage,
+    Field,
     FloatField,
     ImageField,
     IntField,
@@ -305,3 +308,67 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     (tmp_path / "x.beton").unlink()
     assert int(out.stdout) < 100_000, f"{out.stdout} KiB"
+
+
+@pytest.mark.parametrize(
+    ("fields", "num_samples"),
+    [
+        ({"image": ImageField(), "label": IntField()}, 40_000),
+        ({"label": IntField(), "image": ImageField(), "points": NDArrayField("float64", (3,))}, 2000),
+        ({"points": NDArrayField("float64", (3,)), "crops": NDArrayField("uint16", (5, 1)), "raw": BytesField()}, 2000),
+        ({"weight": FloatField(), "label": IntField()}, 40_000),
+    ],
+)
+def test_samples_appended_many_at_a_time_give_the_bytes_of_samples_appended_one_by_one(
+    tmp_path: Path, fields: dict[str, Field], num_samples: int
+) -> None:
+    rng = np.random.default_rng(0)
+    sizes = {"image": 9 * 31 * 3, "points": 24, "crops": 10, "raw": 0}
+    values = {
+        name: rng.integers(0, 256, (num_samples, sizes[name]), dtype=np.uint8)
+        if field.has_data
+        else rng.integers(0, 99, num_samples).astype(field.record)
+        for name, field in fields.items()
+    }
+    heads = {"image": (MODE_RAW, 31, 9)}
+
+    def write(path: Path, counts: list[int]) -> bytes:
+        done = 0
+        with Writer(path, fields, num_samples=num_samples, page_size=2 << 20) as writer:
+            for count in itertools.cycle(counts):
+                rows = slice(done, min(num_samples, done + count))
+                if count == 1:
+                    writer.append_encoded(
+                        [
+                            (heads.get(name, ()), values[name][done])
+                            if field.has_data
+                            else ((values[name][done].item(),), None)
+                            for name, field in fields.items()
+                        ]
+                    )
+                else:
+                    writer.append_alike(
+                        [
+                            (heads.get(name, ()), values[name][rows]) if field.has_data else (values[name][rows], None)
+                            for name, field in fields.items()
+                        ]
+                    )
+                done = rows.stop
+                if done == num_samples:
+                    break
+        return path.read_bytes()
+
+    one_by_one = write(tmp_path / "one.beton", [1])
+    assert write(tmp_path / "many.beton", [2, 700, 1, 3000]) == one_by_one
+    assert write(tmp_path / "all.beton", [num_samples]) == one_by_one
+
+
+def test_many_samples_that_do_not_fit_are_refused_and_leave_the_writer_usable(tmp_path: Path) -> None:
+    with Writer(tmp_path / "a.beton", {"raw": BytesField()}, num_samples=3, page_size=2 << 20) as writer:
+        with pytest.raises(UsageError, match="more samples than the declared num_samples=3"):
+            writer.append_alike([((), np.zeros((4, 1), np.uint8))])
+        with pytest.raises(UsageError, match="more than a page"):
+            writer.append_alike([((), np.zeros((2, (2 << 20) + 1), np.uint8))])
+        writer.append_alike([((), np.full((3, 2), 7, np.uint8))])
+    with Reader(tmp_path / "a.beton") as reader:
+        assert [reader.value("raw", index) for index in range(3)] == [b"\7\7"] * 3
