@@ -91,6 +91,10 @@ class Loader:
         "cpu", or a CUDA device: batches are then copied from pinned memory on a side stream.
     memory_format : {"contiguous", "channels_last"}
         Of image tensors; their shape is (N, C, H, W) either way.
+    place : {"workers", "device"}
+        Where image transforms are done behind decoding. "device": the end of each list, as far as it can be done on
+        batches there (Normalize, RandomErasing, flips, colours), runs as torch operations on `device`, with the
+        same random numbers; uint8 is copied, not floats. docs/transforms.md lists what can.
     indices : sequence of int, optional
         The subset to use. An index may occur more than once.
     sampler : torch Sampler, optional
@@ -169,6 +173,7 @@ class Loader:
         world_size: int | None = None,
         device: str | torch.device = "cpu",
         memory_format: MemoryFormat = "contiguous",
+        place: Literal["workers", "device"] = "workers",
         indices: Sequence[int] | npt.NDArray[np.int64] | None = None,
         sampler: Iterable[int] | None = None,
         permutation: Literal["torch", "cipher"] = "torch",
@@ -191,6 +196,7 @@ class Loader:
         persistent_workers: bool = True,
     ) -> None:
         one_of("on_error", on_error, get_args(OnError))
+        one_of("place", place, ("workers", "device"))
         one_of("shuffle", shuffle, get_args(Shuffle), _SHUFFLES.get(str(shuffle), ""))
         batch_size, seed = at_least("batch_size", batch_size, 1), at_least("seed", seed, 0)
         window_pages = at_least("window_pages", window_pages, 1)
@@ -265,6 +271,7 @@ class Loader:
             group_size=group_size,
             max_rows=min(batch_size, max(self._sampler.size, self._files.num_samples)),
             num_buffers=self._prefetch_batches + 2,
+            on_device=place == "device",
         )
         self._plan = self._make_plan({} if transforms is None else transforms)
         self._storage = storage.page_source(
@@ -511,6 +518,9 @@ class Loader:
         >>> loader = loader.with_transforms({"image": [T.RandomResizedCrop(224)]})  # doctest: +SKIP
         """
         plan = self._make_plan(transforms)
+        if self._storage is not None and not {*plan.fields} <= {*self._plan.fields}:
+            others = ", ".join(sorted({*plan.fields} - {*self._plan.fields}))
+            raise UsageError(f"with_transforms(): the cache brings no bytes of the fields {others}: make a new Loader")
         self._jobs.clock.note_compiling(plan.compile_seconds)
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__, _plan=plan)

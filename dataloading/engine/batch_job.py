@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dataloading._native import Draws
 from dataloading.batch import Batch
 from dataloading.cache import PinnedPages
 from dataloading.decode.decoders import interleave
@@ -25,6 +26,7 @@ from dataloading.errors import DecodeError, SampleError, TransformError
 from dataloading.sampling.random import child
 from dataloading.sampling.slicing import Step
 from dataloading.stats import Clock
+from dataloading.transforms.device import BatchProgram
 from dataloading.transforms.pipeline import PipelineFault
 from dataloading.transforms.rng import batch_key, sample_keys
 
@@ -64,6 +66,7 @@ class BatchJob:
         self._values: dict[str, Any] = {name: decoder.allocate(rows) for name, decoder in plan.others.items()}
         self._sent: Sent | None = None
         self._views: list[_View] = []
+        self._left: dict[int, tuple[BatchProgram, Draws]] = {}  # what is left to do, by the value's place
         stored: dict[str, npt.NDArray[np.void]] = {}  # requests by field, without geometry
         for image in plan.images.values():
             field = image.output.field
@@ -184,7 +187,7 @@ class BatchJob:
         for name, values in self._values.items():
             self._values[name] = _take_rows(values, source)
         for view in self._views:
-            view.values = _take_rows(view.values, source)
+            view.values, view.keys = _take_rows(view.values, source), view.keys[source]
         self._indices = self._indices[source]
 
     def _tensors(self) -> list[Any]:
@@ -193,8 +196,13 @@ class BatchJob:
         for name in self._plan.names:
             if name in self._values:
                 values.append(_as_tensors(self._values[name]))
-            else:
-                values += [view.image.tensor(view.values) for view in self._views if view.image.output.name == name]
+                continue
+            for view in self._views:
+                if view.image.output.name == name:
+                    pipeline = view.image.pipeline
+                    if pipeline.on_batch is not None:
+                        self._left[len(values)] = pipeline.on_batch, pipeline.draw(view.keys)
+                    values.append(view.image.tensor(view.values))
         return values
 
     # ---- the caller
@@ -202,7 +210,10 @@ class BatchJob:
     def deliver(self, number: int) -> Batch:
         """Make the caller's batch, number `number` of its iteration, and run batch transforms on it."""
         assert self._sent is not None
-        sent = iter(self._plan.transfer.receive(self._sent))
+        received = list(self._plan.transfer.receive(self._sent))
+        for place, (program, draws) in self._left.items():
+            received[place] = program.apply(received[place], draws)
+        sent = iter(received)
         values: Sequence[Any] = [
             next(sent) if len(output.views) == 1 else [next(sent) for _ in output.views]
             for output in self._plan.outputs.values()

@@ -125,6 +125,8 @@ class Plan:
         Rows a batch can have.
     num_buffers : int
         Free image buffers to keep.
+    on_device : bool
+        Whether to do on the device what can be done there of the image fields' transforms.
 
     Attributes
     ----------
@@ -158,6 +160,7 @@ class Plan:
         group_size: int,
         max_rows: int,
         num_buffers: int,
+        on_device: bool = False,
     ) -> None:
         started = time.perf_counter()
         self.files = files
@@ -180,7 +183,9 @@ class Plan:
                 _check_tensors(field, name)
             if isinstance(decoder, ImageDecoder):
                 assert isinstance(field, ImageField)
-                self.images[name] = _plan_images(output, decoder, field, group_size, max_rows, num_buffers, transfer)
+                self.images[name] = _plan_images(
+                    output, decoder, field, group_size, max_rows, num_buffers, transfer, on_device=on_device
+                )
                 num_batched = len(self.images[name].pipeline.batch_transforms)
             else:
                 self.others[name] = decoder
@@ -246,12 +251,20 @@ def _plan_images(
     max_rows: int,
     num_buffers: int,
     transfer: Transfer,
+    *,
+    on_device: bool,
 ) -> ImagePlan:
     is_mask = isinstance(field, MaskField)
     dtype = "int64" if is_mask else field.dtype.name
     transforms, num_views = output.transforms, len(output.views)
     with named(output.name) if transforms else contextlib.nullcontext():
-        pipeline = Pipeline(transforms, channels=field.channels, source_size=decoder.common_size(), dtype=dtype)
+        pipeline = Pipeline(
+            transforms,
+            channels=field.channels,
+            source_size=decoder.common_size(),
+            dtype=dtype,
+            on_device=on_device and not is_mask,
+        )
         if dtype == "uint16":
             _check_resizes(transforms)
     num_bytes = max_rows * int(np.prod(pipeline.out_shape)) * np.dtype(pipeline.storage_dtype).itemsize

@@ -39,6 +39,7 @@ from dataloading.transforms.base import (
 )
 from dataloading.transforms.compose import Compose, written_out
 from dataloading.transforms.custom import Collation
+from dataloading.transforms.device import BatchProgram, leaf_without_form
 from dataloading.transforms.foreign import check_callable, name_of
 from dataloading.transforms.geometry import IOU_CROP
 from dataloading.transforms.matrices import Move, check_movable, moves_of_requests, moves_of_tapes
@@ -88,6 +89,8 @@ class Pipeline:
         Of the decoded images: int64 are label maps, float32 has values from 0 to 1.
     decodes : bool
         Whether geometry at the front becomes part of decoding. False: images come as they are, of ``source_size``.
+    on_device : bool
+        Whether to leave the end of the list, as far as that is possible, to ``on_batch``.
 
     Attributes
     ----------
@@ -107,6 +110,8 @@ class Pipeline:
         Names of the operations on pixels that can happen, in the order of the list.
     reads_boxes : bool
         ``plan`` needs the boxes of the samples.
+    on_batch : BatchProgram or None
+        What is left to do on the batch that ``run`` gives, wherever it is, before ``batch_transforms``.
     collation : AsList, PadBatch or None
         The last of the list, where images may have sizes of their own.
     varies : bool
@@ -135,6 +140,7 @@ class Pipeline:
         source_size: tuple[int, int] | None = None,
         dtype: str = "uint8",
         decodes: bool = True,
+        on_device: bool = False,
     ) -> None:
         transforms = transforms.transforms if isinstance(transforms, Compose) else transforms
         if isinstance(transforms, (str, bytes)) or not isinstance(transforms, Sequence):
@@ -142,6 +148,7 @@ class Pipeline:
         if not 1 <= channels <= MAX_CHANNELS:
             raise UsageError(f"channels must be 1 to {MAX_CHANNELS}, got {channels}")
         self.transforms = tuple(written_out(transforms))
+        self._on_device = on_device
         ours = self._split()
         self.decode_dtype = np.dtype(STORAGE_DTYPES[dtype])
         state = ImageState(channels, dtype=dtype, bound=_WHITE.get(dtype))
@@ -221,6 +228,8 @@ class Pipeline:
             pixels.append((position, transform))
         self.varies = self.collation is not None and (state.height is None or state.width is None)
         if self.varies:
+            if self._on_device:
+                raise UsageError('place="device" needs images of one size, and these have sizes that differ')
             self._pixels, self._before = tuple(pixels), state
             self._sizes: dict[tuple[int, int], Pipeline] = {}
             side = max(state.min_side, _EXAMPLE_SIDE)
@@ -255,17 +264,39 @@ class Pipeline:
             node: Node = self._checked(position, functools.partial(transform.node, place=position), state)
             nodes.append(node)
             state = node.after
-        assert state.height is not None and state.width is not None
-        self._nodes = nodes
-        self._program = Program(Node("sequence", "", before, state, children=tuple(nodes)))
+        cut = self._cut(nodes) if self._on_device else len(nodes)
+        last = nodes[cut - 1].after if cut else before
+        self._program = Program(Node("sequence", "", before, last, children=tuple(nodes[:cut])))
+        self._drawn, self.on_batch = self._program, None
+        if cut < len(nodes):
+            whole = Node("sequence", "", before, state, children=tuple(nodes))
+            self._drawn = Program(whole, draws_only=True)
+            self.on_batch = BatchProgram(self._drawn, len(self._program.leaves))
+        assert last.height is not None and last.width is not None
         self.operations = tuple(leaf.name for leaf in self._program.leaves)
-        self.out_shape = (state.channels, state.height, state.width)
-        self.out_dtype = state.dtype
-        self.storage_dtype: np.dtype[Any] = np.dtype(STORAGE_DTYPES[state.dtype])
+        self.out_shape = (last.channels, last.height, last.width)
+        self.out_dtype = last.dtype
+        self.storage_dtype: np.dtype[Any] = np.dtype(STORAGE_DTYPES[last.dtype])
         self.in_place = self._program.in_place
         if self.batch_transforms and isinstance(self.batch_transforms[0], BatchOp):
             # Behind a torch module nobody knows what the images are.
             self._checked(self.transforms.index(self.batch_transforms[0]), self.batch_transforms[0].check, state)
+
+    def _cut(self, nodes: Sequence[Node]) -> int:
+        """Return how many transforms of pixels the workers do, where the rest is done on the device."""
+        cut = len(nodes)
+        while cut and leaf_without_form(nodes[cut - 1]) is None:
+            cut -= 1
+        if nodes and cut == len(nodes):
+            leaf = leaf_without_form(nodes[-1])
+            assert leaf is not None
+            node, inside = nodes[-1], "" if leaf is nodes[-1] else f" (in it {leaf.name})"
+            raise UsageError(
+                f'place="device" does the end of the list on the device, but its last transform there, '
+                f"{self._where(int(node.place or 0))}{inside}, has no form for batches of {leaf.before.dtype}. Move it "
+                f'further to the front, or leave out place="device"'
+            )
+        return cut
 
     def of_size(self, height: int, width: int) -> Pipeline:
         """Return the pipeline for decoded images of this size, where ``varies``. Any number of threads may call it.
@@ -367,6 +398,8 @@ class Pipeline:
             if decoded_NCHW.ctypes.data != out_NCHW.ctypes.data:
                 out_NCHW[start:] = decoded_NCHW[start:]
             return
+        if self.on_batch is not None:
+            draws = None  # they are of the whole list
         failure = self._compiled().run(keys, decoded_NCHW, out_NCHW, start, draws)
         if failure is not None:
             leaf, error = self._program.failure_of(failure)
@@ -377,7 +410,7 @@ class Pipeline:
 
         ``run`` draws the same. `params_of` tells what the numbers mean.
         """
-        return self._compiled().draw(keys)
+        return self._compiled(self._drawn).draw(keys)
 
     def params_of(self, draws: Draws) -> dict[str, npt.NDArray[np.float64]]:
         """Return drawn params by name.
@@ -387,7 +420,7 @@ class Pipeline:
         dict of str to ndarray of float64, shape (n,)
             "place.transform.param", such as "2.RandomErasing.top"; NaN for samples to which it did not happen.
         """
-        program = self._program
+        program = self._drawn
         starts = program.params_at()
         result = {}
         for number, (leaf, names) in enumerate(zip(program.leaves, program.names(), strict=True)):
@@ -408,20 +441,20 @@ class Pipeline:
         UsageError
             Where ``what``, such as "the boxes of 'boxes'", cannot follow.
         """
-        moves = check_movable(self._program.leaves, what)
+        moves = check_movable(self._drawn.leaves, what)
         return moves or len(self._codes) > 0
 
     def moves_in(self, transform: object) -> bool:
         """Return whether a transform of the list moves places after decoding."""
         places = [str(n) for n, each in enumerate(self.transforms) if each is transform]
-        leaves = [leaf for leaf in self._program.leaves if self._program.path_of(leaf)[0] in places]
+        leaves = [leaf for leaf in self._drawn.leaves if self._drawn.path_of(leaf)[0] in places]
         return check_movable(leaves, "boxes")
 
     def moves(self, requests: npt.NDArray[np.void], keys: npt.NDArray[np.uint64]) -> list[Move]:
         """Return the steps of the geometry of samples with these planned requests and keys."""
         steps = moves_of_requests(requests)
-        if check_movable(self._program.leaves, "boxes"):
-            steps += moves_of_tapes(self._program.leaves, self._program.params_at(), self.draw(keys))
+        if check_movable(self._drawn.leaves, "boxes"):
+            steps += moves_of_tapes(self._drawn.leaves, self._drawn.params_at(), self.draw(keys))
         return steps
 
     def _check_arrays(self, decoded: npt.NDArray[Any], keys: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
@@ -447,10 +480,12 @@ class Pipeline:
         """
         if self.operations:
             self._compiled()
+        if self.on_batch is not None:
+            self._compiled(self._drawn)
 
-    def _compiled(self) -> AugmentProgram:
+    def _compiled(self, program: Program | None = None) -> AugmentProgram:
         try:
-            return self._program.compiled()
+            return (program or self._program).compiled()
         except DoesNotCompile as error:
             raise UsageError(
                 f"{self._where_is(error.node)} does not compile. Numba says: {error}\n"

@@ -66,6 +66,8 @@ class Program:
     ----------
     root : Node
         Its stream is the sample's key.
+    draws_only : bool
+        Whether it is drawn and never run: kernels that change pixels are not compiled.
 
     Attributes
     ----------
@@ -75,7 +77,7 @@ class Program:
         No operation moves the image to another place.
     """
 
-    def __init__(self, root: Node) -> None:
+    def __init__(self, root: Node, *, draws_only: bool = False) -> None:
         self.leaves: list[Node] = []
         self._paths: list[tuple[str, ...]] = []
         self._nodes: list[tuple[Any, ...]] = []
@@ -85,6 +87,7 @@ class Program:
         self._values: list[float] = []
         self._first_laws: list[int] = []
         self._root = root
+        self._draws_only = draws_only
         self._tape_length = self._add(root)
         self.in_place = all(_operation(leaf).kind in _IN_PLACE for leaf in self.leaves)
         self._program: AugmentProgram | None = None
@@ -169,7 +172,7 @@ class Program:
             constants = leaf.constants()
             row = leaves[number]
             row["kind"] = _OPERATIONS[operation.kind]
-            row["kernel"], row["draw"] = _addresses(leaf)
+            row["kernel"], row["draw"] = _addresses(leaf, draws_only=self._draws_only)
             row["constants"], row["num_constants"] = constants.ctypes.data, len(constants)
             if operation.lookup is not None:
                 lookup = np.ascontiguousarray(operation.lookup)
@@ -236,10 +239,10 @@ def _numbers_taken(law: Law) -> int:
     return 0 if law.code == _TAKES_NO_NUMBER else 2 if law.code == _PICKS_SIGNED else 1
 
 
-def _addresses(leaf: Node) -> tuple[int, int]:
+def _addresses(leaf: Node, *, draws_only: bool) -> tuple[int, int]:
     """Return the addresses of a leaf's kernel and of the kernel that draws for it; 0 for none."""
     operation = _operation(leaf)
-    if operation.kind in _NO_KERNEL and not operation.draw:
+    if (draws_only or operation.kind in _NO_KERNEL) and not operation.draw:
         return 0, 0
     if isinstance(operation.kernel, Callback):
         return operation.kernel.address, 0
@@ -254,7 +257,7 @@ def _addresses(leaf: Node) -> tuple[int, int]:
         "custom_writes": [before, "uint64", after],
     }.get(operation.kind, [before, after, numbers, numbers, "uint8:1"])
     try:
-        kernel = 0 if operation.kind in _NO_KERNEL else store.address_of(operation.kernel, signature)
+        kernel = 0 if draws_only or operation.kind in _NO_KERNEL else store.address_of(operation.kernel, signature)
         if not operation.draw:
             return kernel, 0
         return kernel, store.address_of(operation.draw, ["uint64", "int64", "int64", numbers, numbers])

@@ -51,6 +51,25 @@ def test_batches_equal_those_on_the_cpu_before_and_after_a_long_kernel(photos_fi
             assert images.is_contiguous(memory_format=torch.channels_last)
 
 
+@pytest.mark.parametrize("memory_format", ["contiguous", "channels_last"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_transforms_done_on_the_device_give_what_workers_give(photos_file, memory_format, dtype):
+    colours = [T.ColorJitter(0.4, 0.4, 0.4, 0.2), T.RandomGrayscale(0.3), T.RandomSolarize(100, 0.3)]
+    others = [T.RandomPosterize(4, 0.4), T.RandomAutocontrast(0.4), T.RandomInvert(0.3), T.RandomCrop(29)]
+    floats = [T.Normalize(MEAN, STD, dtype=dtype), T.RandomErasing(0.5), T.MixUp(num_classes=61)]
+    transforms = {"image": [T.RandomResizedCrop(32), T.GaussianBlur(3), *colours, *others, *floats]}
+    options = {"batch_size": 16, "shuffle": "global", "transforms": transforms, "memory_format": memory_format}
+    on_device = Loader(photos_file, device="cuda", place="device", **options)
+    for device, host in zip(on_device, Loader(photos_file, **options), strict=True):
+        slow_kernel()
+        difference = (device["image"].cpu().float() - host["image"].float()).abs()
+        assert (difference > 2e-3).float().mean() < 1e-3  # the device may round a level of uint8 differently
+        assert torch.allclose(device["label"].cpu(), host["label"])
+        assert device["image"].dtype == host["image"].dtype
+        if memory_format == "channels_last":
+            assert device["image"].is_contiguous(memory_format=torch.channels_last)
+
+
 def test_two_equal_models_fed_the_same_batches_stay_equal(photos_file):
     torch.manual_seed(0)
     one = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8)).cuda()
