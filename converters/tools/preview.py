@@ -30,7 +30,7 @@ Pixels = npt.NDArray[np.uint8]
 @click.command()
 @click.argument("file", type=LocalFile())
 @click.option("--recipe", required=True, metavar="NAME|FILE.yaml",
-              help="imagenet_train, imagenet_eval, simclr, dino, deit, trivial, or a YAML file.")  # fmt: skip
+              help="imagenet_train, simclr, dino, deit, trivial, detection, or a YAML file.")  # fmt: skip
 @click.option("--out", type=click.Path(dir_okay=False), required=True, help="Picture to write, such as grid.png.")
 @click.option("--rows", type=click.IntRange(1, 100), default=6, show_default=True, help="Samples, spread over FILE.")
 @click.option("--draws", type=click.IntRange(1, 100), default=8, show_default=True, help="Draws of each sample.")

@@ -61,6 +61,7 @@ EACH = {
     "TimmRandAugment": T.TimmRandAugment("rand-m7-n3", fill=0),
     "ToDtype": T.ToDtype("float16", scale=True),
     "TrivialAugmentWide": T.TrivialAugmentWide(15),
+    "View": T.View("image", [T.RandomInvert()], repeat=2),
 }
 # These hold what has no text: a function.
 WITH_FUNCTIONS = {"Custom": T.Custom(lambda image, key: None), "PerSample": T.PerSample(lambda image: image)}
