@@ -297,7 +297,7 @@ def detection(
     *,
     size: int = 300,
     zoom_out: float = 0.5,
-    fill: _Numbers = (123, 117, 104),
+    fill: Sequence[int] = (123, 117, 104),
     mean: _Numbers = IMAGENET_MEAN,
     std: _Numbers = IMAGENET_STD,
     dtype: str = "float32",
