@@ -70,14 +70,16 @@ class ArrowTable:
                 table = _open(place)
             except SampleFault as error:
                 raise ConvertError(str(error).replace(place, path)) from error
-            if self.schema is None:
-                self.schema = table.schema
-            elif not _same_columns(table.schema, self.schema):
-                raise UsageError(f"{printable(path)} has other columns than {printable(paths[0])}: "
-                                   f"{_difference(table.schema, self.schema)}")  # fmt: skip
-            total += table.num_rows
-            self._ends.append(total)
-            table.close()
+            with contextlib.closing(table):
+                if self.schema is None:
+                    self.schema = table.schema
+                elif not _same_columns(table.schema, self.schema):
+                    raise UsageError(
+                        f"{printable(path)} has other columns than {printable(paths[0])}: "
+                        f"{_difference(table.schema, self.schema)}"
+                    )
+                total += table.num_rows
+                self._ends.append(total)
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -97,10 +99,9 @@ class ArrowTable:
     def values(self, column: str) -> Iterator[Any]:
         """Yield a column's values as pyarrow arrays, in the order of the rows; in bounded memory."""
         for path in self.paths:
-            table = _open(path)
-            for batch in table.batches([column]):
-                yield batch.column(0)
-            table.close()
+            with contextlib.closing(_open(path)) as table:  # also where the caller wants no more
+                for batch in table.batches([column]):
+                    yield batch.column(0)
 
     def find(self, is_watched: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:
         """Yield column and value of the distinct values of each batch, for the columns that are watched."""
@@ -111,7 +112,7 @@ class ArrowTable:
 
     def make_random(self, columns: Sequence[str]) -> None:
         """Copy parquet's ``columns`` to a file with random access to rows; Arrow files have it already."""
-        if all(isinstance(table, _Arrow) for table in map(_open, self.paths)):
+        if all(_is_arrow(path) for path in self.paths):
             return
         pa = import_pyarrow()
         copy = LocalCopy(
@@ -123,10 +124,9 @@ class ArrowTable:
         schema = pa.schema([_without_dictionary(pa, self.schema.field(name)) for name in wanted])
         with pa.ipc.new_file(copy.file, schema) as writer:
             for path in self.paths:
-                table = _open(path)
-                for batch in table.batches(wanted):
-                    writer.write_table(pa.Table.from_batches([batch]).select(wanted).cast(schema))
-                table.close()
+                with contextlib.closing(_open(path)) as table:
+                    for batch in table.batches(wanted):
+                        writer.write_table(pa.Table.from_batches([batch]).select(wanted).cast(schema))
         copy.file.flush()
         self._copy = copy
         self.paths = [copy.path]
@@ -138,7 +138,7 @@ class ArrowTable:
 
 
 class ArrowRows:
-    """Reads single rows; travels between processes without its open files."""
+    """Reads single rows; travels between processes without its open files, which it closes when it is dropped."""
 
     are_cells = False
 
@@ -167,6 +167,14 @@ class ArrowRows:
             return {name: _bytes(value) if name in self._files else value.as_py() for name, value in values.items()}
         except (OSError, ConvertError, import_pyarrow().ArrowException) as error:
             raise SampleFault(f"{printable(self._paths[file])}, row {row} cannot be read: {error}") from error
+
+    def close(self) -> None:
+        """Close the files; they are opened again when a row is asked for."""
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def __del__(self) -> None:
+        self.close()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": {}}
@@ -282,6 +290,11 @@ def _open(path: str) -> Any:
         if file is not None:
             file.close()
         raise SampleFault(f"{printable(path)} cannot be read as a parquet or Arrow file: {error}") from error
+
+
+def _is_arrow(path: str) -> bool:
+    with contextlib.closing(_open(path)) as table:
+        return isinstance(table, _Arrow)
 
 
 def _bytes(value: Any) -> Any:

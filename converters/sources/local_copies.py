@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import weakref
 from collections.abc import Sequence
 from typing import Any, BinaryIO, cast
 
@@ -25,7 +26,7 @@ _BLOCK_BYTES = 4 << 20
 
 
 class LocalCopy:
-    """A temporary file without a name.
+    """A temporary file without a name, which is gone when this object is dropped.
 
     Parameters
     ----------
@@ -53,6 +54,7 @@ class LocalCopy:
         self.path = f"/proc/{os.getpid()}/fd/{self.file.fileno()}"
         self._what = what
         self._instead = instead
+        weakref.finalize(self, self.file.close)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "file": None, "_stamp": _stamp(self.path)}
