@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -38,6 +39,32 @@ def to_storage(values: npt.NDArray[np.float64], dtype: str) -> npt.NDArray[Any]:
     bits = np.where(finite & ~exact, np.where(too_far, bits - 1, bits) | np.uint32(1), bits).astype(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
     return np.asarray(np.where(np.isnan(values), np.uint32(0x7FC0), rounded), dtype=np.uint16)
+
+
+def _lines_in_float32(lines: npt.NDArray[np.float64], table: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    """Return (zero, a, b, c, d) for each (scale, bias), so that float32 arithmetic gives the table bit for bit.
+
+    It is ``(v * a + b) + (v * c + d)``, where ``v = x - zero`` and zero is the value with the result closest to 0. a and
+    b are multiples of one power of two, so large that the first bracket is exact; c and d are the rest. Now and then
+    one of the 256 results is rounded the wrong way, so neighbours are tried in turn. Empty if none do.
+    """
+    x = np.arange(256, dtype=np.float32)
+    result = []
+    for (scale, bias), wanted in zip(lines, table, strict=True):
+        zero = float(np.argmin(np.abs(wanted)))
+        v = x - np.float32(zero)
+        least = scale * zero + bias
+        finest = np.frexp(abs(scale) * 255 + abs(least))[1] - 24
+        for step, at_a, at_b in itertools.product(range(finest, finest + 8), (0, 1, -1), (0, 1, -1)):
+            unit = 2.0**step
+            a, b = (np.rint(scale / unit) + at_a) * unit, (np.rint(least / unit) + at_b) * unit
+            four = np.array([a, b, scale - a, least - b], dtype=np.float32)
+            if np.array_equal((v * four[0] + four[1]) + (v * four[2] + four[3]), wanted):
+                result.append([zero, *four])
+                break
+        else:
+            return np.zeros(0)
+    return np.array(result, dtype=np.float64)
 
 
 def _check_first(owner: PixelOp, state: ImageState) -> None:
@@ -132,6 +159,7 @@ class Normalize(_ToFloats):
             std = np.array(per_channel(self.name, "std", self.std, state.channels))
             line = np.stack([1.0 / (self.max_value * std), -mean / std], axis=1)
             table = np.arange(256.0) * line[:, :1] + line[:, 1:]
+            line = _lines_in_float32(line, table.astype(np.float32))
         else:
             line = np.zeros(0)
             table = self.table(state.channels)

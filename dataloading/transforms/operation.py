@@ -178,7 +178,8 @@ class Operation:
         What does not change from sample to sample; float64.
     lookup : ndarray, optional
         For the kind "lookup": results, shape (channels, 256), in the dtype that is stored. With ``constants`` it is
-        ``x * scale + bias`` in float32, (scale, bias) of each channel: faster than looking up.
+        ``(v * a + b) + (v * c + d)`` in float32, ``v = x - zero``, (zero, a, b, c, d) of each channel: faster than
+        looking up. The first bracket must be exact.
     work_bytes : int
         Scratch memory that the kernel needs.
     after : ImageState, optional

@@ -337,11 +337,12 @@ class Runner {
 
   void look_up_all(const beton_leaf& leaf, uint8_t* target) {
     const int64_t channels = leaf.source_shape[0], plane = leaf.source_shape[1] * leaf.source_shape[2];
-    if (!pending_ && leaf.num_constants == 2 * channels) {
-      const double* line = reinterpret_cast<const double*>(leaf.constants);
+    if (!pending_ && leaf.num_constants == 5 * channels) {
+      const double* constants = reinterpret_cast<const double*>(leaf.constants);
       for (int64_t c = 0; c < channels; c++) {
-        beton::kernels().to_floats(image_ + c * plane, line[2 * c], line[2 * c + 1], size_t(plane),
-                                   reinterpret_cast<float*>(target) + c * plane);
+        float line[5];
+        for (int k = 0; k < 5; k++) line[k] = float(constants[5 * c + k]);
+        beton::kernels().to_floats(image_ + c * plane, line, size_t(plane), reinterpret_cast<float*>(target) + c * plane);
       }
       return;
     }

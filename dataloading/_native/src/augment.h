@@ -27,7 +27,7 @@ enum {
   BETON_OP_APPLY,        // kernel(source, target, params, constants, work)
   BETON_OP_IN_PLACE,     // the same, target is source
   BETON_OP_TABLE,        // kernel(source, tables, params, constants)
-  BETON_OP_LOOKUP,       // no kernel; with constants (scale and bias of each channel) the table is x * scale + bias
+  BETON_OP_LOOKUP,       // no kernel; with constants, five a channel, the table is what `to_floats` computes
   BETON_OP_USER,         // kernel(image, key), param 0 is the key
   BETON_OP_USER_WRITES,  // kernel(image, key, out)
   BETON_OP_STATISTICS,   // as BETON_OP_TABLE, with source up to date and tables as they begin: v means v

@@ -90,8 +90,9 @@ struct Kernels {
   void (*fir_columns)(const FirAxis& axis, int row, const uint8_t* src, ptrdiff_t stride, int n, uint8_t* out);
   // out[i] = table[src[i]]; out may be src.
   void (*look_up)(const uint8_t* src, const uint8_t table[256], size_t n, uint8_t* out);
-  // out[i] = float(src[i] * scale + bias) in double precision, multiplied and added with a rounding each.
-  void (*to_floats)(const uint8_t* src, double scale, double bias, size_t n, float* out);
+  // out[i] = (x * line[1] + line[2]) + (x * line[3] + line[4]), x = src[i] - line[0], each step rounded to float. The first
+  // bracket must be exact: it may be computed as one step.
+  void (*to_floats)(const uint8_t* src, const float line[5], size_t n, float* out);
 };
 
 const Kernels& kernels();               // the best this processor runs, unless select_kernels chose another

@@ -681,20 +681,23 @@ void look_up(const uint8_t* src, const uint8_t table[256], size_t n, uint8_t* ou
   for (; i < n; i++) out[i] = table[src[i]];
 }
 
-void to_floats(const uint8_t* src, double scale, double bias, size_t n, float* out) {
-  const __m256d factor = _mm256_set1_pd(scale), offset = _mm256_set1_pd(bias);
-  const auto four = [&](__m128i words) {
-    return _mm256_cvtpd_ps(_mm256_add_pd(_mm256_mul_pd(_mm256_cvtepi32_pd(words), factor), offset));
-  };
+void to_floats(const uint8_t* src, const float line[5], size_t n, float* out) {
+  const __m256i zero = _mm256_set1_epi32(int(line[0]));
+  const __m256 a = _mm256_set1_ps(line[1]), b = _mm256_set1_ps(line[2]);
+  const __m256 c = _mm256_set1_ps(line[3]), d = _mm256_set1_ps(line[4]);
   size_t i = 0;
   for (; i + 32 <= n; i += 32) {
     for (int k = 0; k < 32; k += 8) {
       const __m256i words = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(src + i + k)));
-      _mm_storeu_ps(out + i + k, four(_mm256_castsi256_si128(words)));
-      _mm_storeu_ps(out + i + k + 4, four(_mm256_extracti128_si256(words, 1)));
+      const __m256 x = _mm256_cvtepi32_ps(_mm256_sub_epi32(words, zero));
+      const __m256 rest = _mm256_add_ps(_mm256_mul_ps(x, c), d);
+      _mm256_storeu_ps(out + i + k, _mm256_add_ps(_mm256_fmadd_ps(x, a, b), rest));
     }
   }
-  for (; i < n; i++) out[i] = float(src[i] * scale + bias);
+  for (; i < n; i++) {
+    const float x = float(src[i]) - line[0];
+    out[i] = (x * line[1] + line[2]) + (x * line[3] + line[4]);
+  }
 }
 
 const Kernels kAvx2Kernels = {

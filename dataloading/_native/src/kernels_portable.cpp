@@ -364,8 +364,12 @@ void look_up(const uint8_t* src, const uint8_t table[256], size_t n, uint8_t* ou
   for (size_t i = 0; i < n; i++) out[i] = table[src[i]];
 }
 
-void to_floats(const uint8_t* src, double scale, double bias, size_t n, float* out) {
-  for (size_t i = 0; i < n; i++) out[i] = float(src[i] * scale + bias);
+void to_floats(const uint8_t* src, const float line[5], size_t n, float* out) {
+  const float zero = line[0], a = line[1], b = line[2], c = line[3], d = line[4];
+  for (size_t i = 0; i < n; i++) {
+    const float x = float(src[i]) - zero;
+    out[i] = (x * a + b) + (x * c + d);
+  }
 }
 
 }  // namespace

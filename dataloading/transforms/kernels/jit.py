@@ -8,7 +8,9 @@ machines), no ``parallel`` (the threads are ours), no ``cache``: see ``store.py`
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any, TypeVar, cast
 
 import numba
@@ -16,23 +18,23 @@ from numba.core import types
 from numba.core.dispatcher import Dispatcher
 from numba.core.errors import NumbaError
 
-__all__ = ["JIT_OPTIONS", "NumbaError", "compile_for", "helper", "kernel", "run_again"]
+__all__ = ["WITHOUT_WRAPPERS", "NumbaError", "compile_for", "helper", "kernel", "run_again"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-JIT_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
-# Code without wrappers for callers in Python can be loaded without Numba.
-_WITHOUT_WRAPPERS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, **JIT_OPTIONS}
+_JIT_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+# Code without wrappers for callers in Python can be loaded without Numba, and compiles in less time.
+WITHOUT_WRAPPERS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, **_JIT_OPTIONS}
 
 
 def kernel(function: Function) -> Function:
     """Compile ``function`` lazily with the options that all kernels share."""
-    return cast(Function, numba.njit(**JIT_OPTIONS)(function))
+    return cast(Function, numba.njit(**_JIT_OPTIONS)(function))
 
 
 def helper(function: Function) -> Function:
     """Compile a function that only kernels call: without a wrapper for Python, which takes as long again."""
-    return cast(Function, numba.njit(**_WITHOUT_WRAPPERS)(function))
+    return cast(Function, numba.njit(**WITHOUT_WRAPPERS)(function))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,9 +75,9 @@ def compile_for(function: Callable[..., Any], signature: Sequence[str], *, user:
     """
     argument_types = tuple(_type(each) for each in signature)
     if user:
-        function = _without_result(function, len(signature))
-    plain = getattr(function, "py_func", function)
-    dispatcher: Any = numba.njit(**_WITHOUT_WRAPPERS)(plain)
+        dispatcher: Any = numba.njit(**WITHOUT_WRAPPERS)(_without_result(function, len(signature)))
+    else:
+        dispatcher = _without_wrappers(function)
     dispatcher.compile(argument_types)
     result = dispatcher.overloads[argument_types]
     module = result.library._final_module
@@ -84,6 +86,18 @@ def compile_for(function: Callable[..., Any], signature: Sequence[str], *, user:
     outside = [*module.functions, *module.global_variables]
     needs = {each.name for each in outside if each.is_declaration and not each.name.startswith("llvm.")}
     return Compiled(result.library, symbol, needs)
+
+
+@functools.cache
+def _without_wrappers(function: Callable[..., Any]) -> Any:
+    """Return a kernel that, with all kernels it calls, compiles without wrappers for Python, in less time."""
+    plain: Any = getattr(function, "py_func", function)
+    scope = dict(plain.__globals__)
+    for name in plain.__code__.co_names:
+        if isinstance(scope.get(name), Dispatcher):
+            scope[name] = _without_wrappers(scope[name])
+    options = {**getattr(function, "targetoptions", {}), **WITHOUT_WRAPPERS, "nopython": True}  # "inline", for one
+    return numba.jit(**options)(FunctionType(plain.__code__, scope))
 
 
 def _type(text: str) -> Any:

@@ -13,7 +13,7 @@ from numba import carray, types  # type: ignore[attr-defined]
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from dataloading.transforms.kernels.jit import JIT_OPTIONS, kernel
+from dataloading.transforms.kernels.jit import WITHOUT_WRAPPERS, kernel
 
 __all__ = ["counters", "plane_of"]
 
@@ -47,7 +47,7 @@ def plane_of(work: Any, height: Any, width: Any, like: Any) -> Any:
     return plane, work[(size + 7) & -8 :]
 
 
-@numba.njit(inline="always", **JIT_OPTIONS)  # type: ignore[untyped-decorator]  # its memory must be that of the caller
+@numba.njit(inline="always", **WITHOUT_WRAPPERS)  # type: ignore[untyped-decorator]  # its memory must be that of the caller
 def counters() -> Any:
     """Return int64 zeros of shape (5, 256), for as long as the calling kernel runs."""
     counts = carray(_memory_on_the_stack(), (5, 256), np.int64)  # type: ignore[call-arg]

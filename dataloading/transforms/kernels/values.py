@@ -8,7 +8,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from dataloading.transforms.kernels.jit import JIT_OPTIONS, helper
+from dataloading.transforms.kernels.jit import WITHOUT_WRAPPERS, helper
 
 __all__ = ["cut", "nothing", "within"]
 
@@ -20,7 +20,7 @@ def cut(value: Any, image: Any) -> Any:
     return np.int32(value) if image.dtype.kind in "iu" else value
 
 
-@overload(cut, jit_options=JIT_OPTIONS, strict=False)  # type: ignore[arg-type]
+@overload(cut, jit_options=WITHOUT_WRAPPERS, strict=False)  # type: ignore[arg-type]
 def _cut(value: Any, image: Any) -> Any:
     if isinstance(image.dtype, types.Integer):
         return lambda value, image: np.int32(value)
@@ -32,7 +32,7 @@ def nothing(image: Any) -> Any:
     return np.int32(0) if image.dtype.kind in "iu" else 0.0
 
 
-@overload(nothing, jit_options=JIT_OPTIONS, strict=False)  # type: ignore[arg-type]
+@overload(nothing, jit_options=WITHOUT_WRAPPERS, strict=False)  # type: ignore[arg-type]
 def _nothing(image: Any) -> Any:
     if isinstance(image.dtype, types.Integer):
         return lambda image: np.int32(0)
