@@ -44,9 +44,9 @@ def to_storage(values: npt.NDArray[np.float64], dtype: str) -> npt.NDArray[Any]:
 def _lines_in_float32(lines: npt.NDArray[np.float64], table: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
     """Return (zero, a, b, c, d) for each (scale, bias), so that float32 arithmetic gives the table bit for bit.
 
-    It is ``(v * a + b) + (v * c + d)``, where ``v = x - zero`` and zero is the value with the result closest to 0. a and
-    b are multiples of one power of two, so large that the first bracket is exact; c and d are the rest. Now and then
-    one of the 256 results is rounded the wrong way, so neighbours are tried in turn. Empty if none do.
+    It is ``(v * a + b) + (v * c + d)``, where ``v = x - zero`` and zero is the value with the result closest to 0. a
+    and b are multiples of one power of two, so large that the first bracket is exact; c and d are the rest. Now and
+    then one of the 256 results is rounded the wrong way, so neighbours are tried in turn. Empty if none do.
     """
     x = np.arange(256, dtype=np.float32)
     result = []
