@@ -157,13 +157,12 @@ def _hue(images: Any, params: Any, leaf: Node) -> Any:
     q = ((1.0 - part) * top).clamp_(0, 1)
     t = ((part + (1.0 - saturation)) * top).clamp_(0, 1)
     p = ((1.0 - saturation) * top).clamp_(0, 1)
-    # For each sector, which of these red, green and blue are; sector 6 is sector 0.
-    sectors = ((top, t, p), (q, top, p), (p, top, t), (p, q, top), (t, p, top), (top, p, q))
-    channels = [torch.zeros_like(top)] * 3
-    for number, colours in enumerate(sectors):
-        here = (sector == number) | (sector == number + 6)
-        channels = [torch.where(here, colour, each) for colour, each in zip(colours, channels, strict=True)]
-    return torch.stack(channels, 1).mul_(float(np.float32(levels))).to(torch.uint8)
+    # Sector 6 is sector 0: a hue just below zero rounds up to a full circle.
+    is_1, is_2, is_3, is_4, is_5 = (sector == number for number in range(1, 6))
+    red = torch.where(is_1, q, torch.where(is_2 | is_3, p, torch.where(is_4, t, top)))
+    green = torch.where(is_1 | is_2, top, torch.where(is_3, q, torch.where(is_4 | is_5, p, t)))
+    blue = torch.where(is_2, t, torch.where(is_3 | is_4, top, torch.where(is_5, q, p)))
+    return torch.stack([red, green, blue], 1).mul_(float(np.float32(levels))).to(torch.uint8)
 
 
 def _gray(images: Any, params: Any, leaf: Node) -> Any:
