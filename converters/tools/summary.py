@@ -87,26 +87,26 @@ def summary(*readers: Reader) -> dict[str, Any]:
 
 def _field_summary(readers: Sequence[Reader], name: str) -> dict[str, Any]:
     field = readers[0].fields[name]
-    facts: dict[str, Any] = {"kind": type(field).__name__}
+    info: dict[str, Any] = {"kind": type(field).__name__}
     if hasattr(field, "shape"):
-        facts |= {"dtype": str(getattr(field, "dtype", "")), "shape": list(field.shape)}
+        info |= {"dtype": str(getattr(field, "dtype", "")), "shape": list(field.shape)}
     elif isinstance(field, ImageField) and type(field) is not ImageField:
-        facts |= {"dtype": str(field.dtype), "channels": field.channels}
+        info |= {"dtype": str(field.dtype), "channels": field.channels}
     if field.has_data:
         total = largest = 0
         for sizes in size_blocks(readers, name):
             total += int(sizes.sum())
             largest = max(largest, int(sizes.max(initial=0)))
-        facts |= {"stored_bytes": total, "largest_bytes": largest}
+        info |= {"stored_bytes": total, "largest_bytes": largest}
     else:
         columns = [reader.column(name) for reader in readers]
-        facts |= {
+        info |= {
             "min": min(column.min().item() for column in columns),
             "max": max(column.max().item() for column in columns),
         }
     if isinstance(field, ImageField):
-        facts |= _image_facts(readers, name)
-    return facts
+        info |= _image_info(readers, name)
+    return info
 
 
 def column_blocks(readers: Sequence[Reader], name: str) -> Iterator[npt.NDArray[Any]]:
@@ -132,7 +132,7 @@ def longest_sides(readers: Sequence[Reader], name: str) -> npt.NDArray[np.int64]
     return sides
 
 
-def _image_facts(readers: Sequence[Reader], name: str) -> dict[str, Any]:
+def _image_info(readers: Sequence[Reader], name: str) -> dict[str, Any]:
     modes = np.zeros(256, np.int64)
     low, high = np.full(2, 1 << 16), np.zeros(2, np.int64)
     pixels = 0
@@ -203,52 +203,52 @@ def _classes(readers: Sequence[Reader]) -> list[dict[str, Any]] | None:
     return [{"name": name, "label": label, "count": count} for name, label, count in counts]
 
 
-def as_text(facts: dict[str, Any]) -> str:
+def as_text(info: dict[str, Any]) -> str:
     """Return the result of `summary` as text for people."""
-    writer = facts["writer"]
-    files = facts["paths"]
+    writer = info["writer"]
+    files = info["paths"]
     what = files[0] if len(files) == 1 else f"{len(files):,}: {files[0]} to {files[-1]}"
-    used = facts["disk_bytes"]
-    disk = f" ({human_bytes(used)} on the disk, the rest is empty pages)" if 2 * used < facts["num_bytes"] else ""
-    size = f"{human_bytes(facts['num_bytes'])}{disk}, pages of {human_bytes(facts['page_size'])}"
+    used = info["disk_bytes"]
+    disk = f" ({human_bytes(used)} on the disk, the rest is empty pages)" if 2 * used < info["num_bytes"] else ""
+    size = f"{human_bytes(info['num_bytes'])}{disk}, pages of {human_bytes(info['page_size'])}"
     rows = [
         ("file" if len(files) == 1 else "files", f"{what}, {size}"),
         ("written by", f"{writer}: complete, with checksums" if writer else "FFCV: no checksums, no class names"),
-        ("samples", f"{facts['num_samples']:,}"),
+        ("samples", f"{info['num_samples']:,}"),
     ]
-    rows += [(f"field '{name}'", _field_line(each)) for name, each in facts["fields"].items()]
-    if facts["classes"] is not None:
-        rows.append(("classes", _classes_line(facts["classes"])))
-    if facts["provenance"]:
-        for key, value in facts["provenance"].items():
+    rows += [(f"field '{name}'", _field_line(each)) for name, each in info["fields"].items()]
+    if info["classes"] is not None:
+        rows.append(("classes", _classes_line(info["classes"])))
+    if info["provenance"]:
+        for key, value in info["provenance"].items():
             if value is not None:  # an option that was not given
                 rows += _history(value) if key == "history" else [(key.replace("_", " "), _plain(value))]
     width = max(len(name) for name, _ in rows)
     lines = [f"{name:<{width}}  {value}" for name, value in rows]
-    for name, each in facts["fields"].items():
+    for name, each in info["fields"].items():
         if each.get("longest_side", {}).get("counts"):
             lines += ["", f"longest side of '{name}', pixels", *_bars(each["longest_side"], max(each["max_size"]))]
     return "\n".join(lines)
 
 
-def _field_line(facts: dict[str, Any]) -> str:
-    parts = [facts["kind"]]
-    if "shape" in facts:
-        lengths = ", ".join("any" if length is None else str(length) for length in facts["shape"])
-        parts.append(f"{facts['dtype']} ({lengths})")
-    if "channels" in facts:
-        parts.append(f"{counted(facts['channels'], facts['dtype'] + ' channel')}")
-    if "num_jpeg" in facts:
-        low, high = facts["min_size"], facts["max_size"]
-        png = f", {facts['num_png']:,} PNG" if "num_png" in facts else ""
-        parts.append(f"{facts['num_jpeg']:,} JPEG, {facts['num_raw']:,} raw{png}")
+def _field_line(info: dict[str, Any]) -> str:
+    parts = [info["kind"]]
+    if "shape" in info:
+        lengths = ", ".join("any" if length is None else str(length) for length in info["shape"])
+        parts.append(f"{info['dtype']} ({lengths})")
+    if "channels" in info:
+        parts.append(f"{counted(info['channels'], info['dtype'] + ' channel')}")
+    if "num_jpeg" in info:
+        low, high = info["min_size"], info["max_size"]
+        png = f", {info['num_png']:,} PNG" if "num_png" in info else ""
+        parts.append(f"{info['num_jpeg']:,} JPEG, {info['num_raw']:,} raw{png}")
         parts.append(
             f"{low[0]}x{low[1]} pixels" if low == high else f"{low[0]}..{high[0]} x {low[1]}..{high[1]} pixels"
         )
-    if "stored_bytes" in facts:
-        parts.append(f"{human_bytes(facts['stored_bytes'])} (largest {human_bytes(facts['largest_bytes'])})")
-    if "min" in facts:
-        parts.append(f"{facts['min']:,} to {facts['max']:,}")
+    if "stored_bytes" in info:
+        parts.append(f"{human_bytes(info['stored_bytes'])} (largest {human_bytes(info['largest_bytes'])})")
+    if "min" in info:
+        parts.append(f"{info['min']:,} to {info['max']:,}")
     return ", ".join(parts)
 
 

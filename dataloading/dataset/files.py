@@ -145,10 +145,10 @@ class FileSet:
         files, samples = self.places(indices)
         if self._tables is None:
             return files, *self.readers[0].locate(field, samples)
-        pointers, sizes, known = self._tables.locate(field, files, samples)
-        doubtful = np.flatnonzero(~known)
-        for file in np.unique(files[doubtful]).tolist():
-            rows = doubtful[files[doubtful] == file]
+        pointers, sizes, found = self._tables.locate(field, files, samples)
+        missing = np.flatnonzero(~found)
+        for file in np.unique(files[missing]).tolist():
+            rows = missing[files[missing] == file]
             pointers[rows], sizes[rows] = self.readers[file].locate(field, samples[rows])
         return files, pointers, sizes
 

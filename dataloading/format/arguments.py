@@ -1,4 +1,4 @@
-"""What a writer accepts as fields and class names, and the words in which it refuses the rest."""
+"""Checks of the fields and class names given to a writer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check_fields(fields: Mapping[str, Field] | Iterable[tuple[str, Field]]) -> d
     Raises
     ------
     UsageError
-        If there are none, a name is unusable or used twice, or something is not a field that can be written.
+        If there are no fields, a name is invalid or used twice, or a value is not a writable field.
     """
     result: dict[str, Field] = {}
     for name, field in fields.items() if isinstance(fields, Mapping) else fields:

@@ -1,7 +1,7 @@
 """Fields whose values are arrays of one dtype and shape.
 
-Owns how dtype and shape are written into a field's descriptor. A value whose dtype or shape differs from the declared
-one is an error, never cast: FFCV once stored integers into a float field bit by bit.
+Defines how dtype and shape are stored in a field's descriptor. A value with another dtype or shape is an error, never
+cast: FFCV once stored the bits of integers in a float field.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["NDArrayField", "TorchTensorField", "plain_dtype"]
 
 NDARRAY_ARGUMENTS = np.dtype([("shape", "<u8", (32,)), ("type_length", "<u8")])
 LOCATOR_ROOM = 64
-"""Bytes at the end of a field's arguments that stay free for the extension's locator."""
+"""Bytes at the end of a field's arguments that are reserved for the extension's locator."""
 
 
 class NDArrayField(Field):
@@ -33,13 +33,14 @@ class NDArrayField(Field):
     Parameters
     ----------
     dtype : numpy dtype
-        A plain dtype: numbers, booleans, fixed-length strings, dates. Elements are stored little-endian, whatever byte
-        order is given here or comes with a value.
+        A plain dtype: numbers, booleans, fixed-length strings, dates. Elements are stored little-endian, whatever the
+        byte order of the dtype or value.
     shape : tuple of int
         1 to 32 positive lengths; a scalar is ``(1,)``.
     coordinates : str, optional
-        What the numbers are, if they are places in an image: "xyxy", "xywh", "cxcywh" or "points", perhaps with
-        "relative"; see `dataloading.format.coordinates`. The converters move them with their image.
+        The coordinate format, if the numbers are positions in an image: "xyxy", "xywh", "cxcywh" or "points",
+        optionally with "relative"; see `dataloading.format.coordinates`. The converters transform them with their
+        image.
 
     Examples
     --------
@@ -61,7 +62,7 @@ class NDArrayField(Field):
                 f"an array field's shape must have 1 to 32 positive lengths, got {self.shape}; use (1,) for a scalar"
             )
         self.coordinates = check_coordinates(coordinates, self.shape, self.dtype)
-        # A view of the stored bytes is then an aligned array, which vector code and C libraries expect.
+        # Makes a view of the stored bytes an aligned array, as vector code and C libraries expect.
         self.alignment = max(1, self.dtype.alignment)
 
     def __repr__(self) -> str:
@@ -85,12 +86,12 @@ class NDArrayField(Field):
         Raises
         ------
         FormatError
-            If they describe none.
+            If they are malformed.
         """
         head = np.frombuffer(arguments, dtype=NDARRAY_ARGUMENTS, count=1)[0]
         length = int(head["type_length"])
         if length > ARGUMENTS_BYTES - NDARRAY_ARGUMENTS.itemsize:
-            raise FormatError(f"its dtype's description claims {length} bytes, more than there is room for")
+            raise FormatError(f"its dtype's description claims {length} bytes, more than the descriptor holds")
         text = arguments[NDARRAY_ARGUMENTS.itemsize :][:length]
         shape = [int(size) for size in head["shape"]]
         while shape and shape[-1] == 0:
@@ -99,7 +100,7 @@ class NDArrayField(Field):
             described = json.loads(text.decode("ascii"))
             [(_, code)] = described
             field = cls(np.dtype(code), tuple(shape))
-            field.dtype = np.dtype(code)  # FFCV's writer leaves elements big-endian, where they came so
+            field.dtype = np.dtype(code)  # FFCV's writer keeps big-endian elements
             return field
         except (ValueError, TypeError, RecursionError, SyntaxError) as error:
             raise FormatError(f"its dtype {text!r} and shape {tuple(shape)} are not usable: {error}") from error
@@ -129,12 +130,12 @@ class NDArrayField(Field):
 class TorchTensorField(NDArrayField):
     """A tensor whose dtype and shape are the same for every sample.
 
-    Stored exactly as :class:`NDArrayField`, which is also what reading gives; the loader makes tensors of it.
+    Stored exactly as :class:`NDArrayField`. The reader returns an array; the loader makes a tensor of it.
 
     Parameters
     ----------
     dtype : torch or numpy dtype
-        One that NumPy has as well, so not bfloat16.
+        A dtype that NumPy also has, so not bfloat16.
     shape : tuple of int
         1 to 32 positive lengths.
     coordinates : str, optional
@@ -144,14 +145,14 @@ class TorchTensorField(NDArrayField):
     type_id = 6
 
     def __init__(self, dtype: object, shape: tuple[int, ...], *, coordinates: str | None = None) -> None:
-        # A torch dtype is known by its name, so that torch need not be imported to write or read a file.
+        # A torch dtype is recognised by its name, so that files can be written and read without importing torch.
         name = str(dtype)
         plain = name.removeprefix("torch.") if name.startswith("torch.") else dtype
         super().__init__(plain, shape, coordinates=coordinates)  # type: ignore[arg-type]
 
 
 def plain_dtype(dtype: npt.DTypeLike) -> np.dtype[np.generic]:
-    """Return ``dtype``, little-endian, if its values can be stored and described: no objects, structures, empty texts.
+    """Return ``dtype``, little-endian, if its values can be stored: no objects, structures or empty strings.
 
     Raises
     ------
@@ -161,16 +162,16 @@ def plain_dtype(dtype: npt.DTypeLike) -> np.dtype[np.generic]:
     try:
         result: np.dtype[np.generic] = np.dtype(dtype)
     except TypeError as error:
-        raise UsageError(f"{dtype!r} is not a dtype that NumPy has; store it as one, or as bytes") from error
+        raise UsageError(f"{dtype!r} is not a NumPy dtype; convert to one, or store the values as bytes") from error
     if result.hasobject or result.names is not None or result.subdtype is not None or result.itemsize == 0:
         raise UsageError(f"an array field needs a plain dtype of fixed size, got {result!r}{_way_out(result)}")
     result = result.newbyteorder("<")
     if np.dtype(result.descr[0][1]) != result:
-        # A dtype of another package (bfloat16 of ml_dtypes): what the file says of it would be read as raw bytes.
-        raise UsageError(f"{result!r} is not a dtype that NumPy has by itself; convert to one, such as float32")
+        # A dtype of another package (bfloat16 of ml_dtypes): its description would be read back as raw bytes.
+        raise UsageError(f"{result!r} is not a built-in NumPy dtype; convert to one, such as float32")
     room = ARGUMENTS_BYTES - LOCATOR_ROOM - NDARRAY_ARGUMENTS.itemsize
     if len(json.dumps(result.descr)) > room:
-        raise UsageError(f"the description of dtype {result!r} is longer than the {room} bytes the format has for it")
+        raise UsageError(f"the description of dtype {result!r} is longer than the {room} bytes that the format allows")
     return result
 
 

@@ -1,7 +1,7 @@
-"""What every kind of field can do.
+"""The base class of fields.
 
-Owns the contract between a field and the reader and writer: how one value becomes a record of the sample table plus
-stored bytes, and how it comes back.
+Defines the contract between a field and the reader and writer: how a value becomes a record of the sample table plus
+stored bytes, and how it is read back.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ __all__ = [
 Bytes: TypeAlias = "npt.NDArray[np.uint8]"
 Head: TypeAlias = "tuple[int | float, ...]"
 
-# Starts the arguments of the kinds that are ours and not FFCV's, followed by JSON.
+# Starts the arguments of field kinds that FFCV does not have; JSON follows.
 _KIND_MAGIC = b"\x89beton-kind\r\n"
 
 
 def kind_arguments(kind: str, **parameters: object) -> bytes:
-    """Return the arguments that describe a field of our own kind.
+    """Return the descriptor arguments of a field kind that FFCV does not have.
 
     Examples
     --------
@@ -40,17 +40,17 @@ def kind_arguments(kind: str, **parameters: object) -> bytes:
 
 
 def is_ours(arguments: bytes) -> bool:
-    """Return whether a descriptor's arguments are those of a kind of ours."""
+    """Return whether a descriptor's arguments are those of a field kind that FFCV does not have."""
     return arguments.startswith(_KIND_MAGIC)
 
 
 def kind_of(arguments: bytes) -> tuple[str, dict[str, Any]] | None:
-    """Return kind and parameters that a descriptor's arguments name, or None where the kind is FFCV's.
+    """Return the kind and parameters in a descriptor's arguments, or None if the kind is FFCV's.
 
     Raises
     ------
     FormatError
-        If the arguments start as ours do and hold no description.
+        If the arguments start with our magic but their description is damaged.
     """
     if not is_ours(arguments):
         return None
@@ -69,9 +69,9 @@ class Field(abc.ABC):
     """One column of the dataset: how its values are checked, stored and read back."""
 
     type_id: ClassVar[int]
-    """The number that stands for this kind in the file."""
+    """The kind's number in the file."""
     has_data: ClassVar[bool] = True
-    """Whether values own bytes in the pages; otherwise the sample table holds them whole."""
+    """Whether values have bytes in the pages; otherwise they are in the sample table."""
     record: np.dtype[np.generic]
     """The dtype of this field's part of a sample-table record."""
     alignment: int = 1
@@ -79,11 +79,11 @@ class Field(abc.ABC):
 
     @property
     def fixed_bytes(self) -> int | None:
-        """Stored bytes of each value if all have the same number, else None."""
+        """Number of stored bytes of each value if it is constant, else None."""
         return None
 
     def arguments(self) -> bytes:
-        """Return what the field's descriptor must remember, at most 1,024 bytes."""
+        """Return the arguments for the field's descriptor, at most 1,024 bytes."""
         return b""
 
     @abc.abstractmethod
@@ -93,7 +93,7 @@ class Field(abc.ABC):
         Raises
         ------
         UsageError
-            If the value is not exactly representable; the message says expected against got.
+            If the value cannot be represented exactly; the message states expected and got.
         """
 
     def entry(self, head: Head, pointer: int, size: int) -> object:
@@ -105,7 +105,7 @@ class Field(abc.ABC):
         """Return the value from its record and its stored bytes (a read-only view of the file)."""
 
     def __eq__(self, other: object) -> bool:
-        # What is stored and how it is read back is what makes two fields the same.
+        # Fields are equal if they store and read values in the same way.
         return (
             isinstance(other, Field)
             and type(self) is type(other)
@@ -121,7 +121,7 @@ class Field(abc.ABC):
 
 
 def as_bytes(value: object) -> Bytes:
-    """Return a bytes-like object or one-dimensional uint8 array as the latter.
+    """Return a bytes-like object or one-dimensional uint8 array as a uint8 array.
 
     Raises
     ------
@@ -140,19 +140,20 @@ def as_bytes(value: object) -> Bytes:
 
 
 def as_array(value: object, wanted: str) -> npt.NDArray[np.generic]:
-    """Return a NumPy array or torch tensor as the former; torch is not imported for it.
+    """Return a NumPy array or torch tensor as a NumPy array, without importing torch.
 
     Raises
     ------
     UsageError
-        If it is neither, in words with ``wanted``, NumPy has no such dtype, or an element is masked.
+        If it is neither (the message says that ``wanted`` was expected), NumPy lacks the dtype, or an element is
+        masked.
     """
     if not isinstance(value, np.ndarray) and hasattr(value, "detach"):
         try:
             value = value.detach().cpu().resolve_conj().resolve_neg().numpy()
         except (TypeError, RuntimeError) as error:
             reason = str(error).rstrip(".")
-            if "ScalarType" in reason:  # of the others torch says itself what to do
+            if "ScalarType" in reason:  # for other tensors, torch's own error says what to do
                 reason += "; convert it first, such as by value.to(torch.float32)"
             raise UsageError(f"expected {wanted}, got {describe(value)}: {reason}") from error
     if not isinstance(value, np.ndarray):
@@ -161,12 +162,12 @@ def as_array(value: object, wanted: str) -> npt.NDArray[np.generic]:
 
 
 def unmasked(array: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-    """Return a plain array, without the mask of a masked one.
+    """Return a plain array: a masked array loses its mask.
 
     Raises
     ------
     UsageError
-        If an element is masked: there is no place for the mask in the file.
+        If an element is masked: files cannot store masks.
     """
     if not isinstance(array, np.ma.MaskedArray):
         return array
@@ -180,7 +181,7 @@ def unmasked(array: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
 
 
 def same_numbers(one: np.dtype[np.generic], other: np.dtype[np.generic]) -> bool:
-    """Return whether two dtypes are the same but for the order of an element's bytes."""
+    """Return whether two dtypes are the same except for byte order."""
     return bool(one.newbyteorder("=") == other.newbyteorder("="))
 
 

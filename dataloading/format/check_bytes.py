@@ -1,6 +1,6 @@
-"""Comparing a file of ours with its checksums, block by block.
+"""Compares a file written by this library with its checksums, block by block.
 
-Owns the way from a damaged block to the samples it touches. Reads a few megabytes at a time through ordinary reads.
+Maps damaged blocks to the samples they affect. Reads the file a few megabytes at a time.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ READ_BYTES = 1 << 23
 
 
 class Checksums:
-    """Compares each byte of a file of ours with what its writer recorded.
+    """Compares every block of a file with the checksum that its writer recorded.
 
     Parameters
     ----------
     reader : Reader
         The file; opening it has checked the head, the locator and the extension's text.
     found : Findings
-        Takes what is wrong.
+        Receives the problems.
     progress : callable, optional
         Called with (bytes done, bytes in all).
     """
@@ -61,7 +61,7 @@ class Checksums:
                     self._progress(done, total)
 
     def _regions(self) -> list[Region]:
-        """Return the file's regions, none if the list of checksums itself is damaged."""
+        """Return the file's regions; an empty list if the list of checksums is damaged."""
         try:
             return regions(self._reader)
         except ChecksumError:
@@ -84,7 +84,7 @@ class Checksums:
             return [(start, stop, f"cannot be read: {error}")]
         if region.digests is None:
             wrong = np.flatnonzero(data)[:1] + start
-            return [(first, first + 1, "a byte that belongs to nothing is not zero") for first in wrong.tolist()]
+            return [(first, first + 1, "a padding byte is not zero") for first in wrong.tolist()]
         return [
             (low, high, "bytes have changed since the file was written")
             for low, high in region.damaged_blocks(start, data)
@@ -111,7 +111,7 @@ class Checksums:
     def _stored_in(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
         """Return the samples that have bytes in [start, stop); our allocation table ascends."""
         pointers = self._reader.allocations["ptr"]
-        # NumPy's searchsorted would first copy the column, which is as large as the samples are many.
+        # NumPy's searchsorted would first copy the whole strided column.
         first = max(0, bisect.bisect_right(pointers, start) - 1)
         last = bisect.bisect_left(pointers, stop)
         entries = self._reader.allocations[first:last]
@@ -122,7 +122,7 @@ class Checksums:
 
 
 def _read_at(fd: int, position: int, size: int) -> bytearray:
-    """Read exactly ``size`` bytes; through a read and not the map, so that a failing disk is an error and no signal."""
+    """Read exactly ``size`` bytes, not through the map: a failing disk then gives an error and not SIGBUS."""
     data = bytearray(size)
     view = memoryview(data)
     while len(view):

@@ -1,7 +1,7 @@
-"""Checking what the tables of a file say, and what its samples hold.
+"""Checks a file's tables and the contents of its samples.
 
-Owns the structural rules that hold without checksums, for FFCV's files as well: every value lies inside the pages, in
-one page, where exactly one allocation says so. Goes through the tables in steps, so memory stays bounded.
+Defines the structural rules that need no checksums, so they apply to FFCV's files too: every value lies inside one
+page, and exactly one allocation covers it. Reads the tables in chunks, so memory stays bounded.
 """
 
 from __future__ import annotations
@@ -34,15 +34,7 @@ _FRAMES = frozenset({0xC0, 0xC1, 0xC2, 0xC9, 0xCA})  # SOF markers of the kinds 
 
 
 def check_structure(reader: Reader, found: Findings) -> None:
-    """Check every record of the sample table and of the allocation table.
-
-    Parameters
-    ----------
-    reader : Reader
-        The file.
-    found : Findings
-        Takes what is wrong.
-    """
+    """Check every record of the sample table and of the allocation table."""
     for name, field in reader.fields.items():
         if field.has_data:
             for start in range(0, reader.num_samples, SAMPLES_PER_STEP):
@@ -54,17 +46,17 @@ def check_structure(reader: Reader, found: Findings) -> None:
 
 
 def _check_records(reader: Reader, found: Findings, name: str, samples: npt.NDArray[np.int64]) -> None:
-    pointers, sizes, faults = reader.examine(name, samples)
-    known = {position for position, _ in faults}
+    pointers, sizes, errors = reader.examine(name, samples)
+    reported = {position for position, _ in errors}
     filled = np.flatnonzero(sizes)
     allocated, exists = reader.allocated(name, samples[filled], pointers[filled])
     for row in np.flatnonzero(~exists | (allocated != sizes[filled])).tolist():
         position = int(filled[row])
-        if position not in known:
+        if position not in reported:
             what = f"{allocated[row]:,} bytes" if exists[row] else "nothing"
             reason = f"its record declares {sizes[position]:,} bytes where the allocation table has {what}"
-            faults.append((position, reason))
-    for position, reason in sorted(faults):
+            errors.append((position, reason))
+    for position, reason in sorted(errors):
         sample = int(samples[position])
         found.add(Problem(region="sample table", message=f"field '{name}': {reason}", samples=((sample, sample + 1),)))
         if found.full:
@@ -78,7 +70,7 @@ def _check_allocations(reader: Reader, found: Findings) -> None:
     for start in range(0, len(table), SAMPLES_PER_STEP):
         part = table[start : start + SAMPLES_PER_STEP]
         owners, pointers, sizes = part["sample_id"], part["ptr"], part["size"]
-        # Where nothing is stored FFCV leaves an arbitrary pointer.
+        # FFCV gives empty values an arbitrary pointer.
         filled = sizes > 0
         limit = np.uint64(reader.data_end)
         outside = (pointers < reader.table_end) | (pointers > limit) | (sizes > limit - np.minimum(pointers, limit))
@@ -126,14 +118,9 @@ def _report_allocation(found: Findings, table: npt.NDArray[np.void], row: int, r
 
 
 def check_geometry(reader: Reader, found: Findings) -> None:
-    """Tell masks of another size than their image, and boxes and points that reach out of it by more than a pixel.
+    """Report masks whose size differs from their image's, and boxes and points more than a pixel outside it.
 
-    Parameters
-    ----------
-    reader : Reader
-        A file of sound structure.
-    found : Findings
-        Takes what is wrong.
+    The structure must have been checked.
     """
     image = image_of(reader.fields)
     if image is None:
@@ -146,29 +133,27 @@ def check_geometry(reader: Reader, found: Findings) -> None:
                 part, other = own[start : start + SAMPLES_PER_STEP], sizes[start : start + SAMPLES_PER_STEP]
                 for row in np.flatnonzero((part["width"] != other["width"]) | (part["height"] != other["height"])):
                     _report(found, start + int(row), name, _misfit(part[row], image, other[row]))
-        elif (words := getattr(field, "coordinates", None)) not in (None, "none"):
+        elif (coordinates := getattr(field, "coordinates", None)) not in (None, "none"):
             for sample in range(reader.num_samples):
                 if found.full:
                     return
                 size = int(sizes["width"][sample]), int(sizes["height"][sample])
-                places = extent(np.asarray(reader.value(name, sample)), words, size)
-                outside = (places[:, :2] < -1).any(axis=1) | (places[:, 2:] > np.add(size, 1)).any(axis=1)
+                bounds = extent(np.asarray(reader.value(name, sample)), coordinates, size)
+                outside = (bounds[:, :2] < -1).any(axis=1) | (bounds[:, 2:] > np.add(size, 1)).any(axis=1)
                 if outside.any():
-                    first = [round(number, 1) for number in places[outside][0].tolist()]
-                    text = f"{np.count_nonzero(outside)} of {len(places)} ({words}) reach out of the image '{image}' of"
-                    _report(
-                        found,
-                        sample,
-                        name,
-                        f"{text} {size[0]}x{size[1]} pixels, the first from {first[:2]} to {first[2:]}",
+                    first = [round(number, 1) for number in bounds[outside][0].tolist()]
+                    text = (
+                        f"{np.count_nonzero(outside)} of {len(bounds)} ({coordinates}) lie outside the image '{image}' "
+                        f"of {size[0]}x{size[1]} pixels, the first from {first[:2]} to {first[2:]}"
                     )
+                    _report(found, sample, name, text)
         if found.full:
             return
 
 
 def _misfit(mask: np.void, image: str, record: np.void) -> str:
     size, other = ((int(each["width"]), int(each["height"])) for each in (mask, record))
-    swapped = "; width and height are swapped: one was turned upright by its EXIF orientation, the other was not"
+    swapped = "; width and height are swapped: the EXIF orientation was applied to one and not to the other"
     return (
         f"the mask is {size[0]}x{size[1]} pixels, its image '{image}' {other[0]}x{other[1]}"
         f"{swapped if size == other[::-1] else ''}; convert both again, with one --max-resolution and --orientation"
@@ -227,9 +212,9 @@ def _decode_range(
     count = 0
     for name in names:
         field = reader.fields[name]
-        pointers, sizes, faults = reader.examine(name, samples)
-        # Those are known: the structure was checked before.
-        faulty = {position for position, _ in faults}
+        pointers, sizes, errors = reader.examine(name, samples)
+        # Already reported: the structure was checked before.
+        faulty = {position for position, _ in errors}
         records = reader.column(name)[start:stop]
         for position in range(len(samples)):
             if position in faulty:
@@ -244,7 +229,7 @@ def _decode_range(
                 elif isinstance(value, EncodedImage) and value.mode == MODE_PNG:
                     count += 1
                     check_png(payload, value.width, value.height, value.channels, np.dtype(value.dtype).itemsize)
-            except Exception as error:  # whatever the caller's decoder raises
+            except Exception as error:  # the caller's decoder may raise anything
                 sample = start + position
                 message = f"field '{name}': {error}"
                 problems.append(Problem(region="samples", message=message, samples=((sample, sample + 1),)))
@@ -257,13 +242,13 @@ def _decode_image(image: EncodedImage, decode: Decode | None) -> None:
     shape = getattr(pixels, "shape", None)
     if shape is not None and tuple(shape[:2]) != (image.height, image.width):
         raise FormatError(f"the JPEG is {shape[1]}x{shape[0]} pixels, its record declares {image.width}x{image.height}")
-    # A decoder makes RGB of gray and of colours; regions of a gray field are cut out of gray ones alone.
+    # The decoder returns RGB for gray JPEGs too, but gray fields need JPEGs with one component.
     if image.channels == 1 and (found := _num_components(bytes(image.data))) != 1:
         raise FormatError(f"the JPEG has {found} colour components, where a gray image was declared")
 
 
 def _num_components(jpeg: bytes) -> int:
-    """Return what the frame of a JPEG that was decoded before declares, whatever stands between its segments."""
+    """Return what the frame header of a valid JPEG declares; skips stray bytes between segments."""
     position = 2
     while True:
         position = jpeg.index(b"\xff", position)

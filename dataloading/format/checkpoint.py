@@ -1,8 +1,8 @@
-"""What a writer must remember to go on after its process is gone, as bytes.
+"""The state that lets a writer resume after its process has ended, as bytes.
 
-Owns the form of a checkpoint: a small JSON text with the counts, and what has come since the checkpoint before
-(checksums of complete blocks, entries of the allocation table), so that saving often costs no more than saving once. It
-knows neither where checkpoints are kept nor how a file is written.
+Defines the layout of a checkpoint: a small JSON text with the counts, then what was added since the previous checkpoint
+(checksums of complete blocks, entries of the allocation table), so frequent checkpoints are cheap. Does not know where
+checkpoints are kept or how a file is written.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from .extension import BLOCK_BYTES, REGIONS, BlockHasher, digest
 __all__ = ["Checkpoint", "resume_hash"]
 
 BLOCKS_COMPARED = 64
-"""Blocks at the end of each region whose checksums are compared before a file is gone on with."""
+"""Number of blocks at the end of each region whose checksums are verified before writing resumes."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """The state of a writer behind a number of samples, as the difference from the checkpoint before.
+    """The state of a writer after some samples, as the difference from the previous checkpoint.
 
     Parameters
     ----------
     writer : str
-        Version of the writer; only the same one may go on, as another could give other bytes.
+        Version of the writer; only the same version may resume, since another could write different bytes.
     num_samples, capacity, record_bytes : int
         Samples in the file, samples that fit its table, bytes of a record.
     page_size, position : int
-        The page size so far, and the file position behind the last value, in bytes.
+        The current page size, and the file position after the last value, in bytes.
     data_start : int or None
         Position of the first page; None before the first value.
     facts : mapping
-        What each field's `FieldFacts.summary` says.
+        By field name, the result of `FieldStatistics.summary`.
     digests : mapping of str to bytes
-        By region, checksums of the blocks that have become complete.
+        By region, checksums of the newly completed blocks.
     allocations : bytes
         New entries of the allocation table.
     """
@@ -69,14 +69,14 @@ class Checkpoint:
         Raises
         ------
         FormatError
-            If it is not one; checksums are the business of whoever kept it.
+            If the bytes are not a checkpoint; the caller verifies their checksum.
         """
         text, _, rest = data.partition(b"\n")
         try:
             values = json.loads(text)
             sizes = [*values["digests"], values["allocations"]]
             if sum(sizes) != len(rest):
-                raise ValueError(f"{len(rest)} bytes follow its text, expected {sum(sizes)}")
+                raise ValueError(f"{len(rest)} bytes follow the text, expected {sum(sizes)}")
             blobs = []
             for size in sizes:
                 blobs.append(rest[:size])
@@ -84,11 +84,11 @@ class Checkpoint:
             values |= {"digests": dict(zip(REGIONS, blobs[:-1], strict=True)), "allocations": blobs[-1]}
             return cls(**values)
         except (ValueError, TypeError, KeyError) as error:
-            raise FormatError(f"these bytes are no checkpoint of this writer: {error}") from error
+            raise FormatError(f"these bytes are not a checkpoint of this writer: {error}") from error
 
 
 def resume_hash(hasher: BlockHasher, read: Callable[[int, int], bytes], start: int, end: int, part: str) -> None:
-    """Compare the last complete blocks of a region with the file, and hash its incomplete one again.
+    """Compare the last complete blocks of a region with the file, and hash its incomplete block again.
 
     Parameters
     ----------
@@ -97,14 +97,14 @@ def resume_hash(hasher: BlockHasher, read: Callable[[int, int], bytes], start: i
     read : callable
         ``read(position, size)`` returns bytes of the file.
     start, end : int
-        Where the region lies.
+        Byte range of the region.
     part : str
         The file, for the message.
 
     Raises
     ------
     FormatError
-        If the file does not hold what the checksums say.
+        If the file does not match the checksums.
     """
     complete, partial_bytes = divmod(end - start, BLOCK_BYTES)
     if complete != hasher.num_blocks:

@@ -1,7 +1,7 @@
-"""Numbers that are places in an image: boxes and points, how they are written, and how they follow their image.
+"""Boxes and points in an image: their formats, and how they change when the image is rotated or resized.
 
-Places are continuous: an image of W pixels covers 0 to W, and the middle of its first pixel is 0.5. Knows arrays and
-sizes, no file and no image.
+Coordinates are continuous: an image of W pixels spans 0 to W, and the centre of its first pixel is 0.5. Works on arrays
+and sizes only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .base import Field
 from .images import ImageField, MaskField
 
 __all__ = [
-    "FORMS",
+    "FORMATS",
     "absent_points",
     "box_corners",
     "boxes_as",
@@ -29,21 +29,21 @@ __all__ = [
     "numbers_as",
 ]
 
-FORMS = ("xyxy", "xywh", "cxcywh", "points")
+FORMATS = ("xyxy", "xywh", "cxcywh", "points")
 _RELATIVE, _NONE = "relative", "none"
 
 Floats = npt.NDArray[np.float64]
 
 
 def check_coordinates(words: object, shape: Sequence[int | None], dtype: np.dtype[np.generic]) -> str | None:
-    """Return the words for what an array's numbers are, in their usual order, or None.
+    """Return the coordinate format in its canonical spelling, or None.
 
     Parameters
     ----------
     words : str or None
         "xyxy" (two corners), "xywh" (a corner, width, height), "cxcywh" (centre, width, height) or "points" (x, y, and
-        perhaps a third number that stays); with "relative" they count parts of the image's sides instead of pixels.
-        "none": they are no places in an image.
+        optionally a third number that does not change); with "relative" they are fractions of the image's sides instead
+        of pixels. "none": the numbers are not coordinates.
     shape : sequence
         Of the array; the last length is that of a box or point.
     dtype : numpy dtype
@@ -51,7 +51,7 @@ def check_coordinates(words: object, shape: Sequence[int | None], dtype: np.dtyp
     Raises
     ------
     UsageError
-        If there is no such form, or the array cannot have it.
+        If the format is unknown, or does not suit the array's shape and dtype.
 
     Examples
     --------
@@ -61,13 +61,13 @@ def check_coordinates(words: object, shape: Sequence[int | None], dtype: np.dtyp
     if words is None:
         return None
     given = words.split() if isinstance(words, str) else []
-    forms = [word for word in given if word != _RELATIVE]
+    formats = [word for word in given if word != _RELATIVE]
     is_relative = _RELATIVE in given
-    if len(forms) != 1 or len(given) != len(forms) + is_relative or forms[0] not in (*FORMS, _NONE):
+    if len(formats) != 1 or len(given) != len(formats) + is_relative or formats[0] not in (*FORMATS, _NONE):
         raise UsageError(
-            f"coordinates must be one of {', '.join(FORMS)}, perhaps with the word relative, or none; got {words!r}"
+            f"coordinates must be one of {', '.join(FORMATS)}, optionally with 'relative', or none; got {words!r}"
         )
-    form = forms[0]
+    form = formats[0]
     if form == _NONE and not is_relative:
         return form
     lengths = (2, 3) if form == "points" else (4,)
@@ -89,7 +89,7 @@ def image_of(fields: Mapping[str, Field]) -> str | None:
 
 
 def extent(values: npt.NDArray[Any], coordinates: str, size: tuple[int, int]) -> Floats:
-    """Return the places that an array reaches, in pixels: (left, top, right, bottom) of each box or point.
+    """Return the bounds of each box or point in pixels: (left, top, right, bottom).
 
     Parameters
     ----------
@@ -114,25 +114,25 @@ def extent(values: npt.NDArray[Any], coordinates: str, size: tuple[int, int]) ->
 def moved_coordinates(
     values: npt.NDArray[Any], coordinates: str, *, size: tuple[int, int], orientation: int, new_size: tuple[int, int]
 ) -> npt.NDArray[Any]:
-    """Return boxes or points where they are after their image was turned upright and resized.
+    """Return boxes or points transformed as their image was rotated upright and resized.
 
     Parameters
     ----------
     values : array
-        As `check_coordinates` describes it. Whole numbers are rounded to the nearest.
+        See `check_coordinates`. Integer coordinates are rounded to the nearest.
     coordinates : str
         See `check_coordinates`.
     size : (int, int)
         Width and height before.
     orientation : int
-        How it was turned, EXIF's 1 to 8.
+        The image's EXIF orientation, 1 to 8.
     new_size : (int, int)
-        Width and height in the end.
+        Width and height after.
 
     Returns
     -------
     array
-        Of the same dtype and shape; the very values where nothing has moved.
+        Same dtype and shape; identical values if the image did not change.
 
     Raises
     ------
@@ -154,7 +154,7 @@ def moved_coordinates(
     width, height = (1, 1) if relative else size
     scale = np.array([1.0, 1.0] if relative else [new_size[0] / upright[0], new_size[1] / upright[1]])
     corners = box_corners(flat, form)
-    first, second = (_turned(corners[:, part], orientation, width, height) * scale for part in (slice(2), slice(2, 4)))
+    first, second = (_rotated(corners[:, part], orientation, width, height) * scale for part in (slice(2), slice(2, 4)))
     moved = flat.astype(np.float64)
     if form == "points":
         there = ~absent_points(flat)
@@ -165,14 +165,14 @@ def moved_coordinates(
 
 
 def boxes_as(corners: Floats, form: str) -> Floats:
-    """Return boxes (left, top, right, bottom) in another form: "xyxy", "xywh" or "cxcywh"."""
+    """Return boxes (left, top, right, bottom) in another format: "xyxy", "xywh" or "cxcywh"."""
     low, high = corners[:, :2], corners[:, 2:]
     sides = high - low
     return np.hstack({"xyxy": (low, high), "xywh": (low, sides), "cxcywh": (low + sides / 2, sides)}[form])
 
 
 def absent_points(points: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Tell which points are COCO's for one that is not there: (0, 0, 0)."""
+    """Return which points are COCO's marker for an absent keypoint, (0, 0, 0)."""
     if points.shape[1] != 3:
         return np.zeros(len(points), bool)
     return np.asarray(~points.any(axis=1))
@@ -190,8 +190,8 @@ def box_corners(flat: npt.NDArray[Any], form: str) -> Floats:
     return np.hstack([low, low + sides])
 
 
-def _turned(places: Floats, orientation: int, width: int, height: int) -> Floats:
-    """Return where places of a stored image are in the upright one (CIPA DC-008, 4.6.5)."""
+def _rotated(places: Floats, orientation: int, width: int, height: int) -> Floats:
+    """Transform coordinates in the stored image to the upright image (CIPA DC-008, 4.6.5)."""
     x, y = places[:, 0], places[:, 1]
     if orientation in (2, 3, 7, 8):
         x = width - x

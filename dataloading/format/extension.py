@@ -1,10 +1,10 @@
-"""What our files carry besides FFCV's format: class names, provenance, facts and checksums.
+"""What our files add to FFCV's format: class names, provenance, field statistics and checksums.
 
-Owns the layout of the extension block and of the locator that points to it, and the rule that a file is FFCV's own
-only if the locator's place is blank: a damaged locator is an error, never taken for a foreign file.
+Defines the layout of the extension block and of the locator that points to it, and the rule that a file was written by
+FFCV only if the locator's bytes are all zero: a damaged locator is an error and does not make a file FFCV's.
 
-The locator is the last 64 bytes of field 0's arguments, which FFCV never reads. The block lies in the pages behind the
-last sample's bytes, where no allocation points, so FFCV never reads that either::
+The locator is the last 64 bytes of field 0's arguments, which FFCV never reads. The block lies in the pages after the
+last sample's bytes, where no allocation points, so FFCV never reads it either::
 
     locator (64 bytes):  magic u1[8] | version u4 | finished u4 | ptr u8 | text_bytes u8 | text_xxh3 u8
                          | header_xxh3 u8 | file_bytes u8 | xxh3 of the 56 bytes before u8
@@ -12,9 +12,9 @@ last sample's bytes, where no allocation points, so FFCV never reads that either
                          | xxh3 of each table block u8[] | of each page block u8[] | of each allocation block u8[]
                          | zeros to the end of its last page
 
-Each of the three regions is cut into blocks of ``block_bytes`` from its first byte, the last one shorter. The locator
-holds the checksums of the header (with the descriptors, the locator's own place zeroed) and of the text, the text that
-of the three arrays: so a chain hangs from the locator and covers every byte of the file; what is padding must be zero.
+Each of the three regions is cut into blocks of ``block_bytes``; the last block may be shorter. The locator holds the
+checksums of the header and descriptors (with the locator zeroed) and of the text; the text holds the checksum of the
+three arrays. So the locator verifies every byte of the file; padding must be zero.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = [
 MAGIC = b"\x89beton\r\n"
 EXTENSION_VERSION = 1
 BLOCK_BYTES = 1 << 16
-"""Bytes per checksum: small enough to name the few samples a damaged block holds, 0.01 % of the file."""
+"""Bytes per checksum: small enough that a damaged block affects few samples; the checksums take 0.01 % of the file."""
 REGIONS = ("table", "pages", "allocations")
 
 LOCATOR = np.dtype(
@@ -78,7 +78,7 @@ def digest(data: Any) -> int:
 
 
 def header_digest(head: bytes) -> int:
-    """Return the checksum of header and descriptors, the locator counted as zeros.
+    """Return the checksum of header and descriptors, with the locator zeroed.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def header_digest(head: bytes) -> int:
 
 
 class BlockHasher:
-    """Checksums of a stream, one for each block of a fixed size.
+    """Computes a checksum for each fixed-size block of a stream.
 
     Parameters
     ----------
@@ -121,11 +121,11 @@ class BlockHasher:
         return np.array(self._digests[first:], dtype="<u8").tobytes()
 
     def restore(self, digests: bytes) -> None:
-        """Take up checksums of further complete blocks from an earlier run; the partial block's bytes follow."""
+        """Append checksums of complete blocks from an earlier run; then pass the partial block to `update`."""
         self._digests.extend(np.frombuffer(digests, dtype="<u8").tolist())
 
     def update(self, data: Any) -> None:
-        """Take the stream's next bytes."""
+        """Add the stream's next bytes."""
         view = memoryview(data).cast("B")
         position = 0
         if self._filled:
@@ -144,7 +144,7 @@ class BlockHasher:
             self._filled = len(view) - position
 
     def finish(self) -> Digests:
-        """Return the checksums, the last one of what is left over."""
+        """Return all checksums, including that of the last, shorter block."""
         if self._filled:
             self._close_block()
         return np.array(self._digests, dtype="<u8")
@@ -184,7 +184,7 @@ class Locator:
         Raises
         ------
         FormatError
-            If the place is not blank yet holds no valid locator, the file was not finished, or its length differs.
+            If the locator is damaged, the file was not finished, or its length differs.
         """
         raw = arguments[ARGUMENTS_BYTES - LOCATOR.itemsize :]
         if not any(raw):
@@ -214,7 +214,7 @@ class Locator:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Extension:
-    """What a file written by this library says about itself.
+    """The metadata of a file that this library wrote.
 
     Parameters
     ----------
@@ -234,7 +234,7 @@ class Extension:
     data_start : int
         Position of the first page.
     block_bytes : int
-        Bytes that one checksum covers.
+        Bytes per checksum.
     num_blocks : mapping
         Number of checksums of each region.
     digests_xxh3 : int
@@ -267,15 +267,15 @@ class Extension:
         Raises
         ------
         UsageError
-            If the class names or the provenance are not what JSON can express, or ``history`` in it is not ours.
+            If class names or provenance cannot be written as JSON, or the provenance has a ``history`` of another form.
         """
         try:
-            fault = _history_fault(self.provenance.get("history", []))
-            if not fault:
+            message = _history_error(self.provenance.get("history", []))
+            if not message:
                 return json.dumps(dataclasses.asdict(self), allow_nan=False, sort_keys=True, indent=1).encode("ascii")
         except (TypeError, ValueError, RecursionError) as error:
-            raise UsageError(f"class names, provenance and facts must be what JSON can express: {error}") from error
-        raise UsageError(f"provenance: {fault}; 'history' is what commands of this library did, use another name")
+            raise UsageError(f"class names and provenance must be JSON values: {error}") from error
+        raise UsageError(f"provenance: {message}; 'history' is reserved for this library's commands, use another name")
 
     @classmethod
     def from_text(cls, text: bytes, path: str) -> Extension:
@@ -284,15 +284,15 @@ class Extension:
         Raises
         ------
         FormatError
-            If it is not one; its checksum has been compared before, so this is a fault of whoever wrote it.
+            If the text is not valid. Its checksum has been verified before, so its writer is faulty.
         """
         try:
             values = json.loads(text)
-            fault = _fault(values)
+            message = _type_error(values)
         except (ValueError, RecursionError) as error:
-            fault = str(error)
-        if fault:
-            raise FormatError(f"{path}: the extension block does not describe a file: {fault}; write the file again")
+            message = str(error)
+        if message:
+            raise FormatError(f"{path}: the extension block does not describe a file: {message}; write the file again")
         names = values["class_names"]
         values["class_names"] = None if names is None else tuple(names)
         return cls(**{field.name: values[field.name] for field in dataclasses.fields(cls)})
@@ -314,11 +314,11 @@ def _is_counts(value: object) -> bool:
     return isinstance(value, dict) and all(map(_is_count, value.values()))
 
 
-def _fault(values: object) -> str:
-    """Return what is wrong with the types in an extension's text, or nothing; whoever reads it relies on them."""
+def _type_error(values: object) -> str:
+    """Return an error message if an extension's text has values of wrong types, else an empty string."""
     if not isinstance(values, dict):
         return f"expected an object, got {_shown(values)}"
-    # What each value must be, in words, and whether it is.
+    # By key: the expected type, for messages, and its check.
     checks: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "class_names": ("null or a list of strings", lambda value: value is None or _is_list(value, str)),
         "provenance": ("an object", lambda value: isinstance(value, dict)),
@@ -336,13 +336,13 @@ def _fault(values: object) -> str:
             return f"'{name}' must be {wanted}, got {got}"
     for field, facts in values["facts"].items():
         for name, value in facts.items():
-            wanted, is_right = _FACTS.get(name, ("", lambda _: True))
+            wanted, is_right = _STATISTICS.get(name, ("", lambda _: True))
             if not is_right(value):
                 return f"'{name}' of field '{field}' must be {wanted}, got {_shown(value)}"
-    return _history_fault(values["provenance"].get("history", []))
+    return _history_error(values["provenance"].get("history", []))
 
 
-_FACTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+_STATISTICS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(
         ("total_bytes", "max_bytes", "max_sample", "num_jpeg", "num_raw", "num_png"), ("a whole number", _is_count)
     ),
@@ -352,8 +352,8 @@ _FACTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 }
 
 
-def _history_fault(history: object) -> str:
-    """Return what is wrong with the record of what was done to a file, which the provenance may hold, or nothing."""
+def _history_error(history: object) -> str:
+    """Return an error message if the provenance's history (the commands that made the file) is malformed, else ""."""
     if not _is_list(history, dict):
         return f"its history must be a list of objects, got {_shown(history)}"
     assert isinstance(history, list)
@@ -369,9 +369,9 @@ def _history_fault(history: object) -> str:
         ):
             return f"its history holds a step {_shown(step)}"
         for each in sources:
-            fault = _history_fault(each.get("history", []))
-            if fault:
-                return fault
+            message = _history_error(each.get("history", []))
+            if message:
+                return message
     return ""
 
 

@@ -1,7 +1,6 @@
-"""What a sample is made of: numbers, bytes, text, JSON (:mod:`.arrays` and :mod:`.images` hold the rest).
+"""Fields of numbers, bytes, text and JSON (:mod:`.arrays` and :mod:`.images` hold the others).
 
-Conversions are exact or they are errors: nothing is cast, cut or rounded. Where in the file anything lies is not this
-module's business.
+Values are stored exactly or raise an error: nothing is cast, truncated or rounded. Knows no file positions.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ __all__ = ["BytesField", "CustomField", "Field", "FloatField", "IntField", "JSON
 
 
 def _shown(number: int) -> str:
-    # Python refuses to write out numbers of thousands of digits.
+    # Python raises an error when it formats integers of thousands of digits.
     return str(number) if number.bit_length() <= 128 else f"of {number.bit_length()} bits"
 
 
@@ -73,10 +72,10 @@ class IntField(Field):
     record = np.dtype("<i8")
 
     def encode(self, value: object) -> tuple[Head, Bytes | None]:
-        """Accept whatever Python itself takes as an index, not floats."""
+        """Accept every value that Python accepts as an index; floats are refused."""
         value = unmasked(value) if isinstance(value, np.ndarray) else value
         if isinstance(value, (np.bool_, np.ndarray)) and value.dtype == bool and value.ndim == 0:
-            value = bool(value)  # as Python's own
+            value = bool(value)  # so that operator.index accepts it
         try:
             number = operator.index(value)  # type: ignore[arg-type]
         except TypeError:
@@ -130,7 +129,7 @@ class TextField(BytesField):
         try:
             return (), np.frombuffer(value.encode("utf-8"), dtype=np.uint8)
         except UnicodeEncodeError as error:
-            raise UsageError(f"expected text that UTF-8 can express, got {describe(value)}: {error.reason}") from error
+            raise UsageError(f"expected text that UTF-8 can encode, got {describe(value)}: {error.reason}") from error
 
     def decode(self, record: np.generic, payload: Bytes | None) -> str:
         assert payload is not None
@@ -141,7 +140,7 @@ class TextField(BytesField):
 
 
 class JSONField(BytesField):
-    r"""Any value that JSON can express, stored as UTF-8 text and one NUL byte (as FFCV does).
+    r"""Any JSON value, stored as UTF-8 text and one NUL byte (as FFCV does).
 
     JSON's own rules apply: tuples come back as lists, and keys as strings.
 
@@ -157,7 +156,7 @@ class JSONField(BytesField):
         try:
             text = json.dumps(value, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
-            raise UsageError(f"expected a value that JSON can express, got {describe(value)}: {error}") from error
+            raise UsageError(f"expected a JSON value, got {describe(value)}: {error}") from error
         return (), np.frombuffer(text.encode("utf-8") + b"\0", dtype=np.uint8)
 
     def decode(self, record: np.generic, payload: Bytes | None) -> object:
@@ -190,9 +189,9 @@ class CustomField(Field):
         self.stored_arguments = stored_arguments
 
     def encode(self, value: object) -> tuple[Head, Bytes | None]:
-        """Refuse: what a custom field means is unknown."""
+        """Raise UsageError: the format of a custom field is unknown."""
         raise UsageError("a custom field cannot be written; use BytesField, JSONField or NDArrayField")
 
     def decode(self, record: np.generic, payload: Bytes | None) -> object:
-        """Return the record as it is."""
+        """Return the record unchanged."""
         return record

@@ -1,7 +1,6 @@
-"""What a ``.beton`` file says of itself: header, fields, tables' places, and what our writer recorded.
+"""The metadata of a ``.beton`` file: header, fields, table positions, and the extension block.
 
-Owns which bytes must be read for that: a few kilobytes at the start, and the text of the extension block. They may
-come from anywhere; no sample is looked at.
+Reads only a few kilobytes at the start and the extension block's text, from any storage; it reads no sample.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from . import extension as ext
 from .arrays import NDArrayField
 from .base import Field, is_ours
 from .coordinates import check_coordinates
+from .field_kinds import field_from_descriptor
 from .fields import CustomField
-from .kinds import field_from_descriptor
 from .layout import HEADER, Header, parse_descriptors, parse_header, record_dtype
 from .ragged import VarArrayField
 
 __all__ = ["FileInfo", "probe_file", "probe_header"]
 
 Read = Callable[[int, int], bytes]
-"""``read(start, stop)`` returns bytes of a file, fewer behind its end."""
+"""``read(start, stop)`` returns bytes of a file, fewer at its end."""
 
 
 def probe_header(read: Read, num_bytes: int, path: str) -> Header:
@@ -39,28 +38,28 @@ def probe_header(read: Read, num_bytes: int, path: str) -> Header:
     num_bytes : int
         Length of the file.
     path : str
-        Its name in messages.
+        The file's name, for messages.
 
     Raises
     ------
     FormatError
-        No ``.beton`` file can start like this.
+        If the header is invalid.
     """
     return parse_header(read(0, min(HEADER.itemsize, num_bytes)), num_bytes, path)
 
 
 def probe_file(read: Read, num_bytes: int, path: str) -> FileInfo:
-    """Read what a file says of itself, wherever it lies; arguments and errors as of `probe_header`."""
+    """Read a file's metadata, from any storage; arguments and errors are those of `probe_header`."""
     return FileInfo(read, num_bytes, path, {})
 
 
 class FileInfo:
-    """What a file says of itself.
+    """The metadata of a file.
 
     Parameters
     ----------
     read, num_bytes, path
-        As of `probe_header`.
+        See `probe_header`.
     custom_records : mapping
         See `Reader`.
 
@@ -84,7 +83,7 @@ class FileInfo:
         head = read(0, self.header.table_start)
         descriptors = parse_descriptors(head[HEADER.itemsize :], self.header.num_fields, path)
         first = descriptors[0]
-        # We never write fields of a class we do not know, so there the place may hold the class's arguments.
+        # FFCV's custom classes may have arguments in the locator's position; we never write such fields.
         foreign = first.type_id == CustomField.type_id and not is_ours(first.arguments)
         self.locator = None if foreign else ext.Locator.parse(first.arguments, num_bytes, path)
         self.extension = None if self.locator is None else self._read_extension(self.locator, head, read)
@@ -134,12 +133,12 @@ class FileInfo:
 
     @property
     def tables(self) -> tuple[tuple[int, int], ...]:
-        """First byte and end of what a `Reader` needs before any sample: the tables, and what lies around them."""
+        """The byte ranges that a `Reader` needs before any sample: the tables and their surroundings."""
         return (0, self.table_end), (self.data_end, self.num_bytes)
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
-        """Names of the classes by label; None in FFCV's files, and where none were given."""
+        """Class names in label order; None if the file records none (FFCV's files never do)."""
         return None if self.extension is None else self.extension.class_names
 
     @property

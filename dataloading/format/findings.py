@@ -1,4 +1,4 @@
-"""What verifying a file finds, as objects and in words."""
+"""The results of verifying a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One thing that is wrong with a file.
+    """One problem in a file.
 
     Parameters
     ----------
@@ -25,13 +25,13 @@ class Problem:
         ``"header"``, ``"sample table"``, ``"pages"``, ``"padding"``, ``"extension block"``, ``"allocation table"`` or
         ``"samples"``.
     message : str
-        What is wrong, in words.
+        Description of the problem.
     start, stop : int
-        The bytes it concerns, as a half-open range; empty if no range can be named.
+        The affected bytes, as a half-open range; empty if unknown.
     page : int or None
-        Page of the first such byte, counted from the file's start.
+        Page of the first affected byte, counted from the file's start.
     samples : tuple of (int, int)
-        Half-open ranges of the samples that are touched.
+        Half-open ranges of the affected samples.
     """
 
     region: str
@@ -53,7 +53,7 @@ class Problem:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VerifyReport:
-    """What :func:`verify_file` found.
+    """The result of :func:`verify_file`.
 
     Parameters
     ----------
@@ -66,9 +66,9 @@ class VerifyReport:
     num_decoded : int
         How many images were decoded.
     problems : tuple of Problem
-        Empty for a sound file.
+        Empty for an intact file.
     complete : bool
-        Whether the whole file was checked, rather than given up after ``max_problems``.
+        Whether the whole file was checked; False if checking stopped after ``max_problems``.
     """
 
     path: str
@@ -81,12 +81,12 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether no problem was found."""
         return not self.problems
 
     @property
     def samples(self) -> list[int]:
-        """Every sample that a listed problem touches, ascending."""
+        """Every sample that a listed problem affects, ascending."""
         touched = {index for problem in self.problems for span in problem.samples for index in range(*span)}
         return sorted(touched)
 
@@ -101,32 +101,32 @@ class VerifyReport:
 
 
 class Findings:
-    """Problems as they are found; whoever adds them stops once it is full.
+    """Collects problems as they are found; checks stop once `is_full`.
 
     Parameters
     ----------
     limit : int
-        How many problems are enough.
+        Maximum number of problems.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._problems: list[Problem] = []
         self.unreadable = False
-        """Whether the disk failed, so that touching the memory map would kill the process."""
+        """Whether reading failed, so that access to the memory map could kill the process."""
 
     @property
     def full(self) -> bool:
-        """Whether enough problems are known."""
+        """Whether the maximum number of problems was found."""
         return len(self._problems) >= self._limit
 
     def add(self, problem: Problem) -> None:
-        """Take a problem, unless there are enough."""
+        """Add a problem, unless the maximum is reached."""
         if not self.full:
             self._problems.append(problem)
 
     def samples(self) -> tuple[tuple[int, int], ...]:
-        """Return the samples touched so far as ascending, disjoint ranges."""
+        """Return the samples affected so far as ascending, disjoint ranges."""
         merged: list[tuple[int, int]] = []
         for start, stop in sorted(span for problem in self._problems for span in problem.samples):
             if merged and start <= merged[-1][1]:
@@ -151,14 +151,14 @@ class Findings:
 
 
 def describe_samples(spans: tuple[tuple[int, int], ...]) -> str:
-    """Return ranges of samples in words."""
+    """Describe ranges of samples."""
     parts = [str(start) if stop == start + 1 else f"{start} to {stop - 1}" for start, stop in spans]
     single = len(spans) == 1 and spans[0][1] == spans[0][0] + 1
     return f"touches sample {parts[0]}" if single else f"touches samples {', '.join(parts)}"
 
 
 def in_order(pool: ThreadPoolExecutor, window: int, jobs: Iterable[Callable[[], Result]]) -> Iterator[Result]:
-    """Yield each job's result in order, with at most ``window`` of them under way: memory stays bounded."""
+    """Yield each job's result in order, with at most ``window`` running at a time, so memory stays bounded."""
     pending: deque[Future[Result]] = deque()
     for job in jobs:
         pending.append(pool.submit(job))

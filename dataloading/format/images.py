@@ -1,6 +1,6 @@
-"""Fields whose values are pictures: FFCV's RGB images, images of other channels and depths, and label maps.
+"""Image fields: FFCV's RGB images, images of other channels and depths, and label maps.
 
-Owns what an image's record and stored bytes may be. Whether a JPEG's bytes decode is not this module's business.
+Defines the valid records and stored bytes of images. Does not check whether a JPEG decodes.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ __all__ = ["MODE_JPEG", "MODE_PNG", "MODE_RAW", "EncodedImage", "ImageField", "M
 MODE_JPEG = 0
 MODE_RAW = 1
 MODE_PNG = 2
-"""Only in fields of our own kinds; FFCV has the first two."""
+"""Only in fields that FFCV does not have; FFCV has the first two modes."""
 MODE_NAMES = ("JPEG", "raw", "PNG")
 MAX_SIDE = 65_535
 """Width and height are stored in 16 bits."""
 MAX_CHANNELS = 16
 
-# NumPy spells a name out anew each time it is asked.
+# NumPy builds a dtype's name at each access.
 _DTYPE_NAMES: dict[np.dtype[np.generic], str] = {np.dtype(name): name for name in ("uint8", "uint16")}
 
 IMAGE_RECORD = np.dtype([("mode", "u1"), ("width", "<u2"), ("height", "<u2"), ("data_ptr", "<u8")])
@@ -74,11 +74,11 @@ class ImageField(Field):
     type_id = 2
     record = IMAGE_RECORD
     channels: int = 3
-    """Values of a pixel."""
+    """Channels per pixel."""
     dtype: np.dtype[np.generic] = np.dtype(np.uint8)
-    """Type of each."""
+    """Type of each channel."""
     modes: range = range(MODE_JPEG, MODE_RAW + 1)
-    """The ways a sample may be stored."""
+    """The storage modes a sample may use."""
 
     @property
     def pixel_bytes(self) -> int:
@@ -118,7 +118,7 @@ class ImageField(Field):
 
     def _encode_pixels(self, pixels: npt.NDArray[np.generic]) -> tuple[Head, Bytes]:
         flat = pixels.ndim == 2 and self._takes_planes()
-        # Of either byte order: the numbers are the same, and they are stored little-endian.
+        # Either byte order is accepted; values are stored little-endian.
         pixels = unmasked(pixels)
         if not same_numbers(pixels.dtype, self.dtype) or not (
             flat or (pixels.ndim == 3 and pixels.shape[2] == self.channels)
@@ -182,7 +182,7 @@ class RasterField(ImageField):
 
 
 class MaskField(ImageField):
-    """A label map: one class number a pixel, stored without loss.
+    """A label map: one class number per pixel, stored losslessly.
 
     A kind of our own (type 255): FFCV reads the other fields of such a file, and this one not. Values are
     :class:`EncodedImage` (PNG or raw) or arrays of shape (height, width), which are stored raw. The Loader samples

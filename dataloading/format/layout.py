@@ -1,9 +1,8 @@
-"""Where each byte of a ``.beton`` file lies: header, field descriptors, tables, pages.
+"""The layout of a ``.beton`` file: header, field descriptors, tables, pages.
 
-Owns the on-disk structures of version 2 of the format, which FFCV introduced, and the checks that need nothing
-but the first bytes and the length of a file. It knows neither how a value is encoded (:mod:`.fields`) nor what
-our own extension block holds (:mod:`.extension`), and it never touches per-sample data: a file of fifty million
-samples parses as fast as one of two.
+Defines the on-disk structures of version 2 of the format, which FFCV introduced, and the checks that need only the
+first bytes and the length of a file. Does not know how values are encoded (:mod:`.fields`) or what the extension block
+holds (:mod:`.extension`). Reads no per-sample data, so parsing takes the same time for two samples and fifty million.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ DEFAULT_PAGE_SIZE = 1 << 23
 MAX_NAME_BYTES = 16
 ARGUMENTS_BYTES = 1024
 MAX_FIELDS = 1024
-"""More fields than any file has; a damaged count must not make the reader allocate gigabytes."""
+"""More than any real file has; bounds the memory that a damaged count can make the reader allocate."""
 
 HEADER = np.dtype(
     [
@@ -128,7 +127,7 @@ def record_dtype(field_dtypes: Sequence[np.dtype[np.generic]]) -> np.dtype[np.vo
 
 
 def check_name(name: object) -> str:
-    """Return ``name`` if it can be stored; a longer one would be cut, so it is an error.
+    """Return ``name`` if it can be stored.
 
     Raises
     ------
@@ -170,7 +169,7 @@ def parse_header(data: bytes, file_bytes: int, path: str) -> Header:
     Raises
     ------
     FormatError
-        If no ``.beton`` file can start like this; the message says which value is wrong.
+        If the header is invalid; the message says which value is wrong.
     """
     if len(data) < HEADER.itemsize:
         raise FormatError(f"{path}: {len(data)} bytes are too few for a .beton file's header of {HEADER.itemsize}")
@@ -219,7 +218,7 @@ def parse_descriptors(data: bytes, num_fields: int, path: str) -> list[Descripto
     Raises
     ------
     FormatError
-        If a name is unusable, or two fields share one.
+        If a field's name is invalid or used twice.
     """
     if len(data) < num_fields * DESCRIPTOR.itemsize:
         raise FormatError(f"{path}: the file ends inside the descriptors of its {num_fields} fields")

@@ -1,8 +1,9 @@
-"""A set of shards: several ``.beton`` files that are one dataset, listed in a small JSON file beside them.
+"""Sets of shards: several ``.beton`` files that are one dataset, listed in a small JSON file beside them.
 
-Owns that file's layout and the shards' names: ``train.beton`` cut in four is ``train-00000-of-00004.beton`` to
-``train-00003-of-00004.beton`` and the manifest ``train.beton.json``. The manifest appears last, so where it is, its
-shards are complete. It says of each shard what tells a wrong or changed one apart; it never opens them.
+Defines the layout of that manifest and the shards' names: ``train.beton`` in four shards is
+``train-00000-of-00004.beton`` to ``train-00003-of-00004.beton`` and the manifest ``train.beton.json``. The manifest is
+written last, so if it exists, its shards are complete. It records each shard's size and fingerprint, which identify a
+wrong or changed file; this module never opens shards.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Shard:
     name : str
         File name, relative to the manifest's folder; slashes separate folders.
     num_samples, num_bytes : int
-        What the file must hold and how long it must be.
+        The expected number of samples and length.
     fingerprint : str
         ``Reader.fingerprint`` of the file.
     """
@@ -51,7 +52,7 @@ class Shard:
 
     @classmethod
     def of(cls, file: FileInfo, name: str) -> Shard:
-        """Return what a manifest says of a file, such as an open `Reader`, that is to be called ``name`` beside it."""
+        """Return the manifest's entry for a file, such as an open `Reader`, that will be named ``name``."""
         return cls(name=name, num_samples=file.num_samples, num_bytes=file.num_bytes, fingerprint=file.fingerprint)
 
     def __post_init__(self) -> None:
@@ -117,7 +118,7 @@ class Manifest:
         Raises
         ------
         FormatError
-            If it is not one.
+            If it is not a valid manifest.
         """
         try:
             content: Any = json.loads(text)
@@ -153,14 +154,14 @@ class Manifest:
         Raises
         ------
         FormatError
-            If it is not one.
+            If it is not a valid manifest.
         OSError
             If it cannot be read.
         """
         return cls.from_text(Path(path).read_bytes(), os.fspath(path))
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the manifest, durable and in one step that cannot be seen half done.
+        """Write the manifest atomically and durably.
 
         Raises
         ------
@@ -196,7 +197,7 @@ def shard_path(path: str | os.PathLike[str], number: int, num_shards: int) -> st
 
 
 def set_of_shard(path: str) -> tuple[str, int] | None:
-    """Tell by its name of which dataset ``path`` is a shard, and of how many; None if it is not called like one.
+    """Return the dataset and number of shards that a shard's file name states; None for other names.
 
     Examples
     --------
@@ -208,5 +209,5 @@ def set_of_shard(path: str) -> tuple[str, int] | None:
 
 
 def is_manifest(path: str | os.PathLike[str]) -> bool:
-    """Tell by its name whether ``path`` is a manifest and not a ``.beton`` file."""
+    """Return whether ``path`` is named like a manifest."""
     return os.fspath(path).endswith(_FILE_SUFFIX + _SUFFIX)

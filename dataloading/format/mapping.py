@@ -1,7 +1,7 @@
-"""A file's bytes as an array, without keeping the file open.
+"""Memory maps that need no open file.
 
-`mmap.mmap` keeps a file descriptor of its own for as long as the map lives (until Python 3.13), so that a process may
-have about a thousand files mapped and no other open. The system needs none: this asks it directly. Linux and BSDs.
+Before Python 3.13 `mmap.mmap` keeps a file descriptor open for the life of the map, which limits a process to about a
+thousand mapped files. This module calls the system's mmap directly, which needs no open descriptor. Linux and BSDs.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ __all__ = ["Memory", "map_file"]
 
 
 def map_file(descriptor: int, num_bytes: int, *, writable: bool = False) -> npt.NDArray[np.uint8]:
-    """Map a file; the descriptor can be closed, the map goes with its last view.
+    """Map a file. The descriptor may then be closed; the map is removed with its last view.
 
     Parameters
     ----------
     descriptor : int
-        Of a file open for reading, and for writing where the map is to be writable.
+        A file open for reading, and for writing if `writable`.
     num_bytes : int
-        How much of it, from the start; at least 1.
+        Length of the map, from the file's start; at least 1.
     writable : bool
-        Whether what is written to the array is written to the file.
+        Whether writes to the array go to the file.
 
     Returns
     -------
     uint8 array, shape (num_bytes,)
-        Read-only unless `writable`. Shared with all processes that map the file, and survives a fork.
+        Read-only unless `writable`. Shared with all processes that map the file; survives a fork.
 
     Raises
     ------
@@ -47,14 +47,14 @@ def map_file(descriptor: int, num_bytes: int, *, writable: bool = False) -> npt.
         code = ctypes.get_errno()
         raise OSError(code, f"cannot map {num_bytes} bytes: {os.strerror(code)}")
     owner = Memory(address, num_bytes, read_only=not writable)
-    # Threads may still read at exit, and the system takes the map back with the process.
-    # The note goes with its object: arrays hide the object from the garbage collector, so it is in no cycle.
+    # No cleanup at exit: threads may still read, and the system removes the map with the process.
+    # The weak reference dies with its object. Arrays hide the object from the garbage collector, so no cycle has it.
     owner.note = weakref.ref(owner, functools.partial(library.munmap, address, num_bytes))
     return np.asarray(owner)
 
 
 class Memory:
-    """What ``numpy.asarray`` needs to make an array of some memory; the array keeps this object alive.
+    """Lets ``numpy.asarray`` make an array of a memory range; the array keeps this object alive.
 
     Parameters
     ----------
@@ -63,11 +63,11 @@ class Memory:
     num : int
         Elements.
     typestr : str
-        An element's type, in the words of NumPy's array interface.
+        An element's type, as in NumPy's array interface.
     stride : int
         Bytes from one element to the next.
     read_only : bool
-        Whether NumPy refuses to write there.
+        Whether the array is read-only.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Files and folders that exist under their names only when they are complete.
+"""Files and folders that get their names only when they are complete.
 
-Owns the temporary names, ``.NAME.part-XXXXXXXX`` beside the destination ``NAME``, the lock that tells whether a writer
-is alive, the durable, atomic change to the real name, and the removal of what was not finished, by its own writer or,
-where that is gone, by a later one. It knows nothing of what is written.
+Unfinished output is called ``.NAME.part-XXXXXXXX`` beside its destination ``NAME``. Its writer holds a lock on it,
+renames it atomically and durably when it is complete, and removes it otherwise. If a writer dies, a later one finds the
+lock free and removes the file.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ class PartFile:
     overwrite : bool
         Whether an existing destination may be replaced.
     part : str, optional
-        The temporary file's own name, on the destination's disk. Only `publish` and `discard` remove such a file; an
-        error or the end of the process leaves it, so that it can be continued.
+        Path of the temporary file, on the destination's file system. Only `publish` and `discard` remove such a file;
+        after an error or the end of the process it stays, so that writing can resume.
     keep_part : bool
-        Whether ``part`` exists and is to be continued.
+        Whether to resume the existing file ``part``.
     ending : str
-        Ends the temporary name, for programs that choose a file's format by its ending.
+        Suffix of the temporary name, for programs that choose a file's format by its suffix.
 
     Raises
     ------
     FileExistsError
         If the destination exists and ``overwrite`` is false.
     FileNotFoundError
-        If ``part`` is to be continued and does not exist.
+        If ``part`` is to be resumed and does not exist.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class PartFile:
             return
         self.part = part
         self._fd = os.open(part, flags | (0 if keep_part else os.O_CREAT | os.O_TRUNC), 0o666)
-        # Whoever names the file sees to it that nobody else writes it; the lock only says that a writer lives.
+        # The caller who names the file makes sure that it has one writer; the lock only shows that the writer is alive.
         try_lock(self._fd)
 
     @property
@@ -81,7 +81,7 @@ class PartFile:
         return self._fd is not None
 
     def scratch(self, buffer_bytes: int) -> IO[bytes]:
-        """Return a file without a name on the same disk, gone when this one is published or discarded."""
+        """Return an unnamed file on the same disk; it is deleted when this file is published or discarded."""
         try:
             self._scratch = tempfile.TemporaryFile(dir=self._folder, buffering=buffer_bytes)  # noqa: SIM115
         except BaseException:
@@ -98,7 +98,7 @@ class PartFile:
             position += written
 
     def read_at(self, position: int, size: int) -> bytes:
-        """Return ``size`` bytes at ``position``; what lies behind the file's end counts as zeros."""
+        """Return ``size`` bytes at ``position``; bytes after the file's end count as zeros."""
         assert self._fd is not None
         parts = []
         while size and (data := os.pread(self._fd, size, position)):
@@ -113,12 +113,12 @@ class PartFile:
         os.ftruncate(self._fd, size)
 
     def sync(self) -> None:
-        """Put what was written on the disk; may run in another thread than the writes."""
+        """Flush written data to the disk; may run in another thread than the writes."""
         assert self._fd is not None
         os.fdatasync(self._fd)
 
     def publish(self) -> None:
-        """Put everything on the disk, then give the file its name, in one step that cannot be seen half done."""
+        """Flush everything to the disk, then rename the file atomically to its destination."""
         assert self._fd is not None
         os.fsync(self._fd)
         _rename(self.part, self._path, overwrite=self._overwrite)
@@ -126,13 +126,13 @@ class PartFile:
         sync_folder(self._folder)
 
     def discard(self) -> None:
-        """Remove what has not been published; does nothing the second time."""
+        """Remove the file unless it was published; may be called twice."""
         if self._close():
             with contextlib.suppress(FileNotFoundError):
                 Path(self.part).unlink()
 
     def give_up(self) -> None:
-        """Stop writing: remove the file, or leave it where its name was given. Does nothing the second time."""
+        """Stop writing: remove the file, or keep it if its name was given. May be called twice."""
         if self._is_kept:
             self._close()
         else:
@@ -144,7 +144,7 @@ class PartFile:
         os.close(self._fd)
         self._fd = None
         if self._scratch is not None:
-            # What it still buffers may not fit the disk; nobody needs it.
+            # Buffered data may not fit the disk, and is not needed.
             with contextlib.suppress(OSError):
                 self._scratch.close()
         return True
@@ -157,10 +157,10 @@ class PartFile:
 
 @contextlib.contextmanager
 def whole_file(path: str | os.PathLike[str], *, overwrite: bool = True) -> Iterator[str]:
-    """Give a name beside ``path`` to write to; ``path`` gets the file when the block ends, and nothing on an error.
+    """Yield a temporary name to write to; the file is renamed to ``path`` if the block succeeds, else removed.
 
-    The name has the ending of ``path``, from which writers of pictures take the format. What is no regular file, such
-    as ``/dev/stdout``, is written to directly.
+    The temporary name has the suffix of ``path``, since image writers choose the format by it. A path that is not a
+    regular file, such as ``/dev/stdout``, is written to directly.
 
     Parameters
     ----------
@@ -177,13 +177,13 @@ def whole_file(path: str | os.PathLike[str], *, overwrite: bool = True) -> Itera
     Raises
     ------
     FileExistsError
-        If the file exists and must be kept.
+        If the file exists and ``overwrite`` is false.
     """
     target = Path(path)
     if target.exists() and not target.is_file():
         yield os.fspath(path)
         return
-    file = PartFile(str(target.resolve()), overwrite=overwrite, ending=target.suffix)  # a link stays one
+    file = PartFile(str(target.resolve()), overwrite=overwrite, ending=target.suffix)  # a symbolic link stays one
     try:
         yield file.part
         file.publish()
@@ -197,12 +197,12 @@ class PartFolder:
     Parameters
     ----------
     path : str
-        The destination, or a file for which something is gathered in the folder.
+        The destination, or a file whose parts are collected in the folder.
 
     Attributes
     ----------
     part : str
-        Where the folder is now.
+        The folder's temporary path.
 
     Examples
     --------
@@ -222,7 +222,7 @@ class PartFolder:
 
     @classmethod
     def abandoned(cls, path: str) -> list[PartFolder]:
-        """Take over the unfinished folders of dead writers to a destination; whoever does holds their locks.
+        """Take over the unfinished folders that dead writers left for a destination, and hold their locks.
 
         Parameters
         ----------
@@ -243,7 +243,7 @@ class PartFolder:
         Raises
         ------
         FileExistsError
-            If something of that name is there.
+            If the destination exists.
         """
         if os.path.lexists(self._path):
             raise FileExistsError(f"{self._path} has appeared meanwhile; choose another folder")
@@ -266,18 +266,18 @@ class PartFolder:
         Raises
         ------
         FileExistsError
-            If there is one and it must stay.
+            If the destination exists and ``overwrite`` is false.
         """
         _rename(str(Path(self.part) / name), path, overwrite=overwrite)
 
     def discard(self) -> None:
-        """Remove the folder, unless it was published. Does nothing the second time."""
+        """Remove the folder unless it was published; may be called twice."""
         if self._fd is not None:
             shutil.rmtree(self.part, ignore_errors=True)
             self.close()
 
     def close(self) -> None:
-        """Give up the lock, leaving the folder to whoever looks for those of dead writers."""
+        """Release the lock and keep the folder, as if its writer had died."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -294,9 +294,9 @@ class PartFolder:
 
 
 def remove_orphans(*paths: str, remove: bool = True) -> list[str]:
-    """Return the unfinished files and folders of dead writers to some destinations, and remove them.
+    """Remove the unfinished files and folders that dead writers left for some destinations; return their paths.
 
-    A writer that lives holds a lock; where the file system has no locks, nothing is found.
+    A live writer holds a lock; on a file system without locks, nothing is found.
 
     Parameters
     ----------
@@ -334,7 +334,7 @@ def remove_orphans(*paths: str, remove: bool = True) -> list[str]:
 
 
 def _orphans(paths: tuple[str, ...]) -> Iterator[tuple[str, int]]:
-    """Yield what dead writers have left, each with a descriptor that holds its lock until the next one."""
+    """Yield the paths that dead writers left, each with a descriptor that holds its lock until the next one."""
     names: dict[str, set[str]] = {}
     for path in paths:
         folder, name = os.path.split(path)
@@ -359,7 +359,7 @@ def _opened(part: str) -> Iterator[int]:
     mode = os.lstat(part).st_mode
     if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
         raise FileNotFoundError(f"{part} is neither a file nor a folder")
-    # A lock over NFS needs a file that is open for writing; folders have none there.
+    # NFS locks need a file that is open for writing; folders cannot be locked there.
     how = os.O_RDONLY | os.O_DIRECTORY if stat.S_ISDIR(mode) else os.O_RDWR
     descriptor = os.open(part, how | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -369,13 +369,13 @@ def _opened(part: str) -> Iterator[int]:
 
 
 def _begin(folder: str, name: str, create: Callable[[str], int | None], ending: str = "") -> tuple[str, int]:
-    """Make something hidden in a folder for a destination called ``name``; return its path and a locked descriptor."""
+    """Create a hidden temporary file or folder for ``name``; return its path and a locked descriptor."""
     while True:
         part = str(Path(folder) / f".{name}.part-{secrets.token_hex(4)}{ending}")
         descriptor = create(part)
         if descriptor is None:
             continue
-        # Between making and locking, somebody who looks for orphans may have taken it for one.
+        # Between creating and locking, another process may have taken it for an orphan and removed it.
         if try_lock(descriptor) and _is_same(descriptor, part):
             return part, descriptor
         with contextlib.suppress(OSError):
@@ -418,7 +418,7 @@ def _rename(part: str, path: str, *, overwrite: bool) -> None:
 
 
 def sync_folder(path: str | os.PathLike[str]) -> None:
-    """Put a folder's list of names on the disk, so that a file just renamed there survives a power cut.
+    """Flush a folder to the disk, so that a file just renamed in it survives a power failure.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""Checking a PNG file with the standard library: what its header declares, and that its data is whole.
+"""Checks a PNG file with the standard library: its header, and that its data is complete.
 
-Knows the container (ISO/IEC 15948) and no pixels: filters are not undone. Only the forms we store are accepted: not
-interlaced, no palette, 8 or 16 bits.
+Parses the container (ISO/IEC 15948) only, without undoing filters. Accepts the variants that we store: not interlaced,
+no palette, 8 or 16 bits.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _STEP = 1 << 20
 
 
 def can_be_png(channels: int, sample_bytes: int) -> bool:
-    """Return whether such pixels are stored as PNG: 1 to 4 channels of 8 bits, or 1 of 16 (what Pillow decodes)."""
+    """Return whether such pixels can be stored as PNG: 1 to 4 channels of 8 bits, or 1 of 16 (what Pillow decodes)."""
     return channels in COLOUR_TYPES and (sample_bytes == 1 or channels == 1)
 
 
 def check_png_header(data: Bytes, width: int, height: int, channels: int, sample_bytes: int) -> None:
-    """Raise UsageError unless ``data`` starts as a PNG of exactly this size and kind does.
+    """Raise UsageError unless ``data`` starts with the header of a PNG of exactly this size and kind.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def check_png_header(data: Bytes, width: int, height: int, channels: int, sample
 
 
 def check_png(data: Bytes, width: int, height: int, channels: int, sample_bytes: int) -> None:
-    """Read a PNG to its end: header, checksums of all chunks, and that the rows are all there.
+    """Check a whole PNG: header, checksums of all chunks, and number of rows.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def check_png(data: Bytes, width: int, height: int, channels: int, sample_bytes:
     try:
         for kind, body in _chunks(data):
             if kind == b"IDAT":
-                # In steps, and never far beyond what the header promises: data can inflate a thousandfold.
+                # In steps, and not far beyond the declared size: data can inflate a thousandfold.
                 pending: bytes = body
                 while pending and size <= row_bytes * height:
                     rows = inflate.decompress(pending, _STEP)
@@ -83,12 +83,12 @@ def check_png(data: Bytes, width: int, height: int, channels: int, sample_bytes:
 
 
 def check_png_chunks(data: Bytes) -> None:
-    """Compare every chunk of a PNG of any kind with its checksum; decoders skip those of the pixels.
+    """Verify the checksum of every chunk of any PNG; decoders skip those of pixel data.
 
     Parameters
     ----------
     data : uint8 array, shape (n,)
-        The file, which starts as a PNG does.
+        The file.
 
     Raises
     ------

@@ -1,6 +1,6 @@
-"""Fields whose values are arrays of one dtype and of any number of rows: boxes, keypoints, tokens.
+"""Fields whose values are arrays with one dtype and any number of rows: boxes, keypoints, tokens.
 
-Owns how a row's dtype and shape are written into a field's descriptor; how many rows a sample has follows from its
+Defines how a row's dtype and shape are stored in a field's descriptor; the number of rows follows from the number of
 stored bytes.
 """
 
@@ -36,7 +36,7 @@ class VarArrayField(BytesField):
     shape : tuple
         None for the first length, then positive lengths: ``(None,)`` for tokens, ``(None, 4)`` for boxes.
     coordinates : str, optional
-        What the numbers are, if they are places in an image, see `NDArrayField`.
+        The coordinate format, if the numbers are positions in an image; see `NDArrayField`.
 
     Examples
     --------
@@ -68,7 +68,7 @@ class VarArrayField(BytesField):
     def from_description(cls, dtype: str, shape: list[int]) -> VarArrayField:
         """Return the field that a descriptor's arguments describe."""
         field = cls(dtype, (None, *shape))
-        field.dtype = np.dtype(dtype)  # an earlier version left elements big-endian, where they came so
+        field.dtype = np.dtype(dtype)  # an earlier version kept big-endian elements
         return field
 
     @property

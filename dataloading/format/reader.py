@@ -1,8 +1,8 @@
 """Reading a ``.beton`` file through one read-only memory map.
 
-Owns opening and checking a file, and finding a sample's stored bytes. It returns bytes and records, never pixels, and
-it looks at nothing per sample until asked: opening maps the file and reads its first kilobytes. The map is shared by
-all threads and processes of a machine through the page cache, survives a fork, and a reader pickles as its path.
+Opens and checks a file, and finds a sample's stored bytes. Returns bytes and records, never pixels. Opening maps the
+file and reads its first kilobytes; per-sample data is read on demand. All threads and processes of a machine share the
+map through the page cache; it survives a fork, and a reader is pickled as its path.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Reader(FileInfo):
     custom_records : mapping, optional
         Record dtype of each custom field (type 255) by name; such files cannot be read without it.
     stored : uint8 array, optional
-        The file's bytes, where they are not to be mapped from `path`; that is then only its name.
+        The file's bytes, if they are not to be mapped from `path`, which is then only a name for messages.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Reader(FileInfo):
     fields : mapping of str to Field
         In the file's order.
     extension : Extension or None
-        What our writer recorded; None for a file that FFCV wrote.
+        The metadata that our writer recorded; None for a file that FFCV wrote.
     data : uint8 array, shape (num_bytes,)
         The whole file, read-only.
     base_address : int
@@ -88,7 +88,7 @@ class Reader(FileInfo):
                 descriptor = file.fileno()
                 status = os.fstat(descriptor)
                 self._inode = status.st_dev, status.st_ino
-                # Not through the map: touching it makes the system read ahead, megabytes for some kilobytes.
+                # Not through the map: the system would read ahead megabytes for a few kilobytes.
                 super().__init__(
                     lambda start, end: os.pread(descriptor, end - start, start),
                     status.st_size, name, self._custom_records,
@@ -151,9 +151,9 @@ class Reader(FileInfo):
         if not kind.has_data:
             raise UsageError(f"field '{field}' has no stored bytes; read reader.column('{field}')")
         chosen = self._check_indices(indices)
-        pointers, sizes, faults = self.examine(field, chosen)
-        if faults:
-            position, reason = min(faults)
+        pointers, sizes, problems = self.examine(field, chosen)
+        if problems:
+            position, reason = min(problems)
             raise FormatError(
                 f"{self.path}: sample {int(chosen[position])}, field '{field}': {reason}; the file is damaged, restore "
                 "it or convert the data again"
@@ -161,7 +161,7 @@ class Reader(FileInfo):
         return pointers, sizes
 
     def examine(self, field: str, samples: npt.NDArray[np.int64]) -> tuple[Integers, Integers, list[tuple[int, str]]]:
-        """Return what :meth:`locate` does, and what is wrong instead of raising.
+        """Like :meth:`locate`, but return problems instead of raising.
 
         Parameters
         ----------
@@ -173,18 +173,18 @@ class Reader(FileInfo):
         Returns
         -------
         pointers, sizes : uint64 arrays, shape (n,)
-            As :meth:`locate`, meaningless where something is wrong.
-        faults : list of (position in ``samples``, reason)
+            As :meth:`locate`; undefined for samples with a problem.
+        problems : list of (position in ``samples``, reason)
             At most one for each sample.
         """
         kind = self.fields[field]
         records = self.table[self._columns[field]][samples]
-        faults: dict[int, str] = {}
+        problems: dict[int, str] = {}
 
         def note(bad: npt.NDArray[np.bool_], reason: str, shown: npt.NDArray[Any]) -> None:
             if bad.any():
                 for position in np.flatnonzero(bad).tolist():
-                    faults.setdefault(position, reason.format(shown[position]))
+                    problems.setdefault(position, reason.format(shown[position]))
 
         if isinstance(kind, BytesField):
             pointers, sizes = records["ptr"].astype(np.uint64), records["size"].astype(np.uint64)
@@ -203,7 +203,7 @@ class Reader(FileInfo):
         else:
             pointers = records.astype(np.uint64)
             sizes = np.full(len(samples), kind.fixed_bytes, dtype=np.uint64)
-        # Where nothing is stored FFCV leaves an arbitrary pointer.
+        # FFCV gives empty values an arbitrary pointer.
         pointers[sizes == 0] = self.table_end
         end = np.uint64(self.data_end)
         outside = (pointers < np.uint64(self.table_end)) | (pointers > end)
@@ -213,7 +213,7 @@ class Reader(FileInfo):
             f"its {{:,}} stored bytes lie outside the pages (bytes {self.table_end:,} to {self.data_end - 1:,})",
             sizes,
         )
-        return pointers, sizes, list(faults.items())
+        return pointers, sizes, list(problems.items())
 
     def view(self, field: str, index: int) -> npt.NDArray[np.uint8]:
         """Return a sample's stored bytes as a read-only view of the map; copies nothing.
@@ -253,14 +253,14 @@ class Reader(FileInfo):
             raise FormatError(f"{self.path}: sample {index}, field '{field}': {error}") from error
 
     def check_size(self) -> None:
-        """Notice if the file has been written over in place: its map shows other bytes, and beyond its end kills.
+        """Check that the file was not overwritten in place, which makes the map unsafe to read.
 
-        A file that was removed, or replaced by another of its name, is read on as it was.
+        A file that was removed, or replaced by renaming, can still be read.
 
         Raises
         ------
         FormatError
-            If the file that is mapped has another size than when it was opened.
+            If the mapped file's size has changed since it was opened.
         """
         try:
             status = os.stat(self.path)
@@ -268,12 +268,12 @@ class Reader(FileInfo):
             return
         if self._inode == (status.st_dev, status.st_ino) and status.st_size != self.num_bytes:
             raise FormatError(
-                f"{self.path} was written over while it was read: it had {self.num_bytes:,} bytes and has "
+                f"{self.path} was overwritten while in use: it had {self.num_bytes:,} bytes and has "
                 f"{status.st_size:,}; write new data to another name, and rename it when it is complete"
             )
 
     def close(self) -> None:
-        """Let go of the map; views that are still held keep theirs alive."""
+        """Release the map; existing views keep it alive."""
         self.data = np.empty(0, dtype=np.uint8)
         self.table = self.table[:0].copy()
         self.allocations = self.allocations[:0].copy()
@@ -321,10 +321,10 @@ class Reader(FileInfo):
     def allocated(
         self, field: str, samples: npt.NDArray[np.int64], pointers: Integers
     ) -> tuple[Integers, npt.NDArray[np.bool_]]:
-        """Return the size that the allocation table gives for each pointer, and whether it has the pointer.
+        """Return the size in the allocation table for each pointer, and whether the table has the pointer.
 
-        Our writer, and FFCV's with one worker, list each sample's values in order: then the entry's position is known
-        and is only checked. Otherwise it is found by bisection, after sorting the table once.
+        Our writer, and FFCV's with one worker, list each sample's values in order: then the entry's position is
+        computed and only checked. Otherwise it is found by binary search, after sorting the table once.
         """
         table = self.allocations
         if len(table) == 0:
@@ -338,7 +338,7 @@ class Reader(FileInfo):
                 self._sorted = self._sort_allocations()
             sorted_pointers, sorted_sizes = self._sorted
             rest = np.flatnonzero(~found)
-            # Of entries with one pointer all but the last are empty values of FFCV, so take the last.
+            # Of entries with the same pointer, all but the last are FFCV's empty values: take the last.
             position = np.maximum(np.searchsorted(sorted_pointers, pointers[rest], side="right") - 1, 0)
             found[rest] = sorted_pointers[position] == pointers[rest]
             sizes[rest] = sorted_sizes[position]
@@ -359,5 +359,5 @@ def _reopen(
 ) -> Reader:
     reader = kind(path, custom_records)
     if (reader.num_bytes, reader.locator) != (num_bytes, locator):
-        raise FormatError(f"{path}: the file has been replaced since this reader was pickled; open it anew")
+        raise FormatError(f"{path}: the file has been replaced since this reader was pickled; open it again")
     return reader

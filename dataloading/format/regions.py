@@ -1,4 +1,4 @@
-"""The byte ranges that make up a file, with the checksums of their blocks where our writer recorded them."""
+"""The byte ranges of a file, with the checksums of their blocks if our writer recorded them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Region", "checksum_list", "regions"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Region:
-    """A run of bytes of a file.
+    """A byte range of a file.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class Region:
     digests: ext.Digests | None = None
 
     def damaged_blocks(self, offset: int, data: npt.NDArray[np.uint8]) -> list[tuple[int, int]]:
-        """Return first byte and end of the damaged ones among the blocks that lie wholly in `data` from `offset` on."""
+        """Return the byte ranges of damaged blocks among those entirely in `data`, which starts at `offset`."""
         size, damaged = self.block_bytes, []
         first = -(-max(offset - self.start, 0) // size)
         for block in range(first, 0 if self.digests is None else len(self.digests)):
@@ -54,7 +54,7 @@ class Region:
 
 
 def checksum_list(reader: Reader) -> tuple[int, int]:
-    """Return where the checksums of a file's blocks start and end; a file that FFCV wrote has none."""
+    """Return the byte range of the block checksums; not for files that FFCV wrote, which have none."""
     assert reader.extension is not None
     assert reader.locator is not None
     start = align_up(reader.locator.ptr + reader.locator.text_bytes, 8)
@@ -62,7 +62,7 @@ def checksum_list(reader: Reader) -> tuple[int, int]:
 
 
 def regions(reader: Reader) -> list[Region]:
-    """Return the regions that cover a file behind its head, except the extension block and the checksums themselves.
+    """Return the regions of a file after its head, except the extension block and the checksums.
 
     Parameters
     ----------

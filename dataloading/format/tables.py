@@ -1,9 +1,8 @@
-"""The tables of many files, looked up together.
+"""Vectorised look-up in the tables of many files.
 
-Owns one thing: finding the records and stored bytes of samples that lie in hundreds of files without a Python loop
-over the files, which for a shuffled batch would mean one sample a turn. Tables are ordinary arrays over the files'
-maps, so a record is found by its memory address. It answers for what is plainly in order only; every doubt is left
-to `Reader.locate`, which knows how to search and what to say.
+Finds the records and stored bytes of samples in hundreds of files without a Python loop over the files, which in a
+shuffled batch would handle one sample per file. Tables are arrays over the files' maps, so records are found by memory
+address. Handles the common case only; `Reader.locate` searches the rest and raises errors.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ class TableSet:
     Parameters
     ----------
     readers : sequence of Reader
-        With the same fields in the same order, all open for as long as this object is used.
+        Files with the same fields in the same order; must stay open while this object is used.
     """
 
     def __init__(self, readers: Sequence[Reader]) -> None:
         first = readers[0]
-        self._tables = [reader.table for reader in readers]  # keep what is looked at below
+        self._tables = [reader.table for reader in readers]  # keeps the tables alive
         self._allocations = [reader.allocations for reader in readers]
         self._record = first.table.dtype
         self._columns = {name: f"f{position}" for position, name in enumerate(first.fields)}
@@ -59,22 +58,22 @@ class TableSet:
         Returns
         -------
         pointers, sizes : uint64 arrays, shape (len(files),)
-            Position in the file and number of bytes, where known.
-        known : bool array, shape (len(files),)
-            Whether the tables leave no doubt. The rest is `Reader.locate`'s.
+            Position in the file and number of bytes, valid where `found`.
+        found : bool array, shape (len(files),)
+            Whether the look-up succeeded. Use `Reader.locate` for the others.
         """
         kind = self._fields[field]
         records = self.records(field, files, samples)
         pointers = pointers_of(records).astype(np.uint64)
         sizes = self._sizes(field, kind, records, pointers, files, samples)
         start, end = self._table_ends[files], self._data_ends[files]
-        known = (sizes > 0) & (pointers >= start) & (pointers <= end) & (sizes <= end - np.minimum(pointers, end))
-        return pointers, sizes, known
+        found = (sizes > 0) & (pointers >= start) & (pointers <= end) & (sizes <= end - np.minimum(pointers, end))
+        return pointers, sizes, found
 
     def _sizes(
         self, field: str, kind: Field, records: npt.NDArray[Any], pointers: Integers, files: Indices, samples: Indices
     ) -> Integers:
-        """Find numbers of bytes; 0 where they are not known."""
+        """Find the numbers of bytes; 0 if not found."""
         if kind.fixed_bytes is not None:
             return np.full(len(files), kind.fixed_bytes, np.uint64)
         if "size" in (records.dtype.names or ()):
@@ -90,13 +89,13 @@ class TableSet:
 
 
 def pointers_of(records: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
-    """Give the positions in the file out of a field's records, as a view."""
+    """Return the file positions in a field's records, as a view."""
     name = next((name for name in ("data_ptr", "ptr") if name in (records.dtype.names or ())), None)
     return records if name is None else records[name]
 
 
 class _Scattered:
-    """Arrays of one dtype anywhere in memory, as one: element i of array k is found by its address.
+    """Several arrays of one dtype, indexed together by memory address.
 
     Parameters
     ----------
@@ -109,8 +108,8 @@ class _Scattered:
         starts = np.array([each.ctypes.data for each in arrays], np.int64)
         lowest = int(starts.min())
         reach = max(int(start) + each.nbytes for start, each in zip(starts, arrays, strict=True)) - lowest
-        # An element may begin at any byte: one step is one byte, whatever an element's size. Only elements of
-        # `arrays` are ever touched; what else lies between them is not looked at.
+        # Elements may start at any byte, so the stride is one byte. Only elements of `arrays` are ever accessed, not
+        # the memory between them.
         itemsize = self._dtype.itemsize
         self._bytes = np.asarray(Memory(lowest, max(reach - itemsize + 1, 0), typestr=f"|V{itemsize}", stride=1))
         self._starts = starts - lowest

@@ -1,7 +1,7 @@
-"""Verifying that every byte of a ``.beton`` file is what its writer wrote.
+"""Verifies that every byte of a ``.beton`` file is as it was written.
 
-Owns the order of the checks: checksums (:mod:`.check_bytes`), structure and contents (:mod:`.check_samples`). Works on
-a few megabytes at a time, whatever the file's size. It does not know what a JPEG is: the caller hands in a decoder.
+Runs the checks in order: checksums (:mod:`.check_bytes`), structure and contents (:mod:`.check_samples`), on a few
+megabytes at a time. The caller passes a decoder for JPEGs.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ def verify_file(
     max_problems: int = 1000,
     progress: Progress | None = None,
 ) -> VerifyReport:
-    """Check a file and say what is wrong with it; damage is reported, never raised.
+    """Check a file; damage is reported, never raised.
 
-    A file of ours is compared byte for byte with its checksums, so any changed, missing or added bit is found. A file
-    of FFCV has none: its structure is checked, and its images are decoded if a decoder is given.
+    A file that this library wrote is compared with its checksums, so any changed, missing or added bit is found. A file
+    that FFCV wrote has none: its structure is checked, and its images are decoded if a decoder is given.
 
     Parameters
     ----------
     path : str or path-like
         The file.
     decode : callable, optional
-        Takes a JPEG's bytes and raises if they do not decode; if it returns an array of shape (height, width, ...),
-        that must be the declared size. ``dataloading.decode_jpeg`` is one.
+        Takes a JPEG's bytes and raises if they do not decode; if it returns an array of shape (height, width, ...), its
+        size must match the declared one. ``dataloading.decode_jpeg`` is one.
     decode_all : bool, optional
-        Whether to decode every image, or only those that a changed byte touches. By default every one if the file has
-        no checksums.
+        Whether to decode every image, or only those with changed bytes. By default every image if the file has no
+        checksums.
     num_workers : int, optional
-        Threads; by default one for each CPU this process may use.
+        Threads; by default one per CPU that this process may use.
     geometry : bool
-        Whether to tell masks of another size than their image, and boxes and points that reach out of it.
+        Whether to report masks whose size differs from their image's, and boxes and points outside it.
     max_problems : int
         Stop after this many problems.
     progress : callable, optional

@@ -25,7 +25,7 @@ from . import extension as ext
 from .arguments import check_class_names, check_fields
 from .base import Bytes, Head
 from .checkpoint import Checkpoint, resume_hash
-from .facts import FieldFacts
+from .field_statistics import FieldStatistics
 from .fields import Field
 from .layout import (
     ALLOCATION,
@@ -130,7 +130,7 @@ class Writer:
             if name not in self.fields:
                 raise UsageError(f"field_facts names the field '{name}'; there are {list(self.fields)}")
         self._kinds = list(self.fields.items())
-        self._facts = {name: FieldFacts(field) for name, field in self._kinds}
+        self._facts = {name: FieldStatistics(field) for name, field in self._kinds}
         self._record = record_dtype([field.record for field in self.fields.values()])
         self._table_start = HEADER.itemsize + len(self.fields) * DESCRIPTOR.itemsize
         self.num_samples = 0

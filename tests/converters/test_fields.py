@@ -146,7 +146,7 @@ def test_arrays_come_from_lists_npy_files_arrays_and_tensors():
         ("n=text", 3, "expected text, got int 3: it is not text"),
         ("n=text", b"\xff", "expected text, got bytes"),
         ("n=bytes", "x", "it is not bytes"),
-        ("n=json", {1, 2}, "JSON can express"),
+        ("n=json", {1, 2}, "expected a JSON value"),
         ("n=array:int8:2", [1, 128], "128 does not fit int8"),
         ("n=array:uint8:2", [1, -1], "-1 does not fit uint8"),
         ("n=array:int64:2", [1.5, 2.0], "expected array int64 of shape (2,), got list [1.5, 2.0]"),

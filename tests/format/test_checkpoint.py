@@ -127,5 +127,5 @@ def test_a_failed_write_leaves_a_named_part_file_and_removes_any_other(
 
 def test_invalid_checkpoint_bytes_are_refused() -> None:
     for data in (b"", b"{}\n", b"[]", b'{"digests": [1, 2, 3], "allocations": 5}\nxx'):
-        with pytest.raises(FormatError, match="no checkpoint"):
+        with pytest.raises(FormatError, match="not a checkpoint"):
             Checkpoint.parse(data)

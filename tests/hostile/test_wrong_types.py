@@ -302,6 +302,6 @@ def signed(data: bytearray) -> None:
 
 def test_a_writer_refuses_a_history_that_readers_would_refuse(tmp_path: Path) -> None:
     for value in (3, [3], [{"from": "x"}]):
-        with pytest.raises(UsageError, match="'history' is what commands of this library did"):
+        with pytest.raises(UsageError, match="'history' is reserved for this library's commands"):
             Writer(tmp_path / "f.beton", {"n": IntField()}, num_samples=1, provenance={"history": value})
     assert not list(tmp_path.iterdir())

@@ -218,7 +218,7 @@ def test_a_file_overwritten_in_place_is_an_error_and_does_not_kill_the_process(t
     size = path.stat().st_size
     with open(path, "r+b") as file:
         file.truncate(size - 4096 if change == "cut" else size + 1)  # behind all images: those on their way are there
-    with pytest.raises(FormatError, match=rf"t.beton was written over .* had {size:,} bytes .* another name"):
+    with pytest.raises(FormatError, match=rf"t.beton was overwritten .* had {size:,} bytes .* another name"):
         list(batches)
 
 

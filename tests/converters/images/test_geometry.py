@@ -171,7 +171,7 @@ def test_verify_names_masks_and_boxes_that_do_not_fit_their_image(tmp_path: Path
     report = verify_file(tmp_path / "o.beton", geometry=True)
     assert list(report.samples) == [1, 2]
     assert "the mask is 30x40 pixels, its image 'image' 40x30; width and height are swapped" in str(report)
-    assert "1 of 2 (xyxy) reach out of the image 'image' of 40x30 pixels" in str(report)
+    assert "1 of 2 (xyxy) lie outside the image 'image' of 40x30 pixels" in str(report)
     assert verify_file(tmp_path / "o.beton").ok
 
 

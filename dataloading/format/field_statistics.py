@@ -1,7 +1,7 @@
-"""What is worth knowing about all values of a field, gathered while they are written.
+"""Statistics of a field's values, collected while they are written.
 
-Owns the facts in the extension block that come from the values themselves. They let a loader size its buffers and
-choose its path without looking at every sample.
+They are stored in the extension block, under `facts`. With them a loader can size its buffers without reading every
+sample.
 """
 
 from __future__ import annotations
@@ -14,17 +14,11 @@ from .base import Field
 from .images import MODE_JPEG, MODE_PNG, ImageField
 from .layout import align_up
 
-__all__ = ["FieldFacts"]
+__all__ = ["FieldStatistics"]
 
 
-class FieldFacts:
-    """Totals and extremes of one field's values.
-
-    Parameters
-    ----------
-    field : Field
-        The field.
-    """
+class FieldStatistics:
+    """Totals and extremes of one field's values."""
 
     def __init__(self, field: Field) -> None:
         self._is_image = isinstance(field, ImageField)
@@ -37,7 +31,7 @@ class FieldFacts:
         self._longest_sides: Counter[int] = Counter()
 
     def add(self, sample: int, head: tuple[int | float, ...], size: int, count: int = 1) -> None:
-        """Take one value: what its record holds besides the pointer, and its size in bytes; or ``count`` like it."""
+        """Add ``count`` equal values: the record without the pointer, and the stored size in bytes."""
         self._total_bytes += size * count
         if size > self._max_bytes:
             self._max_bytes, self._max_sample = size, sample
@@ -60,7 +54,7 @@ class FieldFacts:
         self._longest_sides[align_up(max(width, height), 64)] += count
 
     def restore(self, summary: Mapping[str, Any]) -> None:
-        """Go on from what `summary` returned in an earlier run."""
+        """Continue from the `summary` of an earlier run."""
         if not summary:
             return
         self._total_bytes, self._max_bytes = int(summary["total_bytes"]), int(summary["max_bytes"])
@@ -72,16 +66,16 @@ class FieldFacts:
             self._longest_sides = Counter({int(side): int(n) for side, n in summary["longest_sides"].items()})
 
     def summary(self) -> dict[str, Any]:
-        """Return the facts as JSON values, see :class:`~dataloading.format.extension.Extension`."""
+        """Return the statistics as JSON values, see :class:`~dataloading.format.extension.Extension`."""
         if not self._has_data:
             return {}
-        facts: dict[str, Any] = {
+        result: dict[str, Any] = {
             "total_bytes": self._total_bytes,
             "max_bytes": self._max_bytes,
             "max_sample": self._max_sample,
         }
         if self._is_image:
-            facts |= {
+            result |= {
                 "num_jpeg": self._num_jpeg,
                 "num_raw": self._num_raw,
                 **({"num_png": self._num_png} if self._may_be_png else {}),
@@ -90,4 +84,4 @@ class FieldFacts:
                 "uniform_size": list(self._min_size) if self._min_size == self._max_size else None,
                 "longest_sides": {str(side): self._longest_sides[side] for side in sorted(self._longest_sides)},
             }
-        return facts
+        return result

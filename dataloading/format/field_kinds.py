@@ -1,8 +1,8 @@
-"""Which field a descriptor stands for: FFCV's kinds by their number, our own by a text in the arguments.
+"""Makes a field from its descriptor: FFCV's kinds by type number, our own by a text in the arguments.
 
-Owns that text. A kind of ours either keeps the record of one of FFCV's kinds, and FFCV reads it as that one (text and
-variable-length arrays as bytes), or has FFCV's number for custom fields, 255. Both are told by a magic at the start of
-the arguments, a place that FFCV leaves blank or never looks at.
+A kind of ours either uses the record of one of FFCV's kinds, and FFCV reads it as that kind (text and variable-length
+arrays as bytes), or has FFCV's number for custom fields, 255. Both are recognised by a magic at the start of the
+arguments, which FFCV leaves blank or ignores.
 """
 
 from __future__ import annotations
@@ -40,21 +40,12 @@ def field_from_descriptor(
 ) -> Field:
     """Return the field that a descriptor stands for.
 
-    Parameters
-    ----------
-    type_id : int
-        FFCV's number of the kind.
-    name : str
-        The field's name.
-    arguments : bytes
-        The descriptor's 1,024 bytes of arguments.
-    custom_records : mapping
-        Record dtype of each custom field (type 255) that is not ours, by name.
+    ``custom_records`` gives the record dtype of each custom field (type 255) that is not ours, by name.
 
     Raises
     ------
     FormatError
-        If the type is unknown, its arguments make no sense, or a custom field's record dtype is not given.
+        If the type is unknown, its arguments are invalid, or a custom field's record dtype is not given.
     """
     try:
         described = kind_of(arguments)
@@ -70,7 +61,7 @@ def field_from_descriptor(
         raise FormatError(f"field '{name}' has the unknown type {type_id}; expected 0 to 6, or 255 for a custom field")
     if name not in custom_records:
         raise FormatError(
-            f"field '{name}' is of a custom type, so only the program that wrote it knows how large its records are; "
+            f"field '{name}' is of a custom type, so only the program that wrote it knows the size of its records; "
             f"pass custom_records={{'{name}': dtype}} (metadata_type of its FFCV class)"
         )
     return CustomField(custom_records[name], arguments)
