@@ -1,4 +1,4 @@
-"""Checks of arguments that many modules make, with one wording."""
+"""Shared checks of arguments."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def one_of(name: str, value: object, allowed: Iterable[object], hint: str = "") 
 
 
 def as_integer(value: Any) -> int | None:
-    """Return an integer of any library as an int; None for everything else, also for True and False.
+    """Return an integer of any library as an int; None for everything else, including True and False.
 
     Examples
     --------

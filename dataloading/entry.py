@@ -1,9 +1,9 @@
-"""Where ``beton`` and each process it starts begin: our own packages come first, whatever else has their names.
+"""Entry point of ``beton`` and its child processes: makes sure that our packages are imported, not others of that name.
 
 A user's ``train.py``, ``converters/`` or ``dataloading.py`` in the current directory or on PYTHONPATH must not be
 imported instead of ours. So child processes are started with the path of this file, not with ``-m NAME``, and the
 installed command is a copy of it under a name that nobody uses (CMakeLists.txt installs it as ``_beton_command``).
-It stands alone: it must work before any package of ours can be found.
+It imports nothing of ours, since it runs before our packages can be found.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class OwnPackages:
-    """Finds the three packages in one folder, before the folders of ``sys.path`` are looked through.
+    """Finds our three packages in one folder, before ``sys.path`` is searched.
 
     Parameters
     ----------
     folder : str
-        Where they lie.
+        The folder of the packages.
     """
 
     def __init__(self, folder: str) -> None:
@@ -37,13 +37,13 @@ class OwnPackages:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find a package of ours; anything else is somebody else's business."""
+        """Find one of our packages; leave all others to other finders."""
         return PathFinder.find_spec(fullname, [self.folder], target) if path is None and fullname in _OWN else None
 
 
 def own_packages_first() -> None:
-    """Make this process and those that ``multiprocessing`` spawns from it find our packages, whatever is in the way."""
-    # Python puts the folder of a script first on its path: here the inside of a package, whose modules are not for all.
+    """Make this process, and those that ``multiprocessing`` spawns from it, import our packages first."""
+    # Python puts a script's folder first on its path: here the inside of a package, whose modules must not be found.
     if os.path.basename(_HERE) == "dataloading" and sys.path and os.path.abspath(sys.path[0] or ".") == _HERE:
         del sys.path[0]
     for folder in (_HERE, os.path.dirname(_HERE)):

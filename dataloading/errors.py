@@ -1,17 +1,13 @@
-"""The exceptions this project raises, and nothing else.
+"""The exceptions that this project raises.
 
-Each one is also the builtin a caller would expect, so ``except ValueError`` keeps working::
+Each one also inherits from the matching builtin, so ``except ValueError`` keeps working::
 
-    BetonError (Exception)
-    |-- UsageError (ValueError)        the caller asked for something impossible
-    |   `-- StateError                 a saved state does not fit this loader
-    |-- FormatError (ValueError)       the file is not a readable .beton file
-    |   `-- ChecksumError              it is one, but its bytes have changed
-    |-- SampleError (RuntimeError)     one sample failed; knows which one
-    |   |-- DecodeError                its stored bytes do not decode
-    |   `-- TransformError             a transform raised on it, or on a whole batch
-    |-- StorageError (OSError)         a store could not be reached, or its answer was not what was asked for
-    |-- ConvertError (RuntimeError)    a conversion could not finish
+    BetonError (Exception) |-- UsageError (ValueError)        the caller asked for something impossible |   `--
+    StateError                 a saved state does not fit this loader |-- FormatError (ValueError)       the file is not
+    a readable .beton file |   `-- ChecksumError              it is one, but its bytes have changed |-- SampleError
+    (RuntimeError)     one sample failed; knows which one |   |-- DecodeError                its stored bytes do not
+    decode |   `-- TransformError             a transform raised on it, or on a whole batch |-- StorageError (OSError) a
+    store could not be reached, or gave a wrong answer |-- ConvertError (RuntimeError)    a conversion could not finish
     `-- WorkerError (RuntimeError)     a worker thread or process died
 
 A message says what happened, where, expected against got, and what to do about it.
@@ -42,7 +38,7 @@ class BetonError(Exception):
 
 
 class UsageError(BetonError, ValueError):
-    """The caller's arguments cannot be honoured; the message names the fix."""
+    """The caller's arguments are invalid; the message says how to fix them."""
 
 
 class StateError(UsageError):
@@ -63,7 +59,7 @@ class SampleError(BetonError, RuntimeError):
     Parameters
     ----------
     reason : str
-        What went wrong with this sample, a clause without a final stop.
+        What failed, as a clause without a full stop.
     sample : int, optional
         Index of the sample in the file.
     index : int, optional
@@ -138,7 +134,7 @@ class TransformError(SampleError):
     reason : str
         As for `SampleError`.
     transform : str, optional
-        Place in the field's list and name of a callable that got a whole batch, and what it was given.
+        Position, name and input of the callable that got a whole batch.
     **place : any
         As for `SampleError`; a batch has no `sample`.
     """
@@ -152,10 +148,10 @@ class TransformError(SampleError):
 
 
 class StorageError(BetonError, OSError):
-    """Bytes could not be brought from where they are kept: the store, the tries and its last answer are named."""
+    """Bytes could not be read from a store; the message names it, the number of tries and its last answer."""
 
     is_final = False
-    """Whether asking again would be of no use: access was refused, or the object is gone or has changed."""
+    """Whether a retry is useless: access was refused, or the object is gone or has changed."""
 
 
 class ConvertError(BetonError, RuntimeError):

@@ -2,8 +2,8 @@
 
 Reference counting and the garbage collector run finalisers in any thread. In the main thread Ctrl-C may raise in any
 line of a finaliser written in Python; Python would print this exception and ignore it, so Ctrl-C would have no effect.
-So weak references of ours have callbacks written in C only (`deque.append`, `SimpleQueue.put`, a function of a C
-library), which leave a note. Later code, or a thread that waits for notes (`dataloading.keeper`), does the work.
+So our weak references have callbacks written in C (`deque.append`, `SimpleQueue.put`, a function of a C library), which
+only record the event. Later code, or a waiting thread (`dataloading.keeper`), does the work.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ T = TypeVar("T")
 
 
 class Note(weakref.ref[Any]):
-    """A weak reference that is passed to `callback` when its object is gone, with something attached.
+    """A weak reference with an attached value, passed to `callback` when its object is garbage-collected.
 
-    Keep it outside of the object: if both are garbage of one cycle, the callback is not called.
+    Keep it outside the object: if both are in one garbage cycle, the callback is not called.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class Note(weakref.ref[Any]):
     callback : callable
         C code.
     attached : any
-        For the reader of the note.
+        For the code that handles the reference.
 
     Examples
     --------
@@ -56,7 +56,7 @@ class Note(weakref.ref[Any]):
 
 
 class Living(Generic[T]):
-    """Objects that something else still refers to, oldest first. Unlike a WeakSet, without a callback."""
+    """Weak references to objects, oldest first; unlike a WeakSet, without callbacks."""
 
     def __init__(self) -> None:
         self._references: list[weakref.ref[T]] = []

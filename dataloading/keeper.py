@@ -1,9 +1,9 @@
-"""Threads that begin and end what others use, so that Ctrl-C cannot interrupt either.
+"""Threads that start and end shared resources, so that Ctrl-C cannot interrupt either step.
 
-Python runs signal handlers in its main thread only, between any two instructions. So whatever must be done completely
-(starting threads, taking locks, stopping and waiting) runs on a thread of ours, one for each `Kept` value. The caller
-only leaves a request and waits, both in C code. An exception may end that wait at any time; the thread completes its
-work all the same.
+Python runs signal handlers in its main thread only, between any two instructions. So steps that must not be interrupted
+(starting threads, taking locks, stopping and waiting) run on a thread of ours, one per `Kept` value. The caller only
+sends a request and waits, both in C code. An exception may end that wait at any time; the thread still completes its
+work.
 """
 
 from __future__ import annotations
@@ -25,21 +25,20 @@ __all__ = ["Kept", "on_own_thread", "wait_for_threads"]
 
 T = TypeVar("T")
 
-# A dropped value's threads end in milliseconds, unless they are running code of the user's.
+# A dropped value's threads end in milliseconds, unless they run the user's code.
 _DROPPED_SECONDS = 2.0
 _EXIT_SECONDS = 5.0
 
 
 class Kept(Generic[T]):
-    """A value that a thread of ours makes, and ends on `end` or when nothing refers to this object any more.
+    """A value that a thread of ours creates, and ends when `end` is called or this object is garbage-collected.
 
     Parameters
     ----------
     begin : callable
-        Makes the value; what it raises is raised again here.
+        Creates the value; its exceptions are raised again here.
     end : callable
-        ``end(value)`` is called once, also if the caller left before `begin` was done. Neither may refer to this
-        object.
+        ``end(value)`` is called once, even if the caller stopped waiting for `begin`. Neither may refer to this object.
 
     Notes
     -----
@@ -75,35 +74,35 @@ class Kept(Generic[T]):
 
     @property
     def value(self) -> T:
-        """What `begin` made."""
+        """The value that `begin` created."""
         return cast(T, self._shared.value)
 
     def end(self) -> None:
-        """End the value and wait for that. Not for a process that was forked from the value's."""
+        """End the value and wait for that. Not for forked children."""
         self._shared.requests.put(None)
         self._shared.ended.wait()
 
 
 class _Shared:
-    """What a kept value's owner and its thread share."""
+    """State shared by a kept value's owner and its thread."""
 
     def __init__(self, begin: Callable[[], Any], end: Callable[[Any], object]) -> None:
         self.begin: Callable[[], Any] | None = begin
         self.end: Callable[[Any], object] | None = end
-        self.requests: SimpleQueue[object] = SimpleQueue()  # anything in it requests the end
+        self.requests: SimpleQueue[object] = SimpleQueue()  # any item requests the end
         self.begun, self.ended = Gate(), Gate()
         self.value: Any = None
         self.error: BaseException | None = None
         self.watch: tuple[weakref.ref[Any], ...] = ()
 
     def follow(self, reference: weakref.ref[Any]) -> None:
-        """Request the end when the owner is gone; the thread that drops it waits."""
+        """Request the end when the owner is garbage-collected; the thread that drops it waits."""
         owner = reference()
         if owner is None:
             self.requests.put(None)
             return
         waits = weakref.ref(owner, self.ended.as_callback(_DROPPED_SECONDS))
-        self.watch = waits, weakref.ref(owner, self.requests.put)  # the newest is called first
+        self.watch = waits, weakref.ref(owner, self.requests.put)  # callbacks run newest first
 
 
 def _keep(shared: _Shared, owner: weakref.ref[Any]) -> None:
@@ -113,7 +112,7 @@ def _keep(shared: _Shared, owner: weakref.ref[Any]) -> None:
         shared.follow(owner)
         _begin_and_end(shared)
     finally:
-        # Before the waiting thread goes on, so that it is the one to drop what the value used.
+        # Before the waiting thread continues, so that it drops the last references.
         shared.begin = shared.end = shared.value = None
         _all_shared.discard(shared)
         shared.ended.open()
@@ -138,7 +137,7 @@ _all_shared: set[_Shared] = set()
 
 @functools.cache
 def _end_at_exit() -> None:
-    """Have all ended before the interpreter is finalised; forked children have none of them."""
+    """End all values before the interpreter is finalised; forked children have none."""
     atexit.register(_end_all)
     os.register_at_fork(after_in_child=_all_shared.clear)
 
@@ -154,7 +153,7 @@ def _end_all() -> None:
 
 
 def on_own_thread(work: Callable[[], T], name: str) -> T:
-    """Do work on a thread of its own and wait for it. Only threads of ours may call it.
+    """Run `work` on a new thread and wait for it. Only our own threads may call this.
 
     The `threading` module does not know a keeper's thread; work that starts further threads needs one that it knows.
     """

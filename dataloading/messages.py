@@ -49,13 +49,13 @@ def describe(value: object) -> str:
         return f"a {kind} of dtype {dtype} and shape {tuple(shape)}"
     try:
         text = repr(value)
-    except Exception:  # a class of the user's, or a number of more digits than Python writes out
+    except Exception:  # the user's class may raise, and so does Python for huge integers
         return kind
     return f"{kind} {text if len(text) <= 40 else text[:37] + '...'}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a question with the known words nearest to a misspelt one, or an empty text if none is near.
+    """Return a question with the known words nearest to a misspelt one, or an empty string.
 
     Examples
     --------

@@ -20,16 +20,16 @@ HOPS = ("sampler", "view", "decode", "transform", "transfer")
 """The five hops from file to device, in order; the names used in docs, statistics and benchmarks."""
 
 _MAX_EPOCHS = 1000  # of which figures are kept
-_MAX_NOTES = 256  # not added up yet
-# Of an epoch: samples, batches, skipped, replaced; seconds of data wait, of callables, of the caller's step.
+_MAX_NOTES = 256  # not summed yet
+# Per epoch: samples, batches, skipped, replaced; seconds of data wait, of callables, of the caller's step.
 _NO_FIGURES: tuple[float, ...] = (0.0,) * 7
 
 
 class Clock:
-    """Adds up seconds and counts from any thread.
+    """Sums seconds and counts from any thread.
 
-    Workers take a lock for well under a microsecond, once per group of samples. Callers' threads take none: they leave
-    notes, which whoever has the lock next adds up.
+    Workers take a lock for less than a microsecond, once per group of samples. Callers' threads take none: they queue
+    their values, which the next holder of the lock adds.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class Clock:
         self._first_batch = self._first_step = 0.0
         self._callables: dict[str, float] = {}
         self._epochs: dict[int, tuple[float, ...]] = {}  # figures of each
-        self._older = _NO_FIGURES  # of epochs that are not kept apart any more
+        self._older = _NO_FIGURES  # of older epochs, as one sum
 
     def after_fork(self) -> None:
         """Replace the lock in a forked child, where the thread that may hold it does not exist."""
@@ -72,7 +72,7 @@ class Clock:
                 self._fold()
 
     def add_group(self, decode: float, transform: float, *, cpu: float = 0.0, page_faults: int = 0) -> None:
-        """Add one worker's time for a group of samples: in both hops and on a core; and its reads from storage."""
+        """Add one worker's time for a group of samples: in both hops, its CPU time, and its page faults."""
         with self._lock:
             self._hops["decode"] += decode
             self._hops["transform"] += transform
@@ -81,7 +81,7 @@ class Clock:
             self._page_faults += page_faults
 
     def count_bytes(self, num_bytes: int) -> None:
-        """Add stored bytes that are about to be read."""
+        """Add the size of stored bytes that are about to be read."""
         with self._lock:
             self._bytes_read += num_bytes
 
@@ -108,17 +108,17 @@ class Clock:
         skipped: int = 0,
         replaced: int = 0,
     ) -> None:
-        """Note a batch: seconds of waiting for it, of callables on it, and of the caller's step on the one before."""
+        """Record a batch: seconds of waiting for it, of callables on it, and of the caller's previous step."""
         self._received.append((epoch, (samples, samples > 0, skipped, replaced, wait, callables, step), step_cpu))
 
     def note_call(self, name: str, seconds: float) -> None:
-        """Note the time of one callable on a batch."""
+        """Record the time of one callable on a batch."""
         self._called.append((name, seconds))
 
     # ---- sums
 
     def snapshot(self, num_workers: int, *, num_cores: int = 0, reset: bool = False) -> LoaderStats:
-        """Freeze the sums so far; `reset` begins new ones."""
+        """Return the sums so far; `reset` starts new ones."""
         with self._lock:
             self._fold()
             total = EpochStats.of(-1, _sum(self._older, *self._epochs.values()))
@@ -173,7 +173,7 @@ def _sum(*figures: tuple[float, ...]) -> tuple[float, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class EpochStats:
-    """What one rank received of one epoch.
+    """What one rank received in one epoch.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ class EpochStats:
     num_samples, num_batches : int
         Delivered to the caller.
     num_skipped, num_replaced : int
-        Samples that failed, by what `on_error` did with them.
+        Failed samples that `on_error` skipped or replaced.
     data_wait_seconds, callable_seconds, consumer_seconds : float
         The caller's time: waiting for data, in its callables on finished batches, and in its own step.
     """
@@ -229,7 +229,7 @@ class EpochStats:
         )
 
 
-# Below this share of the caller's time, waiting is no bottleneck: less of it would make no difference.
+# Below this share of the caller's time, waiting is not a bottleneck.
 _NOTICEABLE = 0.05
 _ADVICE = {
     "sampler": "the order is being computed, by one worker at a time",
@@ -242,7 +242,7 @@ _ADVICE = {
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderStats:
-    """What a loader has done so far on this rank; ``print`` it for a table and a verdict.
+    """Statistics of a loader on this rank; ``print`` shows a table and a verdict.
 
     Parameters
     ----------
@@ -251,7 +251,7 @@ class LoaderStats:
     num_samples, num_batches : int
         Delivered to the caller.
     num_skipped, num_replaced : int
-        Samples that failed, by what `on_error` did with them.
+        Failed samples that `on_error` skipped or replaced.
     num_bytes_read : int
         Stored bytes of the samples that were decoded. Divide by the wall time to compare with the disk's rate.
     data_wait_seconds : float
@@ -270,10 +270,10 @@ class LoaderStats:
         Wait for the very first batch, callables included, and the caller's step on it. Both are in the sums above, but
         not in shares: they include what is compiled or filled only once.
     worker_busy_seconds, worker_cpu_seconds : float
-        Time of workers in decode and transform, and how much of it on a core: otherwise they waited for storage, the
-        GIL or a core.
+        Time of workers in decode and transform, and their CPU time: the difference is waiting for storage, the GIL or a
+        core.
     consumer_cpu_seconds : float
-        How much of the caller's step was on a core.
+        CPU time of the caller's step.
     num_page_faults : int
         How often a worker waited for the system to read the file.
     epochs : tuple of EpochStats
@@ -320,14 +320,14 @@ class LoaderStats:
         whole = self.data_wait_seconds, called, self.consumer_seconds
         if self.num_batches < 2:
             return whole
-        # How much of the first batch's time was callables is not known: assume their mean.
+        # The callables' share of the first batch is unknown: assume their mean.
         first_called = min(called / self.num_batches, self.first_batch_seconds)
         wait = max(self.data_wait_seconds - (self.first_batch_seconds - first_called), 0.0)
         return wait, called - first_called, max(self.consumer_seconds - self.first_step_seconds, 0.0)
 
     @property
     def verdict(self) -> str:
-        """What limits the training: the loader, and then which hop; callables on the batch; or the caller's step."""
+        """What limits the training: the loader (and which hop), callables on the batch, or the caller's step."""
         if self.num_batches == 0:
             return "No batch has been delivered yet."
         wait, called, step = self._steady
@@ -374,7 +374,7 @@ class LoaderStats:
         busy = sum(hops.values())
         if busy <= 0:
             return head.rstrip()
-        # One worker at a time makes the next batch: the caller waits for all of its seconds, not for a share of them.
+        # One worker at a time opens the next batch, so the caller waits for the whole time of this hop.
         for hop in ("sampler", "view"):
             if hops.get(hop, 0.0) >= 0.5 * wait and hops[hop] == max(hops.get("sampler", 0.0), hops.get("view", 0.0)):
                 return f"{head}Most of that goes to {hop} ({hops[hop]:.1f} s): {_ADVICE[hop]}."
@@ -415,12 +415,12 @@ class LoaderStats:
             f"{self.images_per_second:.0f} images/s per rank, {counted(self.num_workers, 'worker')}, "
             f"data wait {self.data_wait_fraction:.1%}",
         ]
-        lines += [f"  {hop:<10}{self.hop_seconds.get(hop, 0.0) / per * 1e3:8.3f} ms a sample" for hop in HOPS]
+        lines += [f"  {hop:<10}{self.hop_seconds.get(hop, 0.0) / per * 1e3:8.3f} ms per sample" for hop in HOPS]
         lines += [
-            f"  {name}: {seconds / per * 1e3:.3f} ms a sample, in the calling thread"
+            f"  {name}: {seconds / per * 1e3:.3f} ms per sample, in the calling thread"
             for name, seconds in self.callable_seconds.items()
         ]
-        lines.append(f"  your step {self.consumer_seconds / per * 1e3:8.3f} ms a sample")
+        lines.append(f"  your step {self.consumer_seconds / per * 1e3:8.3f} ms per sample")
         lines.append(
             f"  once: {self.compile_seconds:.2f} s to compile, {self.first_batch_seconds:.2f} s to the first batch, "
             f"{self.first_step_seconds:.2f} s for your first step"

@@ -1,7 +1,7 @@
 """The gateway to the compiled core: JPEG decoding of regions, resizing, encoding, lossless transcoding.
 
-This package owns the shared library ``libbeton_native.so`` and is the only Python that touches it. It must not know
-what a ``.beton`` file, a pipeline or a tensor is: it takes addresses and sizes and fills memory that others own.
+Only this package uses the shared library ``libbeton_native.so``. It knows no ``.beton`` files, pipelines or tensors: it
+takes addresses and sizes and fills memory that the caller owns.
 
 The library is plain C called through ctypes, so every call releases the GIL and one build serves all Pythons.
 
@@ -9,7 +9,7 @@ The library is plain C called through ctypes, so every call releases the GIL and
 module        what it holds
 ============= ==========================================================================================
 ``library``   finding and loading the shared library, its function signatures
-``regions``   ``REQUEST`` and ``decode_regions``: the hot path, many samples a call
+``regions``   ``REQUEST`` and ``decode_regions``: the hot path, many samples per call
 ``plan``      geometry of a pipeline's front: which region each request asks for
 ``jpeg``      one JPEG at a time: probe, decode, encode, transcode
 ``augment``   random operations on pixels: drawing, and running compiled kernels

@@ -1,6 +1,6 @@
 """Waiting for another thread in C, where Python's signal handlers cannot run: Ctrl-C is raised after it, never inside.
 
-A handler that raises in Python code which the garbage collector or a reference count runs is printed and lost.
+An exception that a handler raises inside a finaliser written in Python would be printed and lost.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ _SLICE_MILLISECONDS = 500
 
 
 class Gate:
-    """Closed until somebody opens it, then open for ever."""
+    """A one-time event that threads wait for in C."""
 
     def __init__(self) -> None:
         self._memory = (ctypes.c_int64 * (_NUM_BYTES // 8))()
         LIBRARY.beton_gate_init(self._memory)
 
     def open(self) -> None:
-        """Let everyone pass."""
+        """Open the gate for all waiting threads, permanently."""
         LIBRARY.beton_gate_open(self._memory)
 
     def wait(self) -> None:
-        """Wait until it is open; not where nobody will open it: in a process forked later, or as Python ends."""
+        """Wait until it is open; returns at once in a forked child and at interpreter exit."""
         while not LIBRARY.beton_gate_wait(self._memory, _SLICE_MILLISECONDS):
             pass
 
     def wait_at_most(self, seconds: float) -> None:
-        """Wait until it is open, a signal arrives, or so long."""
+        """Wait until it is open, a signal arrives, or the time is over."""
         LIBRARY.beton_gate_wait(self._memory, max(int(seconds * 1000), 0))
 
     def as_callback(self, seconds: float) -> Callable[[Any], object]:
-        """Make the callback of a weak reference that waits at most so long, and never in a thread of our own.
+        """Return a callback for a weak reference that waits at most this long, and never in a thread of our own.
 
         It is C code from end to end. A signal ends the wait.
         """
@@ -47,10 +47,10 @@ class Gate:
 
 
 def close_gates() -> None:
-    """Have nobody wait any more: Python is ending, and those who open gates with it."""
+    """Release all waiting threads: Python is ending."""
     LIBRARY.beton_gates_close()
 
 
 def this_thread_is_own() -> None:
-    """Say that the calling thread is one of ours, which others of ours may be waiting for."""
+    """Mark the calling thread as one of ours."""
     LIBRARY.beton_thread_is_own()

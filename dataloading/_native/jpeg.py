@@ -37,7 +37,7 @@ _MAX_PIXELS = 1 << 28
 
 @dataclass(frozen=True, kw_only=True)
 class JpegInfo:
-    """What a JPEG's headers say; nothing of it has been checked against the data.
+    """The information in a JPEG's headers, not verified against the data.
 
     Parameters
     ----------
@@ -46,12 +46,12 @@ class JpegInfo:
     num_components : int
         1 (gray), 3 or 4.
     subsampling : str
-        ``"4:4:4"``, ``"4:2:2"``, ``"4:2:0"``, ``"4:1:1"``, ``"4:4:0"``, ``"4:1:0"``, ``"4:0:0"`` for gray, or the
-        sampling factors such as ``"2x2,1x2,1x1"`` where no name fits.
+        ``"4:4:4"``, ``"4:2:2"``, ``"4:2:0"``, ``"4:1:1"``, ``"4:4:0"``, ``"4:1:0"``, ``"4:0:0"`` for gray, or
+        sampling factors such as ``"2x2,1x2,1x1"`` if there is no name.
     colour_space : str
         ``"ycbcr"``, ``"gray"``, ``"rgb"``, ``"cmyk"`` or ``"ycck"``: as libjpeg decides it from the markers.
     progressive, arithmetic : bool
-        Kinds that cannot be decoded by region.
+        Codings that cannot be decoded by region.
     restart_interval : int
         MCUs between two restart markers; 0 without markers.
     mcu_width, mcu_height : int
@@ -107,12 +107,12 @@ def _judge(status: int, reason: bytes, notes: list[str] | None) -> None:
 
 
 def probe_jpeg(data: BytesLike) -> JpegInfo:
-    """Read a JPEG's headers without decoding; a few microseconds.
+    """Read a JPEG's headers in a few microseconds, without decoding.
 
     Parameters
     ----------
     data : bytes-like
-        The file's bytes; a beginning that reaches the first scan is enough.
+        The file's bytes, at least up to the first scan.
 
     Returns
     -------
@@ -121,7 +121,7 @@ def probe_jpeg(data: BytesLike) -> JpegInfo:
     Raises
     ------
     DecodeError
-        If the data are no JPEG, their headers are malformed, or the kind is not supported (12-bit, lossless,
+        If the data are not a JPEG, their headers are malformed, or the kind is not supported (12-bit, lossless,
         hierarchical).
 
     Examples
@@ -171,7 +171,7 @@ def decode_jpeg(data: BytesLike, *, notes: list[str] | None = None) -> npt.NDArr
     data : bytes-like
         Gray, YCbCr of any subsampling or RGB; baseline, progressive or arithmetic.
     notes : list of str, optional
-        Is told of bytes that belong to nothing and were skipped, as libjpeg skips them: no pixel suffers.
+        Receives a note about stray bytes that were skipped, as libjpeg skips them; pixels are not affected.
 
     Returns
     -------
@@ -191,7 +191,7 @@ def decode_jpeg(data: BytesLike, *, notes: list[str] | None = None) -> npt.NDArr
     """
     array = _bytes(data)
     info = probe_jpeg(array)
-    # Before memory is set aside for what a damaged header promises.
+    # Checked before allocating memory for a size that may be damaged.
     if info.width * info.height > _MAX_PIXELS:
         raise DecodeError(f"JPEG declares {info.width} x {info.height} pixels, more than the {_MAX_PIXELS} allowed")
     pixels = np.empty((info.height, info.width, 3), np.uint8)
@@ -202,7 +202,7 @@ def decode_jpeg(data: BytesLike, *, notes: list[str] | None = None) -> npt.NDArr
 
 
 def check_jpeg(data: BytesLike, *, notes: list[str] | None = None) -> None:
-    """Read a whole JPEG strictly and keep nothing of it: a third of the cost of decoding.
+    """Check a whole JPEG strictly, at a third of the cost of decoding.
 
     Parameters
     ----------
@@ -214,7 +214,7 @@ def check_jpeg(data: BytesLike, *, notes: list[str] | None = None) -> None:
     Raises
     ------
     DecodeError
-        As `decode_jpeg`, which judges alike, but of CMYK and YCCK too.
+        As `decode_jpeg`; CMYK and YCCK are checked too.
 
     Examples
     --------
@@ -233,7 +233,7 @@ def encode_jpeg(
     subsampling: str = "4:2:0",
     restart: Restart = "auto",
 ) -> bytes:
-    """Encode RGB pixels as a baseline JPEG of which regions can be decoded cheaply.
+    """Encode RGB pixels as a baseline JPEG whose regions can be decoded cheaply.
 
     Parameters
     ----------
@@ -244,8 +244,8 @@ def encode_jpeg(
     subsampling : {"4:2:0", "4:2:2", "4:4:4", "4:1:1", "4:4:0", "4:1:0"}
         Chroma resolution.
     restart : {"auto", "none"}
-        ``"auto"`` writes restart markers, a few to a row of MCUs where the image is large enough that they weigh
-        less than optimised Huffman tables save; ``"none"`` writes none.
+        ``"auto"`` writes restart markers, a few per row of MCUs, if the image is so large that they take
+        fewer bytes than optimised Huffman tables save; ``"none"`` writes none.
 
     Returns
     -------
@@ -255,7 +255,7 @@ def encode_jpeg(
     Raises
     ------
     UsageError
-        If an argument is outside its range or the array is no RGB image.
+        If an argument is out of range or the array is not an RGB image.
 
     Examples
     --------
@@ -305,7 +305,7 @@ def transcode_jpeg(
         Keep the colour profile. All other APPn and COM markers go, except those that change the pixels (JFIF, Adobe);
         so does EXIF with its orientation.
     notes : list of str, optional
-        As in `decode_jpeg`; bytes that belong to nothing are not copied.
+        As in `decode_jpeg`; stray bytes are not copied.
 
     Returns
     -------
@@ -315,9 +315,9 @@ def transcode_jpeg(
     Raises
     ------
     DecodeError
-        As `decode_jpeg`: nothing is made of damaged data.
+        As `decode_jpeg`: damaged data is refused.
     UsageError
-        If ``restart`` is none of its values.
+        If ``restart`` is not a valid value.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Finding and loading ``libbeton_native.so``; the C signatures. Knows nothing of what the functions mean."""
+"""Finds and loads ``libbeton_native.so``; declares the C signatures."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def library_path() -> str:
     Raises
     ------
     ImportError
-        If there is none; the message says how to build it.
+        If it is not found; the message says how to build it.
 
     Examples
     --------
@@ -140,13 +140,13 @@ def use_kernels(name: str) -> None:
     Parameters
     ----------
     name : {"auto", "avx2", "portable"}
-        ``"auto"`` takes the best this processor runs. The environment variable ``BETON_KERNELS=portable`` makes
-        ``"auto"`` mean ``"portable"``.
+        ``"auto"`` takes the fastest that this processor supports. The environment variable ``BETON_KERNELS=portable``
+        makes ``"auto"`` mean ``"portable"``.
 
     Raises
     ------
     ValueError
-        If there are no such kernels, or this processor cannot run them.
+        If the name is unknown, or this processor cannot run the kernels.
 
     Examples
     --------

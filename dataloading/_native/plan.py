@@ -1,6 +1,6 @@
 """Geometry of many samples at once: from operations and random keys to requests.
 
-Owns the codes of the operations. Must not know which transforms they come from.
+Defines the codes of the operations. Does not know the transforms behind them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class BoxesOfSamples(NamedTuple):
 
 
 class PlanFailure(NamedTuple):
-    """Which sample could not be planned, at which transform of the user's list, and why."""
+    """The sample and the transform whose geometry is impossible, and why."""
 
     sample: int
     position: int
@@ -79,7 +79,7 @@ def plan_requests(
     Parameters
     ----------
     codes, positions : ndarray of int64, shape (k,)
-        Operations (``BETON_PLAN_*`` in ``src/plan.h``) and their places in the user's list, which select their
+        Operations (``BETON_PLAN_*`` in ``src/plan.h``) and their positions in the user's list, which select their
         random streams.
     rows : ndarray of float64, shape (k, ROW_LENGTH)
         Their parameters.

@@ -1,6 +1,6 @@
-"""The hot path: a table of requests in, finished planes in the caller's memory out.
+"""The hot path: decodes a table of requests into planes in the caller's memory.
 
-Owns the layout of a request. Must not know where the bytes come from, nor how boxes are drawn.
+Defines the layout of a request. Does not know where bytes come from or how boxes are drawn.
 """
 
 from __future__ import annotations
@@ -70,24 +70,24 @@ if LIBRARY.beton_request_size() != REQUEST.itemsize:
 
 
 def decode_regions(requests: npt.NDArray[np.void]) -> int:
-    """Produce the pixels of every request; equal to torchvision's crop, resize, crop or pad, flip.
+    """Decode every request: equal to torchvision's crop, resize, crop or pad, flip.
 
     Parameters
     ----------
     requests : ndarray of REQUEST, shape (n,)
-        One record a sample; contiguous and writable. The addresses must be valid for the sizes stated: the caller
+        One record per sample; contiguous and writable. The addresses must be valid for the sizes stated: the caller
         keeps that memory alive during the call. Output is uint8, planar (CHW), 0 to 255.
 
     Returns
     -------
     int
-        How many failed. Each record's ``status`` is 0, or a number for `status_text`; the output of a failed request
-        is unspecified, but the others are not touched by it.
+        How many failed. Each record's ``status`` is 0, or a number for `status_text`; the output of a failed request is
+        unspecified; others are not affected.
 
     Raises
     ------
     TypeError
-        If ``requests`` is not a contiguous, writable array of REQUEST. Data never raise.
+        If ``requests`` is not a contiguous, writable array of REQUEST. Bad image data never raises.
 
     Notes
     -----
@@ -123,7 +123,7 @@ def decode_regions(requests: npt.NDArray[np.void]) -> int:
 
 @lru_cache(maxsize=64)
 def status_text(status: int) -> str:
-    """Return what a request's status means, as a clause without a final stop.
+    """Return the meaning of a request's status, as a clause without a full stop.
 
     Parameters
     ----------

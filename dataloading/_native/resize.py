@@ -1,4 +1,4 @@
-"""Whole RGB images made smaller or larger, exactly as Pillow does it, many times as fast. For conversion."""
+"""Resizes whole RGB images exactly as Pillow does, but many times faster. For conversion."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def resize_rgb(
     Parameters
     ----------
     pixels_HWC : ndarray of uint8, shape (height, width, 3)
-        RGB, at most 2**24 a side; rows may be strided.
+        RGB, at most 2**24 pixels per side; rows may be strided.
     size : tuple of int
         New width and height, 1 to 2**24.
     resample : {"box", "bilinear", "bicubic", "lanczos"}
@@ -37,14 +37,14 @@ def resize_rgb(
     Returns
     -------
     ndarray of uint8, shape (size[1], size[0], 3)
-        Exactly the pixels of Pillow 13's ``Image.resize(size, resample)``, whatever Pillow is installed.
+        Exactly the pixels of Pillow 13's ``Image.resize(size, resample)``, whichever version is installed.
 
     Raises
     ------
     UsageError
-        If an argument is outside its range or the array is no RGB image.
+        If an argument is out of range or the array is not an RGB image.
     MemoryError
-        If there is too little memory.
+        If there is not enough memory.
 
     Examples
     --------

@@ -1,12 +1,12 @@
-"""Pages of dataset files, kept by us instead of by the system: in memory, or in a folder of this machine.
+"""A cache of dataset pages that replaces the system's page cache: in memory, or in a local folder.
 
-The names below are all that the rest of the library uses. `open_storage` opens a dataset; its `Storage.page_source`
-brings pages for a loader, where the system's page cache does not: `PageSource.prefetch` begins a pass over the data,
-whose steps come with their pages pinned (`PinnedPages`).
+The rest of the library uses only the names below. `open_storage` opens a dataset. Its `Storage.page_source` loads pages
+for a loader if this cache is in use: `PageSource.prefetch` starts a pass over the data, which pins the pages of each
+step (`PinnedPages`).
 
-From below: `memory_maps` (what the system is told of maps), `shared_state` (what processes tell each other),
-`sparse_files` and `memory_store` (where pages are kept), `eviction` (what has to go), `fetchers` (threads),
-`page_cache` (who needs what), `opening` and `storage` (from paths to open files), `prefetch` (what a pass needs).
+From the bottom up: `memory_maps` (madvise), `shared_state` (state shared by processes), `sparse_files` and
+`memory_store` (where pages are stored), `eviction`, `fetchers` (threads), `page_cache`, `opening` and `storage` (from
+paths to open files), `prefetch` (the pages of a pass).
 """
 
 from dataloading.cache.prefetch import PageSource, PinnedPages, Prefetch

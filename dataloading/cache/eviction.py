@@ -1,6 +1,6 @@
-"""Which units to evict: those that nobody needs, then, for somebody who waits, those needed last.
+"""Which units to evict: first those that are no longer needed; then, for a waiting batch, those needed last.
 
-Knows tables and stamps. The caller holds the lock; nothing is changed here.
+The caller holds the lock; nothing is changed here.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ __all__ = ["choose"]
 def choose(
     page_files: Sequence[CacheFile], excess: int, alive: dict[int, int], horizon: int, *, ahead: bool
 ) -> list[tuple[CacheFile, npt.NDArray[np.int64]]]:
-    """Choose units of at least `excess` bytes together to evict; none if there are not so many.
+    """Choose units to evict, of at least `excess` bytes together; none if that is impossible.
 
     Parameters
     ----------
     page_files : sequence of CacheFile
     excess : int
     alive : dict
-        Of the roster.
+        Generation of each live seat, from `Roster.alive`.
     horizon : int
-        Units with this stamp or an earlier one are past: no announcement needs them. They go first, oldest first.
+        Units with this stamp or an earlier one are no longer needed. They are evicted first, oldest first.
     ahead : bool
-        Room is made for what is only needed later: only past units may go.
+        Whether the space is for units that are only needed later: then only units that are not needed may be evicted.
     """
     candidates = []
     for page_file in page_files:

@@ -1,7 +1,7 @@
-"""Why units could not be brought, kept until whoever waits for them has been told; refers to nobody's memory.
+"""Errors of loading units, kept until they are raised to a waiting caller, without references to the failed frames.
 
-What a store refused for good while it was read ahead is raised for whoever needs it then, without asking again. After
-other failures it is asked for again: the trouble may be over.
+A final error during read-ahead is raised to the caller that needs the unit, without another request. After other errors
+the unit is requested again, since the cause may be gone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Failures"]
 
 
 class Failures:
-    """The last failure of each unit, numbered in the order in which they came."""
+    """The last error of each unit; errors are numbered in order."""
 
     def __init__(self) -> None:
         self.num = 0
@@ -23,27 +23,27 @@ class Failures:
         self._untold: set[int] = set()
 
     def note(self, unit: int, error: BaseException) -> None:
-        """Keep why a unit could not be brought."""
+        """Record the error of a unit that failed to load."""
         self.num += 1
         self._last[unit] = self.num, _without_frames(error)
         if isinstance(error, StorageError) and error.is_final:
             self._untold.add(unit)
 
     def is_untold(self, unit: int) -> bool:
-        """Whether a unit was refused for good and nobody who needs it knows yet."""
+        """Whether a unit has a final error that has not been raised yet."""
         return unit in self._untold
 
     def forget_untold(self) -> None:
-        """Let units be asked for again: whoever needed them has gone."""
+        """Allow new requests for failed units; their callers are gone."""
         self._untold.clear()
 
     def raise_since(self, units: Iterable[int], since: int) -> None:
-        """Raise the first failure of some units that nobody was told, or that came after the one numbered `since`.
+        """Raise the first error of some units that was not raised yet, or is newer than error number `since`.
 
         Raises
         ------
         BaseException
-            A copy: by its traceback it refers to whoever it is raised to, which would otherwise be kept here.
+            A copy of the error: its traceback refers to the caller's frames, which must not be kept here.
         """
         for unit in units if self.num > since or self._untold else ():
             number, error = self._last.get(unit, (0, None))
@@ -53,7 +53,7 @@ class Failures:
 
 
 def _without_frames(error: BaseException) -> BaseException:
-    """Take from an error what its tracebacks refer to: everything of whoever was calling."""
+    """Remove the tracebacks of an error and its causes, which refer to the callers' frames."""
     link: BaseException | None = error
     while link is not None:
         link.__traceback__ = None

@@ -1,7 +1,7 @@
-"""Threads that bring units: those that somebody waits for first, then those that will be needed, in their order.
+"""Threads that load units: first those that a caller waits for, then those needed later, in order.
 
-A thread starts when there is something to bring and ends when there is nothing: an idle cache has none. Knows neither
-how a unit is brought nor whether there is room.
+A thread starts when there is work and ends when there is none, so an idle cache has no threads. Does not know how a
+unit is loaded or whether there is space.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ _CLOSE_SECONDS = 1.0
 
 
 def nothing() -> None:
-    """Do nothing: what brings a unit that need not be brought."""
+    """Do nothing: for a unit that need not be loaded."""
 
 
 class Fetchers:
-    """A queue with a fast lane, and threads to serve it.
+    """A queue with two priorities, and its threads.
 
     Parameters
     ----------
     begin : callable
-        ``begin(unit, ahead)`` finds room for a unit and returns what brings it, or None if there is no room for a unit
-        that is only needed later (`ahead`): then no other is tried until `wake` is called. Neither raises.
+        ``begin(unit, ahead)`` reserves space for a unit and returns a callable that loads it, or None if there is no
+        space for a unit that is only needed later (`ahead`): then read-ahead pauses until `wake` is called. Neither
+        callable may raise.
     num_threads : int
         At most.
     """
@@ -37,10 +38,10 @@ class Fetchers:
         self._begin = begin
         self._num_threads = num_threads
         self._lock = threading.Lock()
-        # Held while a unit is taken and its room is found: otherwise the last room might go to a unit behind the next.
+        # Held while a unit is taken and space reserved, so that a later unit cannot take the last space.
         self._turn = threading.Lock()
         self._urgent: deque[int] = deque()
-        self._queued: set[int] = set()  # urgent ones, waiting or being brought
+        self._queued: set[int] = set()  # urgent units, queued or loading
         self._ahead: deque[tuple[object, int]] = deque()
         self._threads: set[threading.Thread] = set()
         self._no_room = False
@@ -48,7 +49,7 @@ class Fetchers:
         self._closed = False
 
     def want(self, units: Iterable[int]) -> None:
-        """Bring units before all that is only needed later."""
+        """Load units with priority."""
         with self._lock:
             new = [unit for unit in units if unit not in self._queued]
             self._queued.update(new)
@@ -56,33 +57,33 @@ class Fetchers:
         self._start()
 
     def plan(self, owner: object, units: Iterable[int]) -> None:
-        """Bring units when there is time, in this order; `owner` may `forget` them."""
+        """Load units when no urgent ones are queued, in this order; `owner` may `forget` them."""
         with self._lock:
             self._ahead.extend((owner, unit) for unit in units)
         self._start()
 
     def forget(self, owner: object) -> None:
-        """Leave out what one owner has planned and nobody has begun to bring."""
+        """Remove the planned units of an owner that are not loading yet."""
         with self._lock:
             self._ahead = deque(each for each in self._ahead if each[0] is not owner)
 
     def wake(self) -> None:
-        """Go on with what is planned: there may be room now."""
+        """Resume read-ahead: there may be space now."""
         with self._lock:
             self._no_room = False
             self._num_wakes += 1
         self._start()
 
     def close(self) -> None:
-        """Forget everything, and wait a moment for the units that are being brought.
+        """Clear the queue, and wait briefly for the units that are loading.
 
-        A store that does not answer is not waited for: what it sends in the end goes where it belongs, unseen.
+        Does not wait for a store that does not answer: its late data is written to its place, unused.
         """
         with self._lock:
             self._closed = True
             self._urgent.clear()
             self._ahead.clear()
-            threads = [thread for thread in self._threads if thread.is_alive()]  # others will find nothing to do
+            threads = [thread for thread in self._threads if thread.is_alive()]  # others will find no work
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join(_CLOSE_SECONDS)
@@ -95,7 +96,7 @@ class Fetchers:
                 return
             new = [threading.Thread(target=self._run, name="beton-fetch", daemon=True) for _ in range(num_new)]
             self._threads.update(new)
-        for thread in new:  # without the lock: a finaliser may need it in the new thread before that has begun
+        for thread in new:  # without the lock: a finaliser may need it in the new thread before the thread has started
             thread.start()
 
     def _run(self) -> None:
@@ -104,7 +105,7 @@ class Fetchers:
             bring()
 
     def _next(self) -> Callable[[], None] | None:
-        """Take the next unit and find its room; None, and this thread is counted out, if there is nothing to bring."""
+        """Take the next unit and reserve space for it; None if there is no work, and this thread no longer counts."""
         with self._turn:
             while True:
                 with self._lock:
@@ -124,7 +125,7 @@ class Fetchers:
                 with self._lock:
                     if not self._closed:
                         self._ahead.appendleft((owner, unit))
-                        # Unless room was made since it was looked for: whoever did that will not say so again.
+                        # Unless `wake` was called meanwhile: it will not be called again for that space.
                         self._no_room = num_wakes == self._num_wakes
 
     def _finish(self, unit: int, ahead: bool, begun: Callable[[], object]) -> None:

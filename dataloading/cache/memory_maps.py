@@ -1,4 +1,4 @@
-"""Advice to the system about a map of a file: free a part of it, do not read ahead. Linux."""
+"""madvise calls for file maps: free a part, disable read-ahead. Linux."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def give_back(part: Bytes) -> None:
-    """Punch a hole into the file behind a part of a map: it frees its room and reads as zeros.
+    """Punch a hole into the file under a part of a map: its space is freed, and it reads as zeros.
 
     Parameters
     ----------
     part : uint8 array
-        Begins at a multiple of the system's page size; whole pages are given back.
+        Starts at a multiple of the system's page size; whole pages are freed.
 
     Raises
     ------
     OSError
-        The file system cannot.
+        The file system does not support it.
     """
     if _libc().madvise(part.ctypes.data, part.nbytes, mmap.MADV_REMOVE):
         code = ctypes.get_errno()
@@ -34,7 +34,7 @@ def give_back(part: Bytes) -> None:
 
 
 def read_no_neighbours(part: Bytes) -> None:
-    """Tell the system that a map is read at random, so that it does not read ahead.
+    """Disable the system's read-ahead for a map.
 
     Parameters
     ----------

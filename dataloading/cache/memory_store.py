@@ -1,9 +1,8 @@
-"""A cache in memory that the processes of a node share, and that is gone with the last of them.
+"""A cache in memory that the processes of a node share; it ends with the last of them.
 
-Three files without names (memfd) hold roster, table and pages. Whoever first binds an abstract socket named after the
-cache makes them and hands their descriptors to everyone who connects. When the process that hands them out goes,
-another one that has them takes over the name, so that late comers still find the cache. Nothing is left on any disk.
-Linux.
+Three anonymous files (memfd) hold roster, table and pages. The first process to bind an abstract socket named after the
+cache creates them and sends their descriptors to every process that connects. When that process ends, another one takes
+over the socket's name, so that later processes still find the cache. Nothing remains on disk. Linux.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ _ANSWER_SECONDS = 2.0
 
 
 class MemoryStore:
-    """Memory for some units, shared with the processes that ask for the same name.
+    """Memory for units, shared by all processes that use the same name.
 
     Parameters
     ----------
     name : str
         Names the dataset, the node and the job.
     num_units, unit_bytes : int
-        Of the sparse file; only what is used takes memory.
+        Of the sparse file; only used units take memory.
     """
 
     shown = "os_cache=False"
@@ -51,7 +50,7 @@ class MemoryStore:
         digest = hashlib.sha256(f"{name} {num_units} {unit_bytes}".encode()).hexdigest()[:32]
         address = f"\0beton-{os.getuid()}-{digest}"
         files = _find_or_make(address, num_units, unit_bytes)
-        # Locks belong to an open file description: this object needs one that nobody else has.
+        # Locks belong to an open file description, so this object needs its own.
         own = os.open(f"/proc/self/fd/{files.roster}", os.O_RDWR | os.O_CLOEXEC)
         self.roster = Roster(own, self.shown)
         with self.roster.locked():
@@ -66,21 +65,21 @@ class MemoryStore:
 
     @property
     def hands_out(self) -> bool:
-        """Whether late comers get the descriptors from this process."""
+        """Whether this process sends the descriptors to new processes."""
         return self._keeper.files.listener is not None
 
     def other_files(self) -> list[CacheFile]:
-        """Find page files of other datasets: there are none."""
+        """Return the page files of other datasets: none."""
         return []
 
     def close(self) -> None:
-        """Give up the seat and all pins, and hand out descriptors no more."""
+        """Release the seat and all pins, and stop sending descriptors."""
         self._keeper.close()
         self.roster.close()
 
 
 class _Files:
-    """The three descriptors, and the listening socket of whoever has just made them."""
+    """The three descriptors, and the listening socket of the process that created them."""
 
     def __init__(self, roster: int, table: int, pages: int, listener: socket.socket | None = None) -> None:
         self.roster, self.table, self.pages = roster, table, pages
@@ -92,7 +91,7 @@ class _Files:
 
 
 class _Keeper:
-    """A thread that hands out the descriptors, or waits for the death of the one who does to take over."""
+    """A thread that sends the descriptors, or waits to take over when the process that sends them dies."""
 
     def __init__(self, address: str, files: _Files) -> None:
         self.files = files
@@ -112,7 +111,7 @@ class _Keeper:
             return
         self._closed = True
         if self._process == os.getpid():
-            self._close_signal.shutdown(socket.SHUT_WR)  # closing would not do: a forked child may have it too
+            self._close_signal.shutdown(socket.SHUT_WR)  # close() is not enough: a forked child may have it too
         self._close_signal.close()
         if self._process == os.getpid():
             self._thread.join()
@@ -127,7 +126,7 @@ _keepers: Living[_Keeper] = Living()
 
 @functools.cache
 def _close_in_children() -> None:
-    """Have forked children close what would keep the parent's name bound when the parent is gone."""
+    """Make forked children close the socket, which would keep the parent's name bound after its death."""
 
     def close_all() -> None:
         for keeper in list(_keepers):
@@ -154,13 +153,13 @@ def _keep(address: str, files: _Files, asleep: socket.socket) -> None:
                 if select.select([asleep], [], [], 0.05)[0]:
                     return
                 continue
-            # Readable when it is closed: the giver is gone. Anything else it sends is not for us.
+            # Readable when it is closed, that is when the sender has died. Ignore any data.
             if asleep in select.select([giver, asleep], [], [])[0]:
                 return
 
 
 def _hand_out(listener: socket.socket, files: _Files, asleep: socket.socket) -> None:
-    """Answer who connects: "g" gets the descriptors, "w" watches us live."""
+    """Answer a connection: "g" gets the descriptors, "w" stays connected to notice our death."""
     watchers: list[socket.socket] = []
     listener.settimeout(_ANSWER_SECONDS)
     try:
@@ -218,7 +217,7 @@ def _make(num_units: int, unit_bytes: int, listener: socket.socket | None) -> _F
 
 
 def _bound(address: str) -> socket.socket | None:
-    """Bind the name, unless another process has it."""
+    """Bind the name, or return None if another process has it."""
     listener = socket.socket(socket.AF_UNIX)
     try:
         listener.bind(address)
@@ -230,7 +229,7 @@ def _bound(address: str) -> socket.socket | None:
 
 
 def _received(address: str) -> _Files | None:
-    """Ask who has the name for the descriptors; None if it does not answer."""
+    """Request the descriptors from the process that has the name; None if it does not answer."""
     with socket.socket(socket.AF_UNIX) as giver:
         giver.settimeout(_ANSWER_SECONDS)
         try:
@@ -252,6 +251,6 @@ def _received(address: str) -> _Files | None:
 
 
 def _peer(connection: socket.socket) -> int:
-    """Find the user at the other end."""
+    """Return the user id of the connected process."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return int(struct.unpack("3i", credentials)[1])

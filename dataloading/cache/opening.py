@@ -1,7 +1,6 @@
-"""Opening files whose pages come through a cache: local ones as they are, objects of a store by their head and tables.
+"""Opens files whose pages come through the cache: local files directly, objects of a store by their head and tables.
 
-Owns which store is used, how large its units are, and that a remote file's tables are brought, checked and pinned
-before anything is read.
+Chooses the store and its unit size. Loads, checks and pins a remote file's tables before anything else is read.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from dataloading.retry import Retry
 
 __all__ = ["open_cached"]
 
-# Large enough for a store's round trip to be short beside it, small enough that a large page is brought by several.
+# Large enough to hide a store's round trip, small enough that several requests share a large page.
 _LARGEST_UNIT_BYTES = 1 << 23
 _NUM_CONNECTIONS = 16
 
@@ -43,7 +42,7 @@ def open_cached(
         Size of units of local files in memory; by default that of a file's pages. Remote files and folders have units
         of pages of at most 8 MiB.
     name : str
-        What tells caches of other jobs and nodes on this machine apart.
+        Identifies the job and node, so that others on this machine use other caches.
 
     Raises
     ------
@@ -73,7 +72,7 @@ def open_cached(
 
 
 def _read(source: ByteSource) -> tuple[Callable[[int, int], bytes], int, str]:
-    """Give what `probe_header` takes."""
+    """Return the arguments of `probe_header`."""
 
     def read(start: int, stop: int) -> bytes:
         out = np.empty(stop - start, np.uint8)
@@ -91,7 +90,7 @@ def _placed(
     unit_bytes: int | None,
     name: str,
 ) -> tuple[Store, list[CachedFile]]:
-    """Give each file its place in a store's sparse files."""
+    """Assign each file its units in a store's sparse files."""
     units = [min(size, _LARGEST_UNIT_BYTES) for size in page_sizes]
     if folder is not None:
         kept = FolderStore(folder)
@@ -108,7 +107,7 @@ def _placed(
 
 
 def _open_remote(cache: PageCache, number: int, retry: Retry) -> Reader:
-    """Bring what a reader of file `number` needs, make sure that it is right, and keep it pinned."""
+    """Load, verify and pin the bytes that a reader of file `number` needs."""
     file = cache.files[number]
     source = file.source
     assert isinstance(source, RemoteSource)
@@ -141,7 +140,7 @@ def _open_remote(cache: PageCache, number: int, retry: Retry) -> Reader:
             source.pages = found["pages"]
             return reader
         except FormatError:
-            # Bytes on their way have no checksum yet: perhaps they were damaged there, and not in the store.
+            # The transfer has no checksum: the bytes may be damaged in transit and not in the store.
             if attempt == retry.num_tries:
                 raise
             cache.bring_again(units((0, source.num_bytes)), pinned=True)
@@ -149,7 +148,7 @@ def _open_remote(cache: PageCache, number: int, retry: Retry) -> Reader:
 
 
 def _open_local(path: str) -> Reader:
-    """Open a file whose tables are read through its map, and nothing else, so that its pages stay out of memory."""
+    """Open a file with its own map for the tables only, so that its pages stay out of memory."""
     reader = Reader(path)
     read_no_neighbours(reader.data)
     with open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""Units of files, brought once for all processes of a node, kept while they are needed, within a bound.
+"""Units of files, loaded once for all processes of a node and kept while needed, within a size limit.
 
 ::
 
@@ -6,12 +6,12 @@
     acquire(units)      pins them, waits until they are there   -> addresses in the map stay good
     release(units)      they may go again
 
-A unit that is neither pinned nor announced for later is *past*: past units are evicted first, oldest announcement
-first. Announced units are evicted only for somebody who waits, the one needed last first. So a dataset that fits stays,
-and a unit of a larger one is read once each time that all ranks together need it.
+A unit that is neither pinned nor announced for later is *past*. Past units are evicted first, oldest announcement
+first. Announced units are evicted only for a waiting batch, in reverse order of need. So a dataset that fits stays in
+the cache, and each unit of a larger one is read once for all ranks per pass.
 
-`acquire` reserves room for all of its units at once, or waits with nothing reserved. Pins are released without
-acquiring more. So ranks cannot deadlock.
+`acquire` reserves space for all of its units at once, or waits with nothing reserved. Releasing needs no other units.
+So ranks cannot deadlock.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ _COLLECT_SECONDS = 2.0
 
 
 class StoppedError(BetonError):
-    """Somebody who waited was told not to wait any more; never seen by users."""
+    """A wait was cancelled; never raised to users."""
 
 
 class CachedFile:
-    """One file of the dataset, and its place in a page file.
+    """One file of the dataset, and its units in a page file.
 
     Parameters
     ----------
     source : ByteSource
-        Brings its bytes.
+        Reads its bytes.
     page_file : CacheFile
     first_unit : int
         Its first unit there.
@@ -69,7 +69,7 @@ class CachedFile:
 
     @property
     def data(self) -> npt.NDArray[np.uint8]:
-        """The file's bytes, of which only acquired units are there; read-only."""
+        """The file's bytes, read-only; only acquired units are valid."""
         start = self.first_unit * self.page_file.unit_bytes
         view = self.page_file.data[start : start + self.source.num_bytes]
         view.flags.writeable = False
@@ -77,7 +77,7 @@ class CachedFile:
 
 
 class PageCache:
-    """The units of some files.
+    """A cache of the units of some files.
 
     Parameters
     ----------
@@ -85,11 +85,11 @@ class PageCache:
     files : sequence of CachedFile
         In the dataset's order.
     cache_bytes : int or None
-        Room for units, over all processes and, in a folder, all datasets there; None: no bound.
+        Maximum size over all processes and, in a folder, all its datasets; None: unlimited.
     grows : bool
-        Whether the bound gives way to a batch that needs more; otherwise that is an error.
+        Whether the limit grows for a batch that needs more; otherwise that is an error.
     num_threads : int
-        That bring units, in this process.
+        Maximum number of fetching threads in this process.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class PageCache:
         self._grows = grows
         self._exempt: set[int] = set()
         self._exempt_bytes = 0
-        # Units have one number over all page files: that of the page file's first one plus the place in it.
+        # Units are numbered over all page files: the number of the page file's first unit plus the position in it.
         self._firsts = np.cumsum([0, *(each.table.num_units for each in store.files)])
         numbers = {id(page_file): number for number, page_file in enumerate(store.files)}
         homes = [numbers[id(each.page_file)] for each in self.files]
@@ -121,14 +121,14 @@ class PageCache:
         self._changed = threading.Condition()
         self._failures = Failures()
         self._planned: dict[object, int] = {}
-        # What is pinned for an object, by the note that says that it is gone; and those notes.
+        # Pinned units by the weak reference to their owner, and the references of dead owners.
         self._held: dict[int, Note] = {}
         self._dropped: deque[Note] = deque()
 
-    # ---- what is where
+    # ---- lookup
 
     def units_of(self, files: Indices, pointers: npt.NDArray[np.uint64], sizes: npt.NDArray[np.uint64]) -> Units:
-        """Find the units that hold byte ranges of files; each once, ascending.
+        """Find the units that hold byte ranges of files, ascending and unique.
 
         Parameters
         ----------
@@ -146,11 +146,11 @@ class PageCache:
         return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
 
     def are_there(self, units: Units) -> bool:
-        """Whether all units are there now, for tests and statistics."""
+        """Whether all units are loaded, for tests and statistics."""
         return all((part.table.state[places] == READY).all() for part, places in self._parts(units))
 
     def bound(self, cache_bytes: int | None, *, grows: bool) -> None:
-        """Set the room for units, and whether it gives way to a batch that needs more."""
+        """Set the size limit, and whether it grows for a batch that needs more."""
         self.cache_bytes, self._grows = cache_bytes, grows
 
     @property
@@ -165,26 +165,26 @@ class PageCache:
 
     @property
     def taken_bytes(self) -> int:
-        """Room that units take now, those of other datasets in the same folder included."""
+        """Bytes of all units in the cache, including those of other datasets in the same folder."""
         with self._roster.locked():
             return self._taken_bytes()
 
     def _taken_bytes(self) -> int:
         return sum(each.taken_bytes for each in [*self._store.files, *self._store.other_files()])
 
-    # ---- what is needed when
+    # ---- announcements
 
     def announce(self, owner: object, units: Units, *, bring: Units | None = None) -> int:
-        """Say that units will be needed; returns a stamp for `forget_until`.
+        """Announce that units will be needed; returns a stamp for `forget_until`.
 
         Parameters
         ----------
         owner : object
-            Whose they are; see `forget_until` and `forget`.
+            Owner of the announcement; see `forget_until` and `forget`.
         units : ndarray of int64
-            Not to be evicted by what others read ahead.
+            Units that read-ahead must not evict.
         bring : ndarray of int64, optional
-            Those of them that this process brings, in their order; by default all.
+            The units that this process loads, in order; by default all.
         """
         with self._roster.locked():
             stamp = self._roster.tick()
@@ -196,13 +196,13 @@ class PageCache:
         return stamp
 
     def plan(self, owner: object, units: Units) -> None:
-        """Bring units that have been announced, in this order."""
+        """Load announced units in this order."""
         self._fetchers.plan(owner, units.tolist())
 
     def forget_until(self, owner: object, stamp: int, *, last: bool) -> None:
-        """Say that units announced with this stamp or before are not needed by this owner any more.
+        """Withdraw this owner's announcements up to a stamp.
 
-        `last` says that it has announced nothing since.
+        `last`: the owner has no later announcements.
         """
         with self._roster.locked():
             if last:
@@ -213,7 +213,7 @@ class PageCache:
         self._fetchers.wake()
 
     def forget(self, owner: object) -> None:
-        """Say that nothing is needed by this owner any more."""
+        """Withdraw all announcements of an owner."""
         if self._roster.is_closed:
             return
         self.release_dropped()
@@ -227,28 +227,28 @@ class PageCache:
     def _tell_horizon(self) -> None:
         self._roster.set_horizon(min(self._planned.values(), default=NEVER))
 
-    # ---- what is needed now
+    # ---- pins
 
     def acquire(self, units: Units, stopped: Callable[[], bool] = bool, *, exempt: bool = False) -> None:
-        """Pin units and wait until they are there.
+        """Pin units and wait until they are loaded.
 
         Parameters
         ----------
         units : ndarray of int64
-            Ascending, each once. To be released by as many `release`.
+            Ascending and unique. Each `acquire` needs one `release`.
         stopped : callable
-            Asked now and then while waiting: True ends it.
+            Polled while waiting; True cancels the wait.
         exempt : bool
-            Do not count their room: for tables, which are needed as long as the file is open.
+            Do not count their size: for tables, which are needed while the file is open.
 
         Raises
         ------
         UsageError
-            There is no room for so many.
+            The cache is too small for them.
         StorageError
-            One could not be brought.
+            A unit could not be loaded.
         StoppedError
-            `stopped` said so.
+            `stopped` returned True.
         """
         if exempt:
             with self._changed:
@@ -263,7 +263,7 @@ class PageCache:
             raise
 
     def release(self, units: Units) -> None:
-        """Take pins back."""
+        """Unpin units."""
         if not self._roster.is_closed:
             with self._roster.locked():
                 self._unpin(units)
@@ -271,18 +271,18 @@ class PageCache:
         self._fetchers.wake()
 
     def release_when_dropped(self, owner: object, units: Units) -> Note:
-        """Take pins back with the next `release` or `release_dropped` after `owner` is gone."""
+        """Unpin units at the next `release` or `release_dropped` after `owner` is garbage-collected."""
         note = Note(owner, self._dropped.append, units)
         self._held[id(note)] = note
         return note
 
     def release_held(self, note: Note) -> None:
-        """Take an owner's pins back now, once."""
+        """Unpin an owner's units now; may be called twice."""
         if self._held.pop(id(note), None) is not None:
             self.release(note.attached)
 
     def release_dropped(self) -> None:
-        """Take back the pins of owners that are gone."""
+        """Unpin the units of owners that were garbage-collected."""
         if self._dropped and not self._roster.is_closed:
             with self._roster.locked():
                 while self._dropped:
@@ -312,17 +312,17 @@ class PageCache:
                 raise StoppedError
             if time.monotonic() > collect_at:
                 collect_at = float("inf")
-                gc.collect()  # a loader that an error ended holds its pins until then
+                gc.collect()  # a loader that failed holds its pins until it is collected
             if time.monotonic() > deadline:
                 raise StorageError(
-                    f"{self._store.shown}: no room for {needed:,} bytes within {_ROOM_SECONDS:.0f} s: other batches "
+                    f"{self._store.shown}: no space for {needed:,} bytes within {_ROOM_SECONDS:.0f} s: other batches "
                     f"and ranks hold all of cache_bytes={self.cache_bytes:,}; make it larger"
                 )
             with self._changed:
                 self._changed.wait(_POLL_SECONDS)
 
     def _try_reserve(self, units: Units) -> bool:
-        """Pin all units if there is room, else none."""
+        """Pin all units if there is space, else none."""
         parts = list(self._parts(units))
         self.release_dropped()
         with self._roster.locked():
@@ -330,9 +330,9 @@ class PageCache:
                 int(np.count_nonzero(page_file.table.state[places] == ABSENT)) * page_file.unit_bytes
                 for page_file, places in parts
             )
-            # Of what nobody has announced, that which was used last is to go last.
+            # Units that were not announced are evicted in order of last use.
             latest = min([self._roster.clock, *self._planned.values()])
-            # Pinned before making room, so that none of them goes to make it.
+            # Pinned before eviction, so that none of them is evicted.
             for page_file, places in parts:
                 page_file.table.pin(places)
                 stamp = page_file.table.stamp
@@ -344,7 +344,7 @@ class PageCache:
             return False
 
     def _complete(self, units: Units, stopped: Callable[[], bool]) -> None:
-        """Wait until all units are there, bringing those that nobody brings."""
+        """Wait until all units are loaded; load those that no process is loading."""
         since = self._failures.num
         parts = [(page_file, places, units[start:stop]) for page_file, places, start, stop in self._cut(units)]
         look_at = 0.0
@@ -356,12 +356,12 @@ class PageCache:
                 state = page_file.table.state[places]
                 idle = (state == WANTED) | (state == STORED)
                 if look_again:
-                    idle |= state == LOADING  # perhaps by a process that has died
+                    idle |= state == LOADING  # the process that loads them may have died
                 missing |= bool((state != READY).any())
                 if idle.any():
                     self._fetchers.want(numbers[idle].tolist())
             if not missing:
-                with self._roster.locked():  # what others wrote before their lock is seen after ours
+                with self._roster.locked():  # taking the lock makes other processes' writes visible
                     return
             if look_again:
                 look_at = time.monotonic() + _LOOK_AGAIN_SECONDS
@@ -370,17 +370,17 @@ class PageCache:
             with self._changed:
                 self._changed.wait(_POLL_SECONDS)
 
-    # ---- bringing
+    # ---- loading
 
     def _begin(self, unit: int, ahead: bool) -> Callable[[], None] | None:
-        """Claim a unit and room for it, and give what brings it; None: no room for what is only needed later."""
+        """Claim a unit, reserve space and return a callable that loads it; None: no space for read-ahead."""
         begun = self._guarded(unit, lambda: self._claim(unit, ahead))
         return None if begun is None else lambda: self._guarded(unit, begun)
 
     def _guarded(self, unit: int, work: Callable[[], Any]) -> Any:
         try:
             return work()
-        except BaseException as error:  # it is raised again where somebody waits for this unit
+        except BaseException as error:  # raised again to the caller that waits for this unit
             self._failures.note(unit, error)
             return nothing
         finally:
@@ -393,12 +393,12 @@ class PageCache:
         with self._roster.locked():
             alive = self._roster.living()
             if ahead and table.stamp[place] <= min(self._planned.values(), default=NEVER):
-                return nothing  # it is not needed any more
+                return nothing  # no longer needed
             if ahead and self._failures.is_untold(unit):
                 return nothing
             if table.state[place] == ABSENT:
                 if not ahead:
-                    return nothing  # whoever wanted it has gone
+                    return nothing  # no caller wants it any more
                 if not self._make_room(page_file.unit_bytes, alive, ahead=True):
                     return None
                 table.reserve(place)
@@ -415,7 +415,7 @@ class PageCache:
                 self._fetch(file, page_file, place, offset, size)
                 num_bytes = size
             arrived = True
-        except BaseException as error:  # noted before others see that nobody brings it any more, and ask again
+        except BaseException as error:  # recorded before others can request the unit again
             self._failures.note(unit, error)
         finally:
             with self._roster.locked():
@@ -435,18 +435,18 @@ class PageCache:
                     freed = is_full(error) and self._evict(size, self._roster.living(), ahead=False)
                 if not freed:
                     raise StorageError(
-                        f"{self._store.shown}: {page_file.path} cannot be written: {error.strerror}; make room on the "
-                        f"disk, or set cache_bytes= below what it has left"
+                        f"{self._store.shown}: {page_file.path} cannot be written: {error.strerror}; free space on the "
+                        f"disk, or set cache_bytes= below its free space"
                     ) from error
 
     def bring_again(self, units: Units, *, pinned: bool) -> None:
-        """Bring units that are there once more, because their bytes are wrong.
+        """Reload units whose bytes are wrong.
 
         Parameters
         ----------
         units : ndarray of int64
         pinned : bool
-            Only those that somebody has pinned.
+            Only units that are pinned.
         """
         for page_file, places, start, stop in self._cut(units):
             with self._roster.locked():
@@ -459,27 +459,27 @@ class PageCache:
                 with self._roster.locked():
                     self._roster.count_fetched(size)
 
-    # ---- room
+    # ---- eviction
 
     def _make_room(self, needed: int, alive: dict[int, int], *, ahead: bool) -> bool:
-        """Evict until `needed` bytes more are within the bound; False (and nothing is evicted) if that cannot be."""
+        """Evict until `needed` more bytes fit the limit; False, without evicting, if that is impossible."""
         if self.cache_bytes is None:
             return True
         excess = self._taken_bytes() + needed - self.cache_bytes - self._exempt_bytes
         return excess <= 0 or self._evict(excess, alive, ahead=ahead)
 
     def _evict(self, excess: int, alive: dict[int, int], *, ahead: bool) -> bool:
-        """Evict units of at least `excess` bytes together, or none."""
+        """Evict units of at least `excess` bytes in total, or none."""
         page_files = [*self._store.files, *self._store.other_files()]
         chosen = choose(page_files, excess, alive, self._roster.horizon(alive), ahead=ahead)
         for page_file, places in chosen:
             page_file.evict(places)
         return bool(chosen)
 
-    # ---- numbers of units
+    # ---- unit numbers
 
     def _cut(self, units: Units) -> Iterator[tuple[CacheFile, Units, int, int]]:
-        """Cut ascending units by page file: it, the places in it, and from where to where."""
+        """Split ascending units by page file: the file, the positions in it, and the range of `units`."""
         if len(self._store.files) == 1:
             if len(units):
                 yield self._store.files[0], units, 0, len(units)
@@ -498,7 +498,7 @@ class PageCache:
         return self._store.files[number], unit - int(self._firsts[number])
 
     def _source_of(self, unit: int) -> tuple[CachedFile, int, int]:
-        """Find the file of a unit, its first byte there and its length."""
+        """Find a unit's file, first byte and length."""
         order = self._file_order
         number = int(order[np.searchsorted(self._bases[order], unit, side="right") - 1])
         file = self.files[number]
@@ -506,7 +506,7 @@ class PageCache:
         return file, offset, min(file.page_file.unit_bytes, file.source.num_bytes - offset)
 
     def num_bytes_of(self, units: Units) -> int:
-        """Count the room that units take when they are there."""
+        """Return the total size of units."""
         return sum(len(places) * page_file.unit_bytes for page_file, places in self._parts(units))
 
     def _shown_files(self) -> str:
@@ -514,7 +514,7 @@ class PageCache:
         return self.files[0].source.path + (f" and {more} more files" if more else "")
 
     def close(self) -> None:
-        """Stop bringing, and give up all pins. Maps stay as long as anybody looks at them. May be called twice."""
+        """Stop loading, and release all pins. Maps live as long as their views. May be called twice."""
         self._fetchers.close()
         self._store.close()
         for file in self.files:

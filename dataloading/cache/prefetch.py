@@ -1,7 +1,7 @@
-"""What one pass over the data needs of the page cache: pages announced ahead of their use, pinned for each batch.
+"""Connects an order of samples to the page cache: announces pages ahead of their use, and pins them for each batch.
 
-Between an order of samples and a cache of pages: it finds where the samples of a step lie, says early what will be
-needed, and releases it when the batch is finished. Knows no pixels and no threads; a cache of pages knows no samples.
+Finds the pages of each step's samples, announces them early, and releases them when the batch is finished. Knows no
+pixels and no threads; the cache knows no samples.
 """
 
 from __future__ import annotations
@@ -23,46 +23,46 @@ __all__ = ["PageSource", "PinnedPages", "Prefetch"]
 
 Units = npt.NDArray[np.int64]
 
-# Steps looked ahead where the order does not go by pages, if their pages take no more than a part of the cache.
+# Steps announced ahead if the order is not page by page, limited to a part of the cache.
 _MAX_STEPS_AHEAD = 32
 _MAX_BYTES_AHEAD = 1 << 30
 
 
 class PinnedPages:
-    """Pages that stay where they are until `release`, or until nobody refers to this any more.
+    """Pages that stay pinned until `release`, or until this object is garbage-collected.
 
     Parameters
     ----------
     cache : PageCache
     units : ndarray of int64
-        Acquired ones.
+        Acquired units.
     """
 
     def __init__(self, cache: PageCache, units: Units) -> None:
         self._cache = cache
-        # Whoever drops this may hold the cache's lock: it only leaves a note.
+        # The thread that drops this object may hold the cache's lock, so the weak reference only records it.
         self._note: Note | None = cache.release_when_dropped(self, units)
 
     @property
     def released(self) -> bool:
-        """Whether they may go."""
+        """Whether the pages were released."""
         return self._note is None
 
     def release(self) -> None:
-        """Let the pages go; may be called again, and by any thread."""
+        """Unpin the pages; may be called twice, and by any thread."""
         note, self._note = self._note, None
         if note is not None:
             self._cache.release_held(note)
 
 
 class PageSource:
-    """A cache and the fields whose bytes come from it.
+    """A cache, and the fields that are read from it.
 
     Parameters
     ----------
     cache : PageCache
     files : FileSet
-        Of the same files.
+        The files of the cache.
     fields : sequence of str
         Fields to be delivered.
     num_local_ranks : int
@@ -76,7 +76,7 @@ class PageSource:
         self._num_local_ranks = num_local_ranks
 
     def units(self, indices: npt.NDArray[np.int64]) -> Units:
-        """Find the pages of some samples; samples whose place is damaged have none, and fail when decoded."""
+        """Find the pages of some samples; samples with damaged records have none, and fail when decoded."""
         parts = []
         for name in self._fields:
             try:
@@ -92,7 +92,7 @@ class PageSource:
             return np.empty(0, np.int64)
 
     def units_of_ranges(self, ranges: Ranges) -> Units:
-        """Find the pages of byte ranges, in the order of the ranges."""
+        """Find the pages of byte ranges, in order."""
         parts = []
         for file, start, num_bytes in ranges:
             size = min(num_bytes, self.cache.files[file].source.num_bytes - start)
@@ -102,12 +102,12 @@ class PageSource:
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     def ahead_bytes(self) -> int:
-        """Bound what one process announces ahead of its use, step by step."""
+        """Maximum bytes that one process announces ahead, step by step."""
         bound = self.cache.cache_bytes
         return _MAX_BYTES_AHEAD if bound is None else min(_MAX_BYTES_AHEAD, bound // (2 * self._num_local_ranks))
 
     def prefetch(self, stopped: Callable[[], bool]) -> Prefetch:
-        """Begin a pass; `stopped` tells when nobody waits for its batches any more."""
+        """Start a pass; `stopped` returns True when its batches are no longer wanted."""
         return Prefetch(self, stopped)
 
     def release_dropped(self) -> None:
@@ -122,21 +122,21 @@ class Prefetch:
     ----------
     source : PageSource
     stopped : callable
-        Asked while waiting for pages: True ends the wait.
+        Polled while waiting for pages; True cancels the wait.
     """
 
     def __init__(self, source: PageSource, stopped: Callable[[], bool]) -> None:
         self._source = source
         self._cache = source.cache
         self._stopped = stopped
-        self._owner = object()  # of what is announced: the cache's threads must not keep this object and its files
+        self._owner = object()  # not self: the cache's threads must not keep this object alive
         self._in_use: deque[tuple[int, weakref.ref[PinnedPages]]] = deque()
-        # What was announced: it is needed no more when all steps before this one are released; and its stamp.
+        # Announcements as (step, stamp): no longer needed when all steps before `step` are released.
         self._announced: deque[tuple[int, int]] = deque()
         self._num_before = 0  # steps of earlier epochs
 
     def steps(self, order: EpochOrder) -> Iterator[tuple[Step, PinnedPages]]:
-        """Give each step of an epoch when its pages are there, pinned."""
+        """Yield each step of an epoch once its pages are loaded and pinned."""
         plan = self._by_pages(order) if order.goes_by_pages else self._by_steps(order)
         for number, (step, units) in enumerate(plan):
             self._cache.acquire(units, self._stopped)
@@ -146,14 +146,14 @@ class Prefetch:
         self._num_before += len(order)
 
     def close(self) -> None:
-        """Need nothing any more. PinnedPages of batches in the making stay theirs."""
+        """Withdraw all announcements. Unfinished batches keep their pinned pages."""
         self._announced.clear()
         self._cache.forget(self._owner)
 
     def _by_pages(self, order: EpochOrder) -> Iterator[tuple[Step, Units]]:
-        """Announce a node's pages as the order goes through them, window by window."""
+        """Announce a node's pages window by window."""
         known = order.pages_needed(0)[0]
-        windows: deque[tuple[int, int]] = deque()  # pages before the end of what was announced, and its stamp
+        windows: deque[tuple[int, int]] = deque()  # announcements as (number of pages, stamp)
         for number in range(len(order)):
             passed = order.pages_needed(max(0, self._oldest(self._num_before + number) - self._num_before))[0]
             self._forget_passed(self._num_before + number)
@@ -169,7 +169,7 @@ class Prefetch:
                 self._cache.plan(self._owner, bring)
             step = order.step(number)
             yield step, self._source.units(step.indices)
-        # What is left is of the last window: needed until the last batch is finished.
+        # The last window is needed until the last batch is finished.
         self._announced.extend((self._num_before + len(order), stamp) for _, stamp in windows)
 
     def _by_steps(self, order: EpochOrder) -> Iterator[tuple[Step, Units]]:
@@ -194,7 +194,7 @@ class Prefetch:
             yield step, units
 
     def _oldest(self, coming: int) -> int:
-        """Find the first step that is not finished, `coming` if that is the next one; counted over all epochs."""
+        """Return the first unfinished step, counted over all epochs; `coming` if all earlier steps are finished."""
         while self._in_use:
             number, reference = self._in_use[0]
             pins = reference()

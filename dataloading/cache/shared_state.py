@@ -1,19 +1,19 @@
-"""What the processes of a node share: a lock that a death releases, who is alive, and the state of every page.
+"""State shared by the processes of a node: a robust lock, the live processes, and the state of every page.
 
-Owns the layout of the two kinds of shared blocks. A `Roster` belongs to a whole cache: its lock, its clock and the
-processes that take part. A `PageTable` belongs to one sparse file and says of each of its units (pages of the cache)
-whether it is there, who is bringing it, and who needs it::
+Defines the layout of two kinds of shared blocks. A `Roster` belongs to a whole cache: its lock, its clock and its
+processes. A `PageTable` belongs to one sparse file and records for each unit (page of the cache) its state, the process
+that loads it, and the processes that pin it::
 
     ABSENT --- reserved ---> WANTED --- claimed ---> LOADING --- arrived ---> READY --- evicted ---> ABSENT
                                 ^                       |                       |
                                 '----- failed, died ----'      first use by a new run: STORED (bytes to be compared
                                                                with the checksum taken when they arrived)
 
-A unit takes room from the moment it is reserved; an ABSENT one has none and no pins. All changes are made with the
-lock held. The lock and every process's seat are record locks of open file descriptions: the kernel releases them
-when the last descriptor is closed, whatever kills the process, and no process number is ever compared.
+A unit counts towards the cache's size once it is reserved; an ABSENT one takes no space and has no pins. All changes
+are made with the lock held. The lock and every process's seat are record locks of open file descriptions: the kernel
+releases them when the process ends for any reason, so no process ids are compared.
 
-Knows nothing of where bytes come from.
+Does not know where bytes come from.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["ABSENT", "LOADING", "READY", "STORED", "WANTED", "PageTable", "Roste
 
 ABSENT, WANTED, LOADING, STORED, READY = range(5)
 NEVER = np.iinfo(np.int64).max
-"""A horizon of nothing announced: every unit may go."""
+"""The horizon if nothing is announced: every unit may be evicted."""
 
 NUM_SEATS = 256
 _LOCK_SECONDS = 60.0
@@ -56,11 +56,9 @@ class Roster:
     Parameters
     ----------
     file : int
-        Descriptor of the block, its open file description nobody else's. Closed with this object.
+        Descriptor of the block, with its own open file description. Closed with this object.
 
-    Notes
-    -----
-    Every object takes a seat of its own: two loaders of one process are two participants.
+    Notes ----- Every object takes a seat: two loaders of one process have two.
     """
 
     RECORD = np.dtype(
@@ -107,12 +105,12 @@ class Roster:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock of the cache; for moments, never while reading or writing pages.
+        """Hold the cache's lock; only briefly, never while reading or writing pages.
 
         Raises
         ------
         StorageError
-            Another process holds it and does not go on (it may have been stopped).
+            Another process holds the lock for too long (it may have been stopped).
         """
         with self._thread_lock:
             if self._file < 0:
@@ -126,7 +124,7 @@ class Roster:
                 if time.monotonic() > deadline:
                     raise StorageError(
                         f"{self._shown}: process {self._record['holder']} has held the cache's lock for "
-                        f"{_LOCK_SECONDS:.0f} s; it may have been stopped: let it go on, or end it"
+                        f"{_LOCK_SECONDS:.0f} s; it may have been stopped: resume or end it"
                     )
                 time.sleep(wait)
                 wait = min(2 * wait, 0.005)
@@ -137,7 +135,7 @@ class Roster:
                 self._set_lock(0, fcntl.F_UNLCK)
 
     def tick(self) -> int:
-        """Advance the clock; needs the lock."""
+        """Advance the clock; requires the lock."""
         self._record["clock"] += 1
         return int(self._record["clock"])
 
@@ -147,20 +145,20 @@ class Roster:
         return int(self._record["clock"])
 
     def count_fetched(self, num_bytes: int) -> None:
-        """Add to the bytes read from storage; needs the lock."""
+        """Add to the bytes read from storage; requires the lock."""
         self._record["fetched_bytes"] += num_bytes
 
     @property
     def fetched_bytes(self) -> int:
-        """Bytes of units that all processes together have read from storage."""
+        """Bytes that all processes have read from storage."""
         return int(self._record["fetched_bytes"])
 
     def set_horizon(self, stamp: int) -> None:
-        """Say that units stamped up to `stamp` are not needed by this process any more."""
+        """Record that this process no longer needs units stamped up to `stamp`."""
         self._record["horizon"][self.seat] = stamp
 
     def living(self) -> dict[int, int]:
-        """Find the generation of every seat whose process lives; needs the lock."""
+        """Return the generation of every seat whose process is alive; requires the lock."""
         seats = np.flatnonzero(self._record["generation"]).tolist()
         generations = self._record["generation"]
         alive = {}
@@ -172,19 +170,19 @@ class Roster:
         return alive
 
     def horizon(self, alive: dict[int, int]) -> int:
-        """Find the stamp up to which no living process needs units."""
+        """Return the stamp up to which no live process needs units."""
         return min(int(self._record["horizon"][seat]) for seat in alive)
 
     @property
     def is_closed(self) -> bool:
-        """Whether the seat was given up, or belongs to the process that this one was forked from."""
+        """Whether the seat was released, or belongs to the parent of this forked process."""
         return self._file < 0
 
     def close(self) -> None:
-        """Give up the seat, and with it all pins. In a forked child: forget the parent's seat, which stays taken."""
+        """Release the seat and all its pins. In a forked child: forget the parent's seat, which stays taken."""
         if self._file >= 0:
             if os.getpid() == self._process:
-                self._set_lock(1 + self.seat, fcntl.F_UNLCK)  # children of a fork may hold the description as well
+                self._set_lock(1 + self.seat, fcntl.F_UNLCK)  # forked children may hold the description too
             file, self._file = self._file, -1
             os.close(file)
 
@@ -208,7 +206,7 @@ _rosters: Living[Roster] = Living()
 
 @functools.cache
 def _close_in_children() -> None:
-    """Have forked children close the lock's file: a parent's seat must be free once the parent is dead."""
+    """Make forked children close the lock's file, so that a parent's seat is released when the parent dies."""
 
     def close_all() -> None:
         for roster in list(_rosters):
@@ -223,11 +221,11 @@ class PageTable:
     Parameters
     ----------
     roster : Roster
-        Of the cache; its lock is held whenever a method below changes something.
+        The cache's roster; its lock is held for every change below.
     file : int
-        Descriptor of the block, which has `size_for` bytes; not kept.
+        Descriptor of the block of `size_for` bytes; may be closed afterwards.
     num_units, unit_bytes : int
-        What the table must be for; 0 takes what it says.
+        Expected size; 0 accepts the stored one.
     shown : str
         Its name in messages.
 
@@ -235,11 +233,11 @@ class PageTable:
     ----------
     state : uint8 array, shape (num_units,)
     stamp : int64 array, shape (num_units,)
-        When a unit was last announced or asked for. The smallest go first.
+        When a unit was last announced or requested. The smallest are evicted first.
     owner : int64 array, shape (num_units,)
         Generation of the process that is loading it.
     digest : uint64 array, shape (num_units,)
-        Checksum of its bytes as they arrived.
+        Checksum of the bytes as loaded.
     """
 
     _HEAD = np.dtype(
@@ -283,16 +281,16 @@ class PageTable:
 
     @classmethod
     def size_for(cls, num_units: int) -> int:
-        """Count the bytes of a table; most of them are never touched and take no memory."""
+        """Return the size of a table in bytes; untouched parts take no memory."""
         return cls._HEAD.itemsize + 8 * 5 + num_units * (1 + 8 + 8 + 8 + 2 * NUM_SEATS)
 
     @property
     def num_taken(self) -> int:
-        """Units that take room: counted anew, so that a death between two changes cannot make it wrong."""
+        """Number of units that take space. Recounted each time, so that a process death cannot corrupt it."""
         return int(np.count_nonzero(self.state))
 
     def attach(self) -> None:
-        """Take part in this table: only those who do can pin. The first one distrusts what was left behind."""
+        """Join this table, as pinning requires. The first process marks existing units as unverified."""
         seat = self._roster.seat
         if not self._attached(self._roster.living()):
             self.state[(self.state == LOADING) | (self.state == WANTED)] = ABSENT
@@ -301,7 +299,7 @@ class PageTable:
         self._head["attached"][seat] = self._roster.generation
 
     def in_use(self) -> bool:
-        """Whether any living process takes part."""
+        """Whether any live process has joined."""
         return bool(self._attached(self._roster.living()))
 
     def _attached(self, alive: dict[int, int]) -> list[int]:
@@ -311,25 +309,25 @@ class PageTable:
     # ---- pins
 
     def pin(self, units: Units) -> int:
-        """Pin units for this process, reserving room for those that have none; returns for how many."""
+        """Pin units for this process, and reserve space for absent ones; returns how many were absent."""
         absent = units[self.state[units] == ABSENT]
         self.state[absent] = WANTED
         self._pins[self._roster.seat, units] += 1
         return len(absent)
 
     def unpin(self, units: Units) -> None:
-        """Take the pins back; what nobody wants any more and is not there gives up its room."""
+        """Unpin units; unpinned units that are not loaded become absent."""
         self._pins[self._roster.seat, units] -= 1
         wanted = units[self.state[units] == WANTED]
         if len(wanted):
             self.drop(wanted[~self.pinned(wanted, self._roster.living())])
 
     def reserve(self, unit: int) -> None:
-        """Take room for an absent unit without a pin, to load it at once."""
+        """Reserve space for an absent unit without a pin, to load it at once."""
         self.state[unit] = WANTED
 
     def pinned(self, units: Units, alive: dict[int, int]) -> npt.NDArray[np.bool_]:
-        """Find which of some units a living process has pinned."""
+        """Return which of some units a live process has pinned."""
         found = np.zeros(len(units), np.bool_)
         for seat in self._attached(alive):
             found |= self._pins[seat, units] > 0
@@ -338,17 +336,17 @@ class PageTable:
     # ---- loading
 
     def claim(self, unit: int, alive: dict[int, int]) -> bool | None:
-        """Become the one who loads a unit; None if that is not needed, else whether its bytes only need checking."""
+        """Claim a unit for loading; None if that is not needed, else whether its bytes only need checking."""
         state = self.state[unit]
         if state == LOADING and int(self.owner[unit]) not in alive.values():
-            state = np.uint8(WANTED)  # whoever was loading it is dead
+            state = np.uint8(WANTED)  # the process that was loading it is dead
         if state not in (WANTED, STORED):
             return None
         self.state[unit], self.owner[unit] = LOADING, self._roster.generation
         return bool(state == STORED)
 
     def settle(self, unit: int, *, arrived: bool) -> None:
-        """End a loading: the unit is there, or it is wanted still if anybody pins it, else gone."""
+        """Finish loading a unit: it is READY; or, after a failure, WANTED if pinned, else ABSENT."""
         self.owner[unit] = 0
         if arrived:
             self.state[unit] = READY
@@ -358,13 +356,13 @@ class PageTable:
             self.drop(np.array([unit]))
 
     def drop(self, units: Units) -> None:
-        """Let go of the room of units; their bytes have been given back."""
+        """Mark units as absent; their bytes have been freed."""
         self.state[units] = ABSENT
 
     def evictable(self, alive: dict[int, int]) -> Units:
-        """List the units that take room and that nobody pins or loads."""
+        """List the units that take space and are neither pinned nor loading."""
         units = np.flatnonzero((self.state == READY) | (self.state == STORED))
-        if len(units) < self.num_taken:  # something is being loaded: perhaps by a process that died
+        if len(units) < self.num_taken:  # some are loading: the process may have died
             loading = np.flatnonzero((self.state == LOADING) | (self.state == WANTED))
             orphans = loading[~np.isin(self.owner[loading], list(alive.values()))]
             units = np.concatenate([units, orphans])

@@ -1,7 +1,7 @@
 """The sparse files of a cache, and a folder of them.
 
-A store owns the roster and one or more `CacheFile`s. In a folder each cached file has a sparse file and a table of its
-own, which outlive the run; all loaders that use the folder share its room. In memory there is one sparse file for the
+A store owns the roster and one or more `CacheFile`s. In a folder each cached file has its own sparse file and table,
+which outlive the run; all loaders that use the folder share its size limit. In memory there is one sparse file for the
 whole dataset (`memory_store`). Knows no sources and no orders.
 """
 
@@ -29,7 +29,7 @@ __all__ = ["CacheFile", "FolderStore", "Store", "checksum", "is_full", "num_unit
 Bytes = npt.NDArray[np.uint8]
 Units = npt.NDArray[np.int64]
 
-# A map shared by machines would not be one memory, and holes cannot be punched everywhere.
+# Maps are not coherent between machines, and not every network file system can punch holes.
 _NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "gpfs", "beegfs", "9p", "afs", "fuse.sshfs")
 
 
@@ -47,7 +47,7 @@ class CacheFile:
     data : uint8 array
         The whole sparse file, mapped for writing.
     path : str or None
-        Where it is, if bytes are to be written as to a file; None: straight into memory.
+        Path, if bytes are written with write calls; None: directly into memory.
     """
 
     def __init__(self, table: PageTable, data: Bytes, path: str | None) -> None:
@@ -57,12 +57,12 @@ class CacheFile:
 
     @property
     def unit_bytes(self) -> int:
-        """Bytes of a unit, the last one of the file perhaps less."""
+        """Size of a unit; the file's last unit may be shorter."""
         return self.table.unit_bytes
 
     @property
     def taken_bytes(self) -> int:
-        """Room that its units take."""
+        """Space that its units take."""
         return self.table.num_taken * self.table.unit_bytes
 
     def part(self, unit: int, num_bytes: int) -> Bytes:
@@ -71,16 +71,16 @@ class CacheFile:
         return self.data[start : start + num_bytes]
 
     def room_for(self, unit: int, num_bytes: int) -> Bytes:
-        """Give memory to bring a unit's bytes to; `keep` them afterwards."""
+        """Return memory to load a unit into; call `keep` afterwards."""
         return self.part(unit, num_bytes) if self.path is None else _aligned(num_bytes)
 
     def keep(self, unit: int, arrived: Bytes) -> None:
-        """Put bytes in their place, if they are not there yet.
+        """Write bytes to their position, if they are not there yet.
 
         Raises
         ------
         OSError
-            The disk is full, or broken. Written as to a file, because a write to a map would be fatal then.
+            The disk is full or broken. Uses write calls, since a failed write to a map kills the process.
         """
         if self.path is None:
             return
@@ -93,7 +93,7 @@ class CacheFile:
             os.close(file)
 
     def evict(self, units: Units) -> None:
-        """Give back the room of units; needs the lock."""
+        """Free the space of units; requires the lock."""
         for unit in units.tolist():
             give_back(self.part(unit, self.unit_bytes))
         self.table.drop(units)
@@ -107,11 +107,11 @@ class Store(Protocol):
     files: list[CacheFile]
 
     def other_files(self) -> list[CacheFile]:
-        """Find page files of the same store that belong to other datasets: they share the room."""
+        """Return the store's page files of other datasets, which share its size limit."""
         ...
 
     def close(self) -> None:
-        """Give up what is pinned and shared; maps stay as long as anybody looks at them."""
+        """Release the seat and all pins; maps live as long as their views."""
         ...
 
 
@@ -121,12 +121,12 @@ class FolderStore:
     Parameters
     ----------
     folder : path
-        Made if need be.
+        Created if missing.
 
     Raises
     ------
     UsageError
-        It lies on a network file system, or on one that cannot give back parts of files.
+        It lies on a network file system, or on one that cannot punch holes in files.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -135,7 +135,7 @@ class FolderStore:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UsageError(f"{self.shown} cannot be made: {error}") from error
+            raise UsageError(f"{self.shown} cannot be created: {error}") from error
         _refuse_network(self._folder, self.shown)
         self._check_holes()
         self.roster = Roster(self._open("roster", Roster.NUM_BYTES), self.shown)
@@ -145,7 +145,7 @@ class FolderStore:
         self._seen_ns = -1
 
     def add(self, path: str, identity: str, num_bytes: int, unit_bytes: int) -> CacheFile:
-        """Open or make the page file of one file; versions of it that nobody uses any more are removed.
+        """Open or create the page file of one file; remove unused page files of its older versions.
 
         Parameters
         ----------
@@ -177,7 +177,7 @@ class FolderStore:
         return self.files[-1]
 
     def other_files(self) -> list[CacheFile]:
-        """Find the other page files of the folder."""
+        """Return the other page files of the folder."""
         changed_ns = self._folder.stat().st_mtime_ns
         if changed_ns != self._seen_ns:
             self._seen_ns = changed_ns
@@ -198,7 +198,7 @@ class FolderStore:
                 data = map_file(pages_file, table.num_units * table.unit_bytes, writable=True)
             finally:
                 os.close(pages_file)
-        except (OSError, FormatError, ValueError):  # not ours, or just being removed
+        except (OSError, FormatError, ValueError):  # not a cache file, or being removed
             return None
         return CacheFile(table, data, str(self._folder / f"{name}.pages"))
 
@@ -209,7 +209,7 @@ class FolderStore:
                 (self._folder / f"{name}.{suffix}").unlink(missing_ok=True)
 
     def _open(self, name: str, num_bytes: int = 0) -> int:
-        """Open a file of the folder, making it as long as it must be."""
+        """Open a file of the folder; create it with `num_bytes` bytes if it is missing."""
         make = os.O_CREAT if num_bytes else 0
         file = os.open(self._folder / name, os.O_RDWR | os.O_CLOEXEC | make, 0o600)
         size = os.fstat(file).st_size
@@ -229,7 +229,7 @@ class FolderStore:
             give_back(block)
         except OSError as error:
             raise UsageError(
-                f"{self.shown} lies on a file system that cannot give back parts of files ({error}): choose a folder "
+                f"{self.shown} lies on a file system that cannot punch holes in files ({error}): choose a folder "
                 f"on a local disk (ext4, xfs, btrfs, tmpfs)"
             ) from error
         finally:
@@ -238,7 +238,7 @@ class FolderStore:
                 (self._folder / name).unlink()
 
     def close(self) -> None:
-        """Give up the seat and all pins; what has been cached stays."""
+        """Release the seat and all pins; cached bytes stay."""
         self.roster.close()
 
 
@@ -250,7 +250,7 @@ def _aligned(num_bytes: int, alignment: int = 4096) -> Bytes:
 
 
 def checksum(data: Bytes) -> int:
-    """Compute what tells whether bytes that were kept are still the same."""
+    """Return the checksum of cached bytes."""
     return int(xxhash.xxh3_64_intdigest(data.data))
 
 
@@ -260,7 +260,7 @@ def is_full(error: OSError) -> bool:
 
 
 def _refuse_network(folder: Path, shown: str) -> None:
-    """Refuse a folder that other machines may see: see `_NETWORK_FILE_SYSTEMS`."""
+    """Raise UsageError for a folder on a network file system."""
     target = os.path.realpath(folder)
     best, kind = "", ""
     with contextlib.suppress(OSError), open("/proc/self/mountinfo") as mounts:

@@ -1,7 +1,7 @@
-"""Where a dataset's bytes are kept and how much of them at a time: from the Loader's options to open files.
+"""Chooses how a dataset's bytes are cached: from the Loader's options to open files.
 
-By default files are mapped and the system's page cache keeps what it likes. With ``os_cache=False``, ``cache_dir=`` or
-addresses in a store, pages come through a cache of our own. Owns that choice and the default bounds; knows no samples.
+By default files are mapped and cached by the system. With ``os_cache=False``, ``cache_dir=`` or addresses in a store,
+pages come through a cache of our own. Also computes its default size; knows no samples.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from dataloading.keeper import Kept, on_own_thread
 
 __all__ = ["Storage", "StorageOptions", "open_storage"]
 
-# Orders that go through a file page by page read whole pages; others only a little more than a sample.
+# Page-by-page orders read whole pages; other orders read little more than a sample.
 _SMALL_UNIT_BYTES = 1 << 18
 _LEAST_BYTES = 1 << 28
 _SPARE_PAGES = 6
 
-# What tells the runs of one user on one machine apart, whoever launched them.
+# Identify a run among those of a user on one machine, whatever launched it.
 _JOB_VARIABLES = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StorageOptions:
-    """How a dataset's bytes are to be kept.
+    """How a dataset's bytes are cached.
 
     Parameters
     ----------
     os_cache : bool
         Leave local files to the system's page cache.
     cache_dir : path, optional
-        Folder on a disk of this machine that keeps pages between runs.
+        Folder on a local disk that keeps pages between runs.
     cache_bytes : int, optional
-        Room for pages.
+        Maximum size of the cache.
     by_page : bool
         Whether the order of samples goes through the files page by page.
     node : int
-        This machine's number, as the order counts them.
+        This node's number in the order.
     """
 
     os_cache: bool = True
@@ -69,7 +69,7 @@ class StorageOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Storage:
-    """Open files of a dataset, and the cache that brings their pages, if the system's does not.
+    """The open files of a dataset, and the cache of their pages, if it is not the system's.
 
     Parameters
     ----------
@@ -89,16 +89,16 @@ class Storage:
     def page_source(
         self, *, fields: Sequence[str], window_pages: int, rows_in_flight: int, num_local_ranks: int
     ) -> PageSource | None:
-        """Bound the cache, and make what brings pages from it; None where the system's page cache does that.
+        """Set the cache's size limit and return its page source; None if the system's page cache is used.
 
         Parameters
         ----------
         fields : sequence of str
-            To be delivered.
+            The fields to read.
         window_pages : int
             Pages that the order keeps open; 0 if it has no window.
         rows_in_flight : int
-            Samples of all batches that one process makes at a time.
+            Samples of all batches in progress in one process.
         num_local_ranks : int
             Processes that share the cache.
         """
@@ -164,7 +164,7 @@ def _close(opened: _Opened) -> None:
 def _default_bytes(
     cache: PageCache, files: FileSet, window_pages: int, rows_in_flight: int, num_local_ranks: int
 ) -> int:
-    """Choose the room in memory: for two windows of pages, or for the batches of all ranks that are in the making."""
+    """Return a default cache size: for two windows of pages, or for the batches in progress of all ranks."""
     total = sum(file.source.num_bytes + cache.unit_bytes for file in cache.files)
     if window_pages:
         page_size = max(reader.page_size for reader in files.readers)

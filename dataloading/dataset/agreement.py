@@ -57,15 +57,15 @@ def common_classes(
     files : sequence of FileInfo
         Such as open readers.
     hint, advice : str
-        End the messages about classes that differ, and about files without class names.
+        Ends of the messages about different classes, and about files without class names.
     assume : bool
-        Whether files without class names have those of the others.
+        Whether to assume that files without class names have those of the others.
 
     Raises
     ------
     UsageError
-        Class names differ, naming the first difference; or only some files have them, so that nobody knows whether
-        their labels mean the same.
+        Class names differ (the message names the first difference), or only some files have them, so it is unknown
+        whether their labels mean the same.
     """
     named = next((file for file in files if file.class_names is not None), None)
     if named is None or named.class_names is None:
@@ -74,7 +74,7 @@ def common_classes(
         if file.class_names not in (None, named.class_names):
             pairs = enumerate(zip_longest(named.class_names, file.class_names or ()))
             label, pair = next((label, pair) for label, pair in pairs if pair[0] != pair[1])
-            one, two = ("no such class" if name is None else repr(name) for name in pair)
+            one, two = ("not a class" if name is None else repr(name) for name in pair)
             raise UsageError(
                 f"the files name different classes. Label {label} is {one} in {named.path} "
                 f"({counted(len(named.class_names), 'class')}) and {two} in {file.path} "

@@ -1,8 +1,7 @@
-"""Several ``.beton`` files, one after another, as one dataset; a single file is the simplest case.
+"""Several ``.beton`` files as one dataset; a single file is the simplest case.
 
-Owns the arithmetic between an index in the dataset and a sample of a file. `FileSet.locate` says in which file, where
-and how long stored bytes are, and `FileSet.memory` is what is read there, so that bytes may also come from elsewhere
-than the file's own map. Knows no pixels, orders or batches.
+Maps an index in the dataset to a sample of a file. `FileSet.locate` returns the file, position and size of stored
+bytes; they are read from `FileSet.memory`, which need not be the file's own map. Knows no pixels, orders or batches.
 """
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ class FileSet:
     fields : mapping of str to Field
         Of the first file, in its order.
     memory : list of uint8 arrays
-        Where each file's stored bytes are read from: byte p of file k is ``memory[k][p]``. The files' maps, unless
-        somebody has put other memory of the same size there before anything is decoded (see `use_memory`).
+        Memory from which stored bytes are read: byte p of file k is ``memory[k][p]``. The files' maps, unless replaced
+        with `use_memory`.
     class_names : tuple of str or None
 
     Raises
     ------
     UsageError
-        Fields or class names differ, or only some files have class names; the first difference is named.
+        Fields or class names differ, or only some files have class names; the message names the first difference.
     """
 
     def __init__(self, readers: Sequence[Reader], *, check_classes: bool = True) -> None:
@@ -71,7 +70,7 @@ class FileSet:
 
     @property
     def path(self) -> str:
-        """The file, or the first and how many more, for messages."""
+        """The file, or the first file and the number of others, for messages."""
         more = len(self.paths) - 1
         return f"{self.paths[0]} and {more} more file{'s' if more > 1 else ''}" if more else self.paths[0]
 
@@ -82,14 +81,14 @@ class FileSet:
         return f"FileSet({list(self.paths)}, num_samples={self.num_samples})"
 
     def use_memory(self, memory: Sequence[npt.NDArray[np.uint8]], owner: object = None) -> None:
-        """Read stored bytes from there; sample tables still come from the files.
+        """Read stored bytes from other memory; sample tables still come from the files.
 
         Parameters
         ----------
         memory : sequence of uint8 arrays
-            One for each file, as long as the file.
+            One array per file, as long as the file.
         owner : object, optional
-            Kept for as long as this object.
+            Kept alive by this object.
         """
         self.memory = list(memory)
         self._memory_owner = owner
@@ -98,14 +97,14 @@ class FileSet:
     # ---- samples
 
     def place(self, index: int) -> tuple[int, int]:
-        """Find the number of the file that holds a sample, and the sample's index there."""
+        """Return the number of the file that holds a sample, and the sample's index in it."""
         if len(self.readers) == 1:
             return 0, index
         file = int(np.searchsorted(self.starts, index, side="right")) - 1
         return file, index - int(self.starts[file])
 
     def places(self, indices: Indices) -> tuple[Indices, Indices]:
-        """Find the number of the file that holds each sample, and the samples' indices there."""
+        """Return the number of the file that holds each sample, and the samples' indices in it."""
         if len(self.readers) == 1:
             return np.zeros(len(indices), np.int64), indices
         if len(indices) and (int(indices.min()) < 0 or int(indices.max()) >= self.num_samples):
@@ -117,13 +116,13 @@ class FileSet:
         return files, indices - self.starts[files]
 
     def records(self, field: str, indices: Indices) -> npt.NDArray[Any]:
-        """Copy a field's part of the sample table for some samples: numbers, or what describes stored bytes."""
+        """Copy a field's records of some samples: numbers, or descriptions of stored bytes."""
         if self._tables is None:
             return self.readers[0].column(field)[indices]
         return self._tables.records(field, *self.places(indices))
 
     def column(self, field: str) -> npt.NDArray[Any]:
-        """Give a field's part of the whole sample table: a view of the only file, a copy of several."""
+        """Return a field's records of all samples: a view for one file, a copy for several."""
         columns = [reader.column(field) for reader in self.readers]
         return columns[0] if len(columns) == 1 else np.concatenate(columns)
 
@@ -140,7 +139,7 @@ class FileSet:
         Raises
         ------
         FormatError
-            A sample's bytes lie outside its file; names the file and the sample in it.
+            A sample's bytes lie outside its file; the message names both.
         """
         files, samples = self.places(indices)
         if self._tables is None:
@@ -157,7 +156,7 @@ class FileSet:
         return pointers + self._bases[files]
 
     def view(self, field: str, index: int) -> npt.NDArray[np.uint8]:
-        """Give a sample's stored bytes, without copying them.
+        """Return a sample's stored bytes without copying them.
 
         Raises
         ------
@@ -170,12 +169,12 @@ class FileSet:
         return self.memory[file][start : start + int(sizes[0])]
 
     def value(self, field: str, index: int) -> object:
-        """Give a sample's value, as `Reader.value` does.
+        """Return a sample's value, as `Reader.value` does.
 
         Raises
         ------
         FormatError
-            As `locate`, or the stored bytes are no such value.
+            As `locate`, or the stored bytes are not a valid value.
         """
         file, sample = self.place(index)
         kind = self.readers[file].fields[field]

@@ -1,4 +1,4 @@
-"""What a training script asks of ``loader.dataset``, and which data it is. Knows no order and no pixels."""
+"""``loader.dataset`` for training scripts. Knows no order and no pixels."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ __all__ = ["DatasetInfo", "label_field"]
 
 
 class DatasetInfo:
-    """What scripts ask of ``loader.dataset``: its length and its classes.
+    """The length and classes of a dataset.
 
     Attributes
     ----------
     path : str
-        The file; of several the first, and how many more there are.
+        The file, or the first file and the number of others.
     paths : tuple of str
         All files, in order.
     classes : list of str or None
-        Class names in the order of labels; None where no file records them (FFCV's do not).
+        Class names in label order; None if no file records them (FFCV's do not).
     class_to_idx : dict of str to int or None
     fingerprint : str
-        Changes with the files' content and their order (of files FFCV wrote: with size, fields, number of samples).
+        Changes with the files' content and order (for files that FFCV wrote: with size, fields, number of samples).
     """
 
     def __init__(self, files: FileSet) -> None:
@@ -47,7 +47,7 @@ class DatasetInfo:
 
 
 def label_field(source: Reader | FileSet | Mapping[str, Field], names: Sequence[str] | None = None) -> str | None:
-    """Find the field that holds classes: the integers named 'label', else the only integers; None if neither.
+    """Return the name of the label field: the integer field 'label', else the only integer field; None if neither.
 
     Parameters
     ----------

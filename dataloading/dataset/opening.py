@@ -1,7 +1,6 @@
-"""From what a user names to open files: paths, patterns, manifests of sets of shards, and lists of them.
+"""Opens the files of a dataset, given as paths, patterns, manifests of shard sets, or lists of them.
 
-Owns which files are meant and in which order, and the check that they are those a manifest lists. Knows nothing of
-what is in them beyond that.
+Decides which files are meant and in which order, and checks that they are those that a manifest lists.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from dataloading.messages import did_you_mean
 __all__ = ["Paths", "check_paths", "listed_files", "open_files", "open_groups"]
 
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
-"""A file, a pattern as of `glob`, a set's manifest (``train.beton.json``), each also in a store, or a list of such."""
+"""A file, a `glob` pattern, a set's manifest (``train.beton.json``), each also in a store, or a list of these."""
 
 
 def open_files(paths: Paths) -> FileSet:
@@ -55,7 +54,7 @@ def open_groups(
     Parameters
     ----------
     groups : sequence of paths
-        One for each dataset.
+        One per dataset.
     opener : callable, optional
         Opens all files; by default as local ones.
     """
@@ -72,12 +71,12 @@ def open_groups(
 
 
 def listed_files(paths: Paths) -> list[str]:
-    """List the files that `paths` stand for, in order: those of a pattern by name, those of a manifest as it has them.
+    """List the files that `paths` stand for: those of a pattern by name, those of a manifest in its order.
 
     Raises
     ------
     UsageError
-        A pattern matches nothing, a file is named twice, or there is none.
+        A pattern matches nothing, a file is named twice, or no file is given.
     FormatError
         A manifest is damaged.
     """
@@ -88,7 +87,7 @@ def listed_files(paths: Paths) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class _File:
-    """A file to be opened, and what a manifest says it must be."""
+    """A file to open, and its entry in a manifest."""
 
     path: str
     shard: Shard | None = None
@@ -96,20 +95,20 @@ class _File:
 
 
 def check_paths(groups: Sequence[Paths]) -> None:
-    """Refuse what is no dataset, before anything is opened.
+    """Refuse paths that are not datasets, before anything is opened.
 
     Raises
     ------
     UsageError
-        It is something to be converted first, with the command; or no path at all.
+        The path must be converted first (the message has the command), or is not a path.
     FileNotFoundError
-        There is no such file, with the nearest name there is.
+        The file does not exist; the message suggests the nearest name.
     """
     for paths in groups:
         _check_local(_expanded(paths))
 
 
-# Endings of what people train from, and the source of `beton convert` that reads it.
+# Suffixes of common training data, and the source of `beton convert` that reads them.
 _SOURCES = {
     ".tar": "webdataset",
     ".tar.gz": "webdataset",
@@ -125,7 +124,7 @@ _SOURCES = {
 
 
 def _check_local(files: Iterable[_File]) -> None:
-    """Refuse local paths that are no files of samples, with the next command."""
+    """Refuse local paths that are not .beton files; the message says what to run."""
     for path in (file.path for file in files if file.shard is None and not is_url(file.path)):
         place = Path(path)
         if place.is_dir():
@@ -150,19 +149,19 @@ def _refuse_folder(path: str) -> None:
         )
     tables = (folder / "dataset_info.json").exists() or any(folder.glob("*.parquet"))
     source = "webdataset" if any(folder.glob("*.tar")) else "huggingface" if tables else "imagefolder"
-    raise UsageError(f"{path} is a folder, no .beton file. {_convert(source, path)}")
+    raise UsageError(f"{path} is a folder, not a .beton file. {_convert(source, path)}")
 
 
 def _refuse_source(path: str) -> None:
-    """Refuse a file that another tool wrote, by its ending."""
+    """Refuse a file of another format, by its suffix."""
     ending = next((each for each in _SOURCES if path.lower().endswith(each)), None)
     if ending is not None:
-        raise UsageError(f"{path} is a {ending} file, no .beton file. {_convert(_SOURCES[ending], path)}")
+        raise UsageError(f"{path} is a {ending} file, not a .beton file. {_convert(_SOURCES[ending], path)}")
     if path.lower().endswith(".zip"):
         folder = Path(path).stem
         command = f"unzip {shlex.quote(path)} -d {shlex.quote(folder)}"
         raise UsageError(
-            f"{path} is an archive, no .beton file. Unpack it first: {command}. {_convert('imagefolder', folder)}"
+            f"{path} is an archive, not a .beton file. Unpack it first: {command}. {_convert('imagefolder', folder)}"
         )
 
 
@@ -172,7 +171,7 @@ def _convert(source: str, path: str) -> str:
 
 
 def _local(path: str | os.PathLike[str]) -> str:
-    """Return a path as text; a ``file://`` address is the path that it stands for."""
+    """Return a path as text; a ``file://`` address becomes a path."""
     if isinstance(path, bytes) or not isinstance(path, str | os.PathLike):
         raise UsageError(
             f"the path of a dataset must be text or a Path, got {type(path).__name__} {path!r}"
@@ -184,16 +183,16 @@ def _local(path: str | os.PathLike[str]) -> str:
     address = urlsplit(text)
     if address.netloc not in ("", "localhost") or not address.path.startswith("/"):
         raise UsageError(
-            f"{text} is no address of a local file: write file:///the/whole/path or file://localhost/the/whole/path"
+            f"{text} is not a local address: write file:///the/whole/path or file://localhost/the/whole/path"
         )
-    # In an address '?' and '#' begin other parts; in a pattern '?' is meant.
+    # In an address '?' and '#' start other parts; in a pattern '?' is a wildcard.
     rest = f"?{address.query}" if address.query else ""
     return unquote(address.path + rest)
 
 
 def _expanded(paths: Paths) -> list[_File]:
     if isinstance(paths, Mapping):
-        raise UsageError(f"several files are a list, and files in proportions Mixture({{...}}), got {paths!r}")
+        raise UsageError(f"pass several files as a list, and files in proportions as Mixture({{...}}), got {paths!r}")
     given = list(paths) if isinstance(paths, Iterable) and not isinstance(paths, str | bytes) else [paths]
     if not given:
         raise UsageError("no file was given: pass the path of a .beton file, a pattern, or a list of them")
@@ -213,7 +212,7 @@ def _expanded(paths: Paths) -> list[_File]:
 
 
 def _check_one_set(paths: Iterable[str]) -> None:
-    """Refuse shards of two conversions side by side: the older one's are no part of the dataset, but images twice."""
+    """Refuse shards of two conversions of the same dataset: samples would count twice."""
     totals: dict[str, int] = {}
     for path in paths:
         stem, total = set_of_shard(path) or (path, 0)
@@ -246,7 +245,7 @@ def _matches(path: str) -> list[str]:
         return match_urls(path)
     if not glob.has_magic(path) or Path(path).exists():
         return [path]
-    found = sorted(glob.glob(path, recursive=True))  # Path.glob wants the folder apart
+    found = sorted(glob.glob(path, recursive=True))  # Path.glob needs the folder separately
     if not found:
         raise UsageError(f"no file matches the pattern {path!r} (from {Path.cwd()})")
     return found
@@ -264,14 +263,14 @@ def _listed_at(url: str) -> list[_File]:
 def _open_local(paths: Sequence[str]) -> list[Reader]:
     for path in paths:
         if is_url(path):
-            raise UsageError(f"{path} lies in a store: only Loader reads there; download the file for this")
-    # Where files lie on network storage, opening one is mostly waiting.
+            raise UsageError(f"{path} lies in a store, which only Loader can read; download the file first")
+    # In parallel, since opening files on network storage is mostly waiting.
     with ThreadPoolExecutor(min(16, len(paths))) as pool:
         return list(pool.map(Reader, paths))
 
 
 def _opened(files: Sequence[_File], opener: Callable[[Sequence[str]], Sequence[Reader]]) -> Sequence[Reader]:
-    """Open files, and compare them with what manifests say of them."""
+    """Open files, and compare them with their manifests' entries."""
     try:
         readers = opener([file.path for file in files])
     except FileNotFoundError as error:

@@ -1,6 +1,6 @@
-"""Files as pages: where their samples lie, and asking the system to read ahead.
+"""The pages in which a file's samples lie, and read-ahead by the system.
 
-Knows the files' layout and no order: which pages come next is told.
+Knows the files' layout and no order: the caller says which pages come next.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ __all__ = ["ReadAhead", "page_layout"]
 def page_layout(files: FileSet) -> PageLayout:
     """Find the page of every sample, by the stored bytes of the first image field (else of the first with any).
 
-    Where our writer recorded that samples lie in order, a few table entries a page are looked at; otherwise the
-    whole column is. A file without stored bytes is cut into blocks of consecutive table records.
+    If our writer recorded that samples lie in order, only a few table entries per page are read; otherwise the whole
+    column. A file without stored bytes is cut into blocks of consecutive table records.
     """
     layouts = [_file_layout(reader) for reader in files.readers]
     return layouts[0] if len(layouts) == 1 else PageLayout.joined(layouts)
@@ -46,12 +46,12 @@ def _file_layout(reader: Reader) -> PageLayout:
 
 
 class ReadAhead:
-    """Asks the system to bring parts of files into the page cache, and does not wait for them.
+    """Asks the system to read parts of files into the page cache, without waiting.
 
     Parameters
     ----------
     paths : sequence of str
-        The files. One is open at a time, from the first call that asks for some of it.
+        The files. One file is open at a time.
 
     Notes
     -----
@@ -69,7 +69,9 @@ class ReadAhead:
         if not hasattr(os, "posix_fadvise"):
             return
         for file, start, num_bytes in ranges:
-            with contextlib.suppress(OSError):  # a file that was removed or moved is still mapped, and read on demand
+            with contextlib.suppress(
+                OSError
+            ):  # a file that was removed or moved is still mapped, and is read on demand
                 os.posix_fadvise(self._descriptor(file), start, num_bytes, os.POSIX_FADV_WILLNEED)
 
     def close(self) -> None:
@@ -90,5 +92,5 @@ class ReadAhead:
 @functools.cache
 def _libc() -> ctypes.CDLL:
     library = ctypes.CDLL(None)
-    library.close.argtypes = [ctypes.c_int, ctypes.py_object]  # a weak reference, which it ignores
+    library.close.argtypes = [ctypes.c_int, ctypes.py_object]  # the weak reference, which is ignored
     return library

@@ -1,6 +1,6 @@
-"""Which samples of a dataset a loader uses: subsets of subsets, and how well what is left is shuffled.
+"""Subsets of a loader's samples, and the quality of their shuffling.
 
-Works on the sampler and the files' columns of numbers; makes no loaders and reads no stored bytes.
+Works on the sampler and number columns; creates no loaders and reads no stored bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["compare_windows", "epoch_quality", "field_values", "filtered", "narr
 
 
 def narrowed(sampler: Sampler, indices: Iterable[int]) -> ShardSampler:
-    """Make a sampler of those of `indices` that `sampler` uses, in their order."""
+    """Return a sampler of those `indices` that `sampler` uses, in their order."""
     own = _own(sampler)
     chosen = checked_indices(indices, own.num_samples)
     if own.subset is not None:
@@ -42,7 +42,7 @@ def narrowed(sampler: Sampler, indices: Iterable[int]) -> ShardSampler:
 
 
 def filtered(sampler: Sampler, files: FileSet, predicate: Callable[[Any], Any], field: str | None) -> ShardSampler:
-    """Make a sampler of those samples of `sampler` whose value of `field` satisfies `predicate`."""
+    """Return a sampler of those samples of `sampler` whose `field` satisfies `predicate`."""
     own = _own(sampler)
     if not callable(predicate):
         raise UsageError(
@@ -59,7 +59,7 @@ def epoch_quality(sampler: Sampler, files: FileSet, epoch: int, num_batches: int
     Raises
     ------
     UsageError
-        There are none.
+        The epoch has no batches.
     """
     order = sampler.order(at_least("epoch", epoch, 0))
     num_batches = at_least("num_batches", num_batches, 1)
@@ -84,20 +84,20 @@ def compare_windows(
     num_nodes: int = 1,
     num_batches: int = 1000,
 ) -> list[WindowQuality]:
-    """Measure what ``shuffle="pages"`` gives on a dataset for several windows, to choose ``window_pages``.
+    """Measure the shuffling of ``shuffle="pages"`` for several windows, to choose ``window_pages``.
 
     Parameters
     ----------
     path : str, path-like or sequence of such
-        As the Loader's; labels are looked at, images are not.
+        As for the Loader; labels are read, images are not.
     batch_size : int
-        Rows a batch and rank.
+        Rows per batch and rank.
     windows : sequence of int, optional
         Values of ``window_pages``; by default powers of two up to the file's pages.
     seed, num_nodes : int
-        As the Loader's.
+        As for the Loader.
     num_batches : int
-        How many batches to look at for each, spread over the epoch.
+        Batches to measure per window, spread over the epoch.
 
     Raises
     ------
@@ -135,7 +135,7 @@ def field_values(files: FileSet, field: str | None = None) -> npt.NDArray[Any]:
     Raises
     ------
     UsageError
-        There is no such field, or it does not hold one number a sample.
+        The field does not exist, or does not hold one number per sample.
     """
     known = ", ".join(map(repr, files.fields))
     name = label_field(files) if field is None else field

@@ -203,7 +203,7 @@ def test_class_names_must_be_equal(tmp_path, photo_files):
     assert loader.dataset.classes == NAMES
     assert loader.dataset.class_to_idx == {"cat": 0, "dog": 1}
     for number, (names, words) in enumerate(
-        [(["cat", "cow"], r"Label 1 is 'dog' in .* and 'cow'"), ([*NAMES, "eel"], "Label 2 is no such class .* 'eel'")]
+        [(["cat", "cow"], r"Label 1 is 'dog' in .* and 'cow'"), ([*NAMES, "eel"], "Label 2 is not a class .* 'eel'")]
     ):
         write_images(tmp_path / f"{number}.beton", 1, class_names=names)
         with pytest.raises(UsageError, match=words):

@@ -1,1 +1,1 @@
-"""Object stores: addresses, and what speaks to a store."""
+"""Object stores: addresses and clients."""

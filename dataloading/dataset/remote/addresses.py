@@ -1,4 +1,4 @@
-"""Addresses in stores: patterns, folders and small files, before anything is cached. Imports fsspec when called."""
+"""Patterns, folders and small files in stores, read without the cache. Imports fsspec when called."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What speaks to a store: fsspec's file system for an address, made to answer once, and ranges as ranges.
+"""Store clients: fsspec's file system for an address, without its own retries, and with strict range requests.
 
-The packages behind fsspec try again by themselves, each in its own way and for minutes; here they are kept to one try,
-so that who asks decides how often and how long. A server that sends the whole file where a part is asked for is refused
-before the file comes. Owns those differences between packages and the meaning of their exceptions; knows nothing of
-caches and checksums. fsspec is imported when the first address is opened.
+The packages behind fsspec retry by themselves, each in its own way and for minutes; here retries are disabled, so that
+the caller decides on them. A server that answers a range request with the whole file is refused before the transfer.
+Handles the differences between packages and interprets their exceptions; knows no caches or checksums. fsspec is
+imported when the first address is opened.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _WORTH_ANOTHER_TRY = (408, 409, 425, 429)
 
 
 class RetryableError(Exception):
-    """An answer that is late or wrong, and worth asking for again; the text says how."""
+    """A late or wrong answer that is worth a retry."""
 
 
 def is_url(path: str | bytes) -> bool:
-    """Whether a path is an address in a store rather than a file of this machine; ``file://`` is the latter."""
+    """Whether a path is an address in a store; ``file://`` addresses are local files."""
     if isinstance(path, bytes):
         return False
     protocol, separator, _ = path.partition("://")
@@ -40,29 +40,28 @@ def is_url(path: str | bytes) -> bool:
 
 
 class StoreClient:
-    """One object of a store that fsspec knows, asked without further tries; for any number of threads.
+    """One object of a store that fsspec supports, accessed without retries. Thread-safe.
 
-    Options come from fsspec's configuration (``FSSPEC_S3``, ``~/.config/fsspec``) and from where the store's package
-    looks for them.
+    Options come from fsspec's configuration (``FSSPEC_S3``, ``~/.config/fsspec``) and from the configuration of the
+    store's package.
 
     Parameters
     ----------
     url : str
     shared : bool
-        Use the file system that others in this process use for such addresses, with the listings it keeps, rather than
-        one of its own.
+        Use fsspec's shared file system, with its cached listings, instead of a private one.
     configured : bool
-        Take the user's options.
+        Use the user's fsspec configuration.
 
     Attributes
     ----------
     filesystem, target
-        fsspec's, and the address in its words.
+        fsspec's file system, and the address in its notation.
 
     Raises
     ------
     UsageError
-        The package that speaks to such stores is not installed, or nothing is known of such addresses.
+        The package for such stores is not installed, or the protocol is unknown.
     """
 
     def __init__(self, url: str, *, shared: bool = False, configured: bool = True) -> None:
@@ -79,10 +78,10 @@ class StoreClient:
             extra = {"gs": "gcs", "gcs": "gcs", "hf": "hf"}.get(self.protocol, "remote")
             raise UsageError(f'{url}: {error}; pip install "beton[{extra}]"') from error
         except ValueError as error:
-            raise UsageError(f"{url} cannot be opened: {error}, to fsspec and the packages that are here") from error
+            raise UsageError(f"{url} cannot be opened by fsspec with the installed packages: {error}") from error
         self.target: str = self.filesystem._strip_protocol(url)
-        # Ranges of the hub's files come over HTTP: its own file object reads 5 MiB more than it is asked for. What the
-        # user has configured for web servers, such as a password, is not for the hub.
+        # The hub's files are read over HTTP, since its own file object reads 5 MiB more than requested. The user's HTTP
+        # configuration, such as a password, must not be sent to the hub.
         self._http = StoreClient("https://", shared=shared, configured=False) if self.protocol == "hf" else None
         self._hub_address: tuple[str, dict[str, str]] | None = None
         if self.protocol in ("s3", "s3a"):
@@ -91,14 +90,14 @@ class StoreClient:
             _try_once(self.filesystem)
 
     def info(self, *, limit_seconds: float | None = None) -> dict[str, Any]:
-        """Return what the store says of the object now: ``size``, and whatever tells its version."""
+        """Return the store's current information on the object: ``size``, and its version."""
         if self.protocol == "hf":
             return self._hub_info()
-        self.filesystem.invalidate_cache(self.target)  # what was listed earlier would be believed
+        self.filesystem.invalidate_cache(self.target)  # do not use cached listings
         return dict(self._ask("info", limit_seconds))
 
     def read(self, start: int, stop: int, *, limit_seconds: float | None = None) -> bytes:
-        """Return the bytes from `start` up to `stop`, fewer at the end of the object.
+        """Return the bytes from `start` to `stop`, fewer at the end of the object.
 
         Raises
         ------
@@ -119,21 +118,21 @@ class StoreClient:
         return bytes(self._ask("cat_file", limit_seconds, start=start, end=stop))
 
     def read_all(self, *, limit_seconds: float | None = None) -> bytes:
-        """Return all bytes of an object that is known to be small."""
+        """Return all bytes of a small object."""
         if self._http is not None:
             address, headers = self._hub_file()
             return bytes(self._http._ask("cat_file", limit_seconds, target=address, headers=headers))
         return bytes(self._ask("cat_file", limit_seconds))
 
     def version(self, *, limit_seconds: float | None = None) -> str:
-        """Return whatever the store says of the object that changes with its bytes: size, checksum, time of change."""
+        """Return the object's size, checksum and modification time, as far as the store has them."""
         return " ".join(version_of(self.info(limit_seconds=limit_seconds)))
 
     def close(self) -> None:
-        """End the connections of a file system of its own.
+        """Close the connections of a private file system.
 
-        By itself it refers to itself, and its finaliser, which waits for its connections, would run in whatever thread
-        collects the garbage: an exception such as Ctrl-C would be lost there.
+        Without this, its finaliser would run in any thread that collects garbage and wait there for connections; an
+        exception such as Ctrl-C would be lost.
         """
         own = vars(self.filesystem)
         for name in [name for name, value in own.items() if callable(value)]:
@@ -141,18 +140,18 @@ class StoreClient:
         if self._http is not None:
             self._http.close()
 
-    # ---- what an exception of these methods means
+    # ---- interpreting exceptions
 
     @staticmethod
     def reason(error: BaseException) -> BaseException:
-        """Return what is behind an exception: over HTTP whatever goes wrong is told as a missing file."""
+        """Return the cause of an exception: over HTTP every failure is reported as a missing file."""
         cause = error.__cause__
         is_told = isinstance(error, FileNotFoundError) and isinstance(cause, Exception)
         return cause if cause is not None and is_told and not isinstance(cause, LookupError) else error
 
     @staticmethod
     def status_of(error: BaseException) -> int | None:
-        """Return the HTTP status that a store's package tells by an exception, if any."""
+        """Return the HTTP status in an exception of a store's package, if any."""
         response = getattr(error, "response", None)
         if isinstance(response, dict):  # botocore's
             found = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
@@ -172,7 +171,7 @@ class StoreClient:
         kinds = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, NotImplementedError)
         return isinstance(error, kinds)
 
-    # ---- asking
+    # ---- requests
 
     def _ask(self, method: str, limit_seconds: float | None, *, target: str | None = None, **arguments: Any) -> Any:
         target = self.target if target is None else target
@@ -191,7 +190,7 @@ class StoreClient:
         self, target: str, start: int, stop: int, headers: Mapping[str, str], limit_seconds: float | None
     ) -> bytes:
         async def parts_only(response: Any) -> None:
-            # Looked at before the body is read, which may be all of a huge file.
+            # Checked before the body is read, which may be a whole huge file.
             got = response.headers.get("Content-Range", f"bytes {start}-")
             if response.status == 206 and not got.startswith(f"bytes {start}-"):
                 response.close()
@@ -207,7 +206,7 @@ class StoreClient:
         return bytes(
             self._ask(
                 "cat_file", limit_seconds, target=target, start=start, end=stop, raise_for_status=parts_only,
-                # A compressed answer has no bytes at the places that were asked for.
+                # Byte ranges do not apply to a compressed answer.
                 headers={**self.filesystem.kwargs.get("headers", {}), **headers, "Accept-Encoding": "identity"},
             )
         )  # fmt: skip
@@ -215,15 +214,15 @@ class StoreClient:
     # ---- Hugging Face's hub
 
     def _hub_file(self) -> tuple[str, dict[str, str]]:
-        """Find where the hub serves the file, and what shows who asks."""
+        """Return the URL of the file on the hub, and the headers with the user's token."""
         if self._hub_address is None:
-            utils: Any = importlib.import_module("huggingface_hub.utils")  # which names it, but not to type checkers
+            utils: Any = importlib.import_module("huggingface_hub.utils")  # not exported for type checkers
             headers = utils.build_hf_headers(token=self.filesystem.token, library_name="beton")
             self._hub_address = self.filesystem.url(self.target), headers
         return self._hub_address
 
     def _hub_info(self) -> dict[str, Any]:
-        """Ask for this file alone: the file system would list its folder, and believe that listing from then on."""
+        """Request information on this file only: the file system would list its folder and cache the listing."""
         from huggingface_hub import HfApi
 
         place = self.filesystem.resolve_path(self.target)
@@ -234,12 +233,12 @@ class StoreClient:
             place.repo_id, [place.path_in_repo], revision=place.revision, repo_type=place.repo_type
         )  # fmt: skip
         if not found or not hasattr(found[0], "blob_id"):
-            raise FileNotFoundError(f"{self.target} is no file of the repository")
+            raise FileNotFoundError(f"{self.target} is not a file of the repository")
         return {"size": found[0].size, "blob_id": found[0].blob_id}
 
 
 def _options(fsspec: Any, protocol: str, *, configured: bool) -> dict[str, Any]:
-    """Return a store's options that end a wait and keep it to one try; what the user has configured goes before."""
+    """Return a store's options for time limits and no retries; the user's configuration takes precedence."""
     ours: dict[str, Any] = {}
     if protocol in ("s3", "s3a"):
         limits = {"connect_timeout": _CONNECT_SECONDS, "read_timeout": _SILENCE_SECONDS}
@@ -249,9 +248,9 @@ def _options(fsspec: Any, protocol: str, *, configured: bool) -> dict[str, Any]:
 
         limit = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENCE_SECONDS)
         if protocol in ("gs", "gcs"):
-            # It also tells these file systems from those of the caller's own, which keep their tries.
+            # This also distinguishes these file systems from the caller's own, which keep their retries.
             return {"requests_timeout": limit}
-        ours = {"client_kwargs": {"timeout": limit, "trust_env": True}}  # the proxies that other programs use
+        ours = {"client_kwargs": {"timeout": limit, "trust_env": True}}  # use the proxies of the environment
         if not configured:
             return {**ours, "headers": {}}
     names = fsspec.get_filesystem_class(protocol).protocol
@@ -262,21 +261,21 @@ def _options(fsspec: Any, protocol: str, *, configured: bool) -> dict[str, Any]:
 
 
 def _try_once(filesystem: Any) -> None:
-    """Take gcsfs's six tries, half a minute of them, from one of its file systems."""
+    """Disable gcsfs's retries (six tries in half a minute) for one file system."""
     request = getattr(type(filesystem)._request, "__wrapped__", None)
     if request is not None:
         filesystem._request = types.MethodType(request, filesystem)
 
 
 def version_of(info: Mapping[str, Any]) -> list[str]:
-    """List what a store tells of an object that changes with its bytes: a version, a checksum, a time, its size."""
+    """List the information that changes with an object's bytes: version, checksum, time, size."""
     known = {name.lower(): value for name, value in info.items()}
     version = [f"{name}={known[name]}" for name in _VERSIONS if known.get(name) is not None]
     return [f"size={known.get('size')}", *version]
 
 
 def error_text(error: BaseException) -> str:
-    """Say in one line what a store's package complains of."""
+    """Return the error of a store's package in one line."""
     if isinstance(error, RetryableError):
         return str(error)
     message = (str(getattr(error, "message", "") or error).strip() or "no reason given").split("\n")[0]

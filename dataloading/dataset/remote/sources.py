@@ -1,7 +1,7 @@
-"""Where the bytes of units come from: a local file read past the system's page cache, or an object in a store.
+"""Sources of the cache's bytes: local files, read bypassing the system's page cache, and objects in stores.
 
-A source fills memory with a range of one file's bytes, or raises; it never gives other bytes silently. Retrying,
-time limits and checksums are here; how a store is asked is in clients.py. Knows nothing of caches.
+A source fills memory with a range of one file's bytes, or raises an error; it never returns wrong bytes silently.
+Handles retries, time limits and checksums; clients.py talks to stores. Knows nothing of caches.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ Bytes = npt.NDArray[np.uint8]
 T = TypeVar("T")
 
 _SECTOR_BYTES = 4096
-_BEYOND_THE_END = 416  # HTTP: no such range
+_BEYOND_THE_END = 416  # HTTP: range not satisfiable
 
 
 class ByteSource(Protocol):
-    """One file's bytes, wherever they are kept."""
+    """A source of one file's bytes."""
 
     path: str
     num_bytes: int
     identity: str
 
     def fill(self, offset: int, out: Bytes) -> None:
-        """Write the bytes from `offset` on to `out`; called by many threads.
+        """Fill `out` with the bytes from `offset` on; called by many threads.
 
         Raises
         ------
         StorageError
-            They could not be brought.
+            The bytes could not be read.
         """
         ...
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         ...
 
 
 class LocalSource:
-    """A file of this machine or of a network file system, read without leaving it in the system's page cache.
+    """A file of a local or network file system, read without filling the system's page cache.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class LocalSource:
         self.identity = f"{os.path.realpath(path)} {stat.st_ino} {self.num_bytes} {stat.st_mtime_ns}"
 
     def fill(self, offset: int, out: Bytes) -> None:
-        """Write the bytes from `offset` on to `out`: directly from the device where the file system does that."""
+        """Fill `out` with the bytes from `offset` on: with direct I/O if the file system supports it."""
         try:
             done = self._fill_directly(offset, out)
             if done < len(out):
@@ -79,12 +79,12 @@ class LocalSource:
             )
 
     def close(self) -> None:
-        """Do nothing: files are open only while they are read."""
+        """Do nothing: files are open only during reads."""
 
     def _fill_directly(self, offset: int, out: Bytes) -> int:
-        """Read past the page cache; returns how much, which is less where that is not possible."""
+        """Read with direct I/O; returns the number of bytes read, fewer where that is impossible."""
         direct = getattr(os, "O_DIRECT", 0)
-        # The last sector may be incomplete: asked for whole, it comes short. `out` is then too short to ask.
+        # Direct reads need whole sectors; the rest of `out` is read through the page cache.
         whole = len(out) - len(out) % _SECTOR_BYTES
         if not direct or offset % _SECTOR_BYTES or out.ctypes.data % _SECTOR_BYTES or not whole:
             return 0
@@ -125,7 +125,7 @@ class LocalSource:
 
 
 class RemoteSource:
-    """An object of a store that fsspec knows (``s3://``, ``gs://``, ``https://`` ...), read range by range.
+    """An object of a store that fsspec supports (``s3://``, ``gs://``, ``https://`` ...), read in ranges.
 
     Parameters
     ----------
@@ -135,17 +135,17 @@ class RemoteSource:
     Attributes
     ----------
     identity : str
-        Address, length and what the store says of the content's version: changes with the object.
+        Address, length and version of the object: changes with its content.
     pages : Region or None
-        The file's pages, whose checksums are compared once somebody has read them from the file. Without checksums the
-        object's identity is asked again after each range.
+        The file's pages with their checksums, if they were read. Without checksums the object's identity is checked
+        after each range.
 
     Raises
     ------
     StorageError
-        The store cannot be reached, or has no such object.
+        The store cannot be reached, or the object does not exist.
     UsageError
-        The package that speaks to such stores is not installed.
+        The package for such stores is not installed.
     """
 
     def __init__(self, url: str, retry: Retry | None = None) -> None:
@@ -157,12 +157,12 @@ class RemoteSource:
         self.num_bytes, self.identity = ask(url, "asking for its size", self.retry, self._look)
 
     def fill(self, offset: int, out: Bytes) -> None:
-        """Write the bytes from `offset` on to `out`, asking again when the answer is damaged, short or late."""
+        """Fill `out` with the bytes from `offset` on; retry if the answer is damaged, short or late."""
         what = f"bytes {offset} to {offset + len(out) - 1}"
         ask(self.path, what, self.retry, lambda: self._fill_once(offset, out))
 
     def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         client, self._client = self._client, None
         if client is not None and self._process == os.getpid():
             client.close()
@@ -177,7 +177,7 @@ class RemoteSource:
             raise
         if len(answer) != len(out):
             self._check_identity()
-            raise RetryableError(f"{len(answer)} bytes came where {len(out)} were asked for")
+            raise RetryableError(f"{len(answer)} bytes received, {len(out)} requested")
         out[:] = np.frombuffer(answer, np.uint8)
         if self.pages is None or self.pages.digests is None:
             self._check_identity()
@@ -205,14 +205,14 @@ class RemoteSource:
         return int(info["size"]), " ".join([self.path, *version_of(info)])
 
     def _connected(self) -> StoreClient:
-        """Make the client when first needed; a forked child needs its own."""
+        """Create the client on first use; a forked child needs its own."""
         if self._client is None or self._process != os.getpid():
             self._client, self._process = StoreClient(self.path), os.getpid()
         return self._client
 
 
 def ask(url: str, what: str, retry: Retry, question: Callable[[], T]) -> T:
-    """Ask a store until there is a right answer, or asking again is of no use.
+    """Ask a store until the answer is right or a retry is useless.
 
     Parameters
     ----------
@@ -225,7 +225,7 @@ def ask(url: str, what: str, retry: Retry, question: Callable[[], T]) -> T:
     Raises
     ------
     StorageError
-        There was none.
+        No right answer was received.
     """
 
     def failed(caught: Exception, is_final: bool) -> StorageError:
@@ -233,7 +233,7 @@ def ask(url: str, what: str, retry: Retry, question: Callable[[], T]) -> T:
         if is_final:
             return _final(f"{url}: {what}: {told}; check the address and the credentials")
         return StorageError(
-            f"{url}: {what}: no right answer in {retry.num_tries} tries; the last one: {told}. Check the network and "
+            f"{url}: {what}: no valid answer in {retry.num_tries} tries; the last one: {told}. Check the network and "
             f"the store, then start again: what has arrived in cache_dir is kept"
         )
 

@@ -44,7 +44,7 @@ def test_merge_names_the_first_class_that_differs(tmp_path: Path) -> None:
     three = write_file(tmp_path / "c.beton", [0, 1], class_names=["x"])
     with pytest.raises(UsageError, match=r"Label 1 is 'y' in .*a\.beton .*and 'z' in .*b\.beton.*--classes union"):
         merge(tmp_path / "o.beton", [str(one), str(two)])
-    with pytest.raises(UsageError, match=r"Label 1 is 'y' .* and no such class"):
+    with pytest.raises(UsageError, match=r"Label 1 is 'y' .* and not a class"):
         merge(tmp_path / "o.beton", [str(one), str(three)])
     with pytest.raises(UsageError, match=r"sample 1 has the label 1, which has no class name \(1 name: 0 to 0\)"):
         merge(tmp_path / "o.beton", [str(three)])
