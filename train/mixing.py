@@ -6,7 +6,6 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from dataloading import tools
@@ -60,14 +59,8 @@ def mix_as_told(
 
     Parameters and results are those of `mix_batch`.
     """
-    random = tools.random
     targets = labels
     for place, transform in enumerate(mixes):
-        batch_key = random.child(functools.reduce(random.child, key, 0), place)
-        choice = getattr(transform, "transforms", None)
-        if choice is not None:
-            bounds = np.cumsum(transform.p or [1.0] * len(choice))
-            drawn = float(random.uniform(batch_key, np.zeros(1, np.int64))[0]) * bounds[-1]
-            transform = choice[min(int(np.searchsorted(bounds, drawn, side="right")), len(choice) - 1)]
-        images_NCHW, targets = transform(images_NCHW, targets, random.child(batch_key, 1))
+        batch_key = tools.random.child(functools.reduce(tools.random.child, key, 0), place)
+        images_NCHW, targets = transform(images_NCHW, targets, batch_key)
     return images_NCHW, targets

@@ -24,6 +24,7 @@ import yaml
 import dataloading.transforms as package
 from dataloading.errors import UsageError
 from dataloading.messages import did_you_mean
+from dataloading.transforms.base import BatchOp
 
 __all__ = ["dump", "load"]
 
@@ -194,7 +195,9 @@ def _described(value: Any, place: str) -> Any:
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
     name = type(value).__name__
-    if not dataclasses.is_dataclass(value) or getattr(package, name, None) is not type(value):
+    if name not in package.__all__ and isinstance(value, BatchOp):
+        name = value.name  # what the user wrote: RandomChoice of MixUp and CutMix is another class
+    if not dataclasses.is_dataclass(value) or not isinstance(getattr(package, name, None), type):
         raise UsageError(f"{place}: a recipe file holds transforms of dataloading.transforms only, got {value!r}")
     if name in _WITH_FUNCTIONS:
         raise UsageError(f"{place}: {name} holds a function, which YAML cannot. Keep this recipe in Python")

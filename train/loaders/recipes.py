@@ -97,7 +97,7 @@ def _mixes(step: Any) -> bool:
 
 def _with_classes(step: Any, num_classes: int, name: str) -> Any:
     if hasattr(step, "transforms"):
-        inside = [_with_classes(each, num_classes, name) for each in step.transforms]
+        inside = tuple(_with_classes(each, num_classes, name) for each in step.transforms)
         return dataclasses.replace(step, transforms=inside)
     if step.num_classes not in (None, num_classes):
         raise UsageError(
