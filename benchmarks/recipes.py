@@ -1,0 +1,274 @@
+"""Images per second and core of each transform and of five recipes, beside torchvision v2, albumentations and Kornia.
+
+    python benchmarks/recipes.py --photos PHOTOS [--packages DIR] [--rounds 5] [--only NAME,...]
+
+One thread each. Transforms work on 224x224 images in memory: ours as in a loader, torchvision's on uint8 tensors,
+albumentations' on NumPy arrays, Kornia's on float batches of 32. Recipes start from stored JPEG files: ours by a Loader
+of one worker, torchvision's by decode_jpeg and the transforms of ``beton train --recipe``. Rounds are interleaved;
+medians are reported. Libraries that are not installed are left out; `--packages` names a folder with more of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from common import Options, parse, publish, say
+from inputs import our_file
+
+SIDE, NUM = 224, 32
+Round = Callable[[], tuple[int, float]]  # images and seconds
+
+# Ours, and the same of albumentations and of Kornia where they have it; torchvision's are made of ours.
+CASES: dict[str, tuple[str, str, str]] = {
+    "flip": ("RandomHorizontalFlip(1.0)", "HorizontalFlip(p=1)", "RandomHorizontalFlip(p=1.0)"),
+    "jitter": ("ColorJitter(0.4, 0.4, 0.4, 0.1)", "ColorJitter((0.6, 1.4), (0.6, 1.4), (0.6, 1.4), (-0.1, 0.1), p=1)",
+               "ColorJitter(0.4, 0.4, 0.4, 0.1, p=1.0)"),
+    "gray": ("RandomGrayscale(1.0)", "ToGray(p=1)", "RandomGrayscale(p=1.0)"),
+    "invert": ("RandomInvert(1.0)", "InvertImg(p=1)", "RandomInvert(p=1.0)"),
+    "solarize": ("RandomSolarize(128, p=1.0)", "Solarize(p=1)", "RandomSolarize(p=1.0)"),
+    "posterize": ("RandomPosterize(4, p=1.0)", "Posterize(p=1)", "RandomPosterize(4, p=1.0)"),
+    "autocontrast": ("RandomAutocontrast(1.0)", "AutoContrast(p=1)", "RandomAutoContrast(p=1.0)"),
+    "equalize": ("RandomEqualize(1.0)", "Equalize(p=1)", "RandomEqualize(p=1.0)"),
+    "sharpness": ("RandomAdjustSharpness(2.0, p=1.0)", "Sharpen(p=1)", "RandomSharpness(p=1.0)"),
+    "blur 23": ("GaussianBlur(23)", "GaussianBlur((23, 23), (0.1, 2.0), p=1)",
+                "RandomGaussianBlur((23, 23), (0.1, 2.0), p=1.0)"),
+    "noise": ("GaussianNoise()", "GaussNoise(p=1)", "RandomGaussianNoise(p=1.0)"),
+    "rotation": ("RandomRotation(30)", "Rotate(30, p=1)", "RandomRotation(30.0, p=1.0)"),
+    "affine": ("RandomAffine(10, (0.1, 0.1), (0.9, 1.1), 5, interpolation='bilinear')",
+               "Affine(rotate=(-10, 10), translate_percent=(-0.1, 0.1), scale=(0.9, 1.1), shear=(-5, 5), p=1)",
+               "RandomAffine(10.0, (0.1, 0.1), (0.9, 1.1), 5.0, p=1.0)"),
+    "perspective": ("RandomPerspective(0.5, p=1.0)", "Perspective(p=1)", "RandomPerspective(0.5, p=1.0)"),
+    "elastic": ("ElasticTransform()", "ElasticTransform(p=1)", "RandomElasticTransform(p=1.0)"),
+    "jpeg": ("JPEG((50, 90))", "ImageCompression(quality_range=(50, 90), p=1)", ""),
+    "erasing": ("RandomErasing(1.0)", "CoarseDropout(p=1)", "RandomErasing(p=1.0)"),
+    "normalize": ("Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))", "Normalize()", ""),
+    "photometric": ("RandomPhotometricDistort()", "", ""),
+    "RandAugment": ("RandAugment()", "", ""),
+    "TrivialAugment": ("TrivialAugmentWide()", "", ""),
+    "AutoAugment": ("AutoAugment()", "", ""),
+    "AugMix": ("AugMix()", "", ""),
+}  # fmt: skip
+RECIPES = ("imagenet_train", "simclr", "dino", "deit", "trivial", "detection")
+
+
+def pixels() -> Any:
+    """Return smooth images with noise, uint8 (NUM, 3, SIDE, SIDE)."""
+    import numpy as np
+
+    generator = np.random.default_rng(0)
+    smooth = np.cumsum(generator.normal(size=(NUM, 3, SIDE, SIDE)), axis=3)
+    return np.clip(smooth * 8 + 128, 0, 255).astype(np.uint8)
+
+
+def timed(work: Callable[[], int]) -> Round:
+    """Return a round that is timed as a whole."""
+
+    def run() -> tuple[int, float]:
+        start = time.perf_counter()
+        done = work()
+        return done, time.perf_counter() - start
+
+    return run
+
+
+def our_round(expression: str, images: Any) -> Round:
+    """Return one round of ours: NUM images through the compiled pipeline."""
+    import numpy as np
+
+    from dataloading import transforms as T
+    from dataloading.transforms.pipeline import Pipeline
+
+    pipeline = Pipeline([T.RandomResizedCrop(SIDE), eval(f"T.{expression}", {"T": T})])
+    pipeline.warm_up()
+    keys = np.arange(NUM).astype(np.uint64) * 7919
+    out = np.zeros((NUM, *pipeline.out_shape), pipeline.storage_dtype)
+
+    def run() -> int:
+        decoded = images.copy()
+        pipeline.run(decoded, keys, decoded if pipeline.in_place else out)
+        return NUM
+
+    return timed(run)
+
+
+def torchvision_round(expression: str, images: Any) -> Round:
+    """Return one round of torchvision's equal."""
+    import torch
+    from torchvision.transforms import v2
+
+    from dataloading import transforms as T
+    from train.loaders.recipes import torchvision_steps
+
+    transform = v2.Compose(torchvision_steps([eval(f"T.{expression}", {"T": T})], pillow=False))
+    tensors = list(torch.from_numpy(images))
+    return timed(lambda: len([transform(image) for image in tensors]))
+
+
+def albumentations_round(expression: str, images: Any) -> Round:
+    """Return one round of albumentations, or of its successor."""
+    import numpy as np
+
+    library: Any = importlib.import_module("albumentations")
+    transform = eval(f"A.{expression}", {"A": library})
+    arrays = [np.ascontiguousarray(np.moveaxis(image, 0, -1)) for image in images]
+    return timed(lambda: len([transform(image=image)["image"] for image in arrays]))
+
+
+def kornia_round(expression: str, images: Any) -> Round:
+    """Return one round of Kornia: a batch of floats."""
+    import torch
+
+    library: Any = importlib.import_module("kornia.augmentation")
+    transform = eval(f"K.{expression}", {"K": library})
+    batch = torch.from_numpy(images).float() / 255
+    return timed(lambda: len(transform(batch)))
+
+
+def boxes_file(options: Options) -> str:
+    """Return a file of the same photographs, with a box and a category in each."""
+    import numpy as np
+
+    from dataloading import ImageField, IntField, Reader, VarArrayField, Writer
+
+    path = options.work_dir / f"boxes-500-{options.num_images}.beton"
+    if not path.exists():
+        with Reader(str(our_file(options, 500))) as reader:
+            fields = {"image": ImageField(), "label": IntField(), "category": VarArrayField("int64", (None,)),
+                      "boxes": VarArrayField("float32", (None, 4), coordinates="xyxy")}  # fmt: skip
+            with Writer(path, fields, num_samples=reader.num_samples) as writer:
+                for index in range(reader.num_samples):
+                    image: Any = reader.value("image", index)
+                    box = np.array([[image.width / 4, image.height / 4, image.width / 2, image.height / 2]], np.float32)
+                    writer.append({"image": image, "label": 0, "category": np.zeros(1, np.int64), "boxes": box})
+    return str(path)
+
+
+def recipe_rounds(name: str, path: str) -> dict[str, Round]:
+    """Return a round of ours and of torchvision's for a recipe, from stored files on."""
+    import numpy as np
+    import torch
+    from torchvision.io import decode_jpeg
+    from torchvision.transforms import v2
+    from torchvision.tv_tensors import BoundingBoxes, Image
+
+    from dataloading import Loader, Reader
+    from dataloading import transforms as T
+    from train.loaders.recipes import torchvision_steps
+
+    recipe = T.recipes.find(name, mixup=0, cutmix=0)
+    views: list[Any] = []
+    for value in recipe.values():
+        steps = getattr(value, "transforms", value)
+        views += [v2.Compose(torchvision_steps(steps, pillow=False))] * getattr(value, "repeat", 1)
+    with Reader(path) as reader:
+        indices = np.resize(np.arange(reader.num_samples), 1024)
+        stored = [
+            (torch.frombuffer(bytearray(bytes(reader.view("image", i))), dtype=torch.uint8),
+             reader.value("boxes", i) if "boxes" in reader.fields else None)
+            for i in range(min(64, reader.num_samples))
+        ]  # fmt: skip
+    loader = Loader(path, batch_size=32, shuffle="global", num_workers=1, transforms=recipe, indices=indices)
+
+    def ours() -> tuple[int, float]:
+        # Batches that were made ahead of the first are left out, in number and in time.
+        done, start, ahead = 0, 0.0, loader.prefetch_batches + 2
+        for number, batch in enumerate(loader):
+            if number == ahead:
+                start = time.perf_counter()
+            elif number > ahead:
+                done += len(batch.indices)
+        return done, time.perf_counter() - start
+
+    def theirs() -> int:
+        for data, boxes in stored:
+            image = decode_jpeg(data)
+            if boxes is None:
+                sample: Any = image
+            else:
+                size = (image.shape[1], image.shape[2])
+                told = BoundingBoxes(torch.from_numpy(boxes.copy()), format="XYXY", canvas_size=size)
+                sample = {"image": Image(image), "boxes": told, "labels": torch.zeros(1)}
+            for view in views:
+                view(sample)
+        return len(stored)
+
+    return {"ours": ours, "torchvision": timed(theirs)}
+
+
+def measured(rounds: dict[str, Round], count: int) -> dict[str, float]:
+    """Return the median images per second of each, over interleaved rounds."""
+    rates: dict[str, list[float]] = {name: [] for name in rounds}
+    for run in rounds.values():
+        run()
+    for _ in range(count):
+        for name, run in rounds.items():
+            done, seconds = run()
+            rates[name].append(done / seconds)
+    return {name: statistics.median(values) for name, values in rates.items()}
+
+
+def transform_rounds(name: str, images: Any) -> dict[str, Round]:
+    """Return the rounds of one transform in every library that has it."""
+    ours, albumentations, kornia = CASES[name]
+    makers = (("ours", our_round, ours), ("torchvision", torchvision_round, ours),
+              ("albumentations", albumentations_round, albumentations), ("kornia", kornia_round, kornia))  # fmt: skip
+    rounds: dict[str, Round] = {}
+    for library, make, expression in makers:
+        if not expression:
+            continue
+        try:
+            rounds[library] = make(expression, images)
+        except Exception as error:  # not installed, or another version's names
+            say(f"{name}: {library}: {type(error).__name__}: {error}")
+    return rounds
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add what only this script has."""
+    parser.add_argument("--packages", default="", help="folder with albumentations and Kornia (pip install --target)")
+    parser.add_argument("--only", default="", help="names of transforms and recipes, separated by commas")
+
+
+def main() -> None:
+    """Measure and write the report."""
+    options = parse(__doc__, add_options=add_options)
+    if options.packages:
+        sys.path.append(options.packages)
+    import torch
+
+    torch.set_num_threads(1)
+    wanted = set(options.only.split(",")) if options.only else {*CASES, *RECIPES}
+    images, data, rows = pixels(), {}, []
+    for name in (*CASES, *RECIPES):
+        if name not in wanted:
+            continue
+        try:
+            if name in CASES:
+                rounds = transform_rounds(name, images)
+            else:
+                path = boxes_file(options) if name == "detection" else str(our_file(options, 500))
+                rounds = recipe_rounds(name, path)
+            rates = measured(rounds, options.rounds)
+        except Exception as error:
+            say(f"{name}: {type(error).__name__}: {error}")
+            continue
+        data[name] = rates
+        others = [rates.get(library) for library in ("torchvision", "albumentations", "kornia")]
+        cells = [f"{rate:,.0f} ({rates['ours'] / rate:.1f}x)" if rate else "" for rate in others]
+        rows.append([name, f"{rates['ours']:,.0f}", *cells, CASES[name][0] if name in CASES else "from JPEG"])
+        say(f"{name}: {rates}")
+    publish(
+        options.out, options.command, "recipes", "Augmentation: images per second of one core",
+        "Medians of interleaved rounds, one thread each; in brackets how many times as fast ours is.",
+        head=["", "ours", "torchvision v2", "albumentations", "Kornia", "what"], rows=rows, data=data,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
