@@ -80,7 +80,7 @@ def parse(
 
 
 # Where things lie on this machine says nothing to others; the topics of a report are added by its script.
-_NOT_SHOWN = ("--work-dir", "--out", "--peers-python", "--topics")
+_NOT_SHOWN = ("--work-dir", "--out", "--peers-python", "--packages", "--topics")
 
 
 def _command(words: list[str], photos: str) -> str:
