@@ -41,6 +41,9 @@ class Batch(tuple[Any, ...]):
         Rows that are not padding (``tail="pad"``); they come first.
     global_size : int
         Such rows in this step over all ranks: divide summed losses by it.
+    params : mapping of str to mapping of str to tensor
+        With ``return_params=True`` what was drawn for each image, by the name of the output and of the transform (a
+        list of mappings where the output is a list of views), in host memory; else empty.
     epoch, step : int
         The batch's epoch, and its number in this iteration, from 0.
 
@@ -58,6 +61,7 @@ class Batch(tuple[Any, ...]):
     indices: npt.NDArray[np.int64]
     num_valid: int
     global_size: int
+    params: Mapping[str, Any]
     epoch: int
     step: int
 
@@ -69,6 +73,7 @@ class Batch(tuple[Any, ...]):
         indices: npt.NDArray[np.int64] | None = None,
         num_valid: int | None = None,
         global_size: int | None = None,
+        params: Mapping[str, Any] | None = None,
         epoch: int = 0,
         step: int = 0,
     ) -> Batch:
@@ -82,6 +87,7 @@ class Batch(tuple[Any, ...]):
         self.indices = np.empty(0, np.int64) if indices is None else indices
         self.num_valid = len(self.indices) if num_valid is None else num_valid
         self.global_size = self.num_valid if global_size is None else global_size
+        self.params = {} if params is None else params
         self.epoch = epoch
         self.step = step
         return self
@@ -130,7 +136,7 @@ class Batch(tuple[Any, ...]):
 
     def pin_memory(self, device: Any = None) -> Batch:
         """Copy the tensors to pinned memory, as a torch DataLoader around the loader asks for."""
-        pinned = (value.pin_memory() if callable(getattr(value, "pin_memory", None)) else value for value in self)
+        pinned = (_each_tensor(value, "pin_memory") for value in self)
         return self.replace(pinned)
 
     def to(self, device: Any, *, non_blocking: bool = False) -> Batch:
@@ -138,10 +144,7 @@ class Batch(tuple[Any, ...]):
 
         Frameworks that move batches by themselves (Lightning, Accelerate) call it.
         """
-        moved = (
-            value.to(device, non_blocking=non_blocking) if callable(getattr(value, "to", None)) else value
-            for value in self
-        )
+        moved = (_each_tensor(value, "to", device, non_blocking=non_blocking) for value in self)
         return self.replace(moved)
 
     def replace(self, values: Iterable[Any]) -> Batch:
@@ -152,6 +155,7 @@ class Batch(tuple[Any, ...]):
             indices=self.indices,
             num_valid=self.num_valid,
             global_size=self.global_size,
+            params=self.params,
             epoch=self.epoch,
             step=self.step,
         )
@@ -162,6 +166,14 @@ class Batch(tuple[Any, ...]):
             shape = getattr(value, "shape", None)
             parts.append(f"{name}: {len(value)} values" if shape is None else f"{name}: {tuple(shape)} {value.dtype}")
         return f"Batch({', '.join(parts)}; epoch {self.epoch}, step {self.step})"
+
+
+def _each_tensor(value: Any, method: str, *args: Any, **options: Any) -> Any:
+    """Call a method of a tensor, or of each tensor in a list; anything else stays as it is."""
+    if isinstance(value, list):
+        return [_each_tensor(each, method, *args, **options) for each in value]
+    found = getattr(value, method, None)
+    return found(*args, **options) if callable(found) else value
 
 
 Mapping.register(Batch)  # not inherited: Mapping iterates and compares in another way

@@ -123,6 +123,8 @@ class Loader:
         Machines, this one's number, ranks on it, for ``shuffle="pages"``; by default the launcher's (torchrun, SLURM).
     fields : sequence of str, optional
         The fields to deliver, in this order; by default all, in the file's order.
+    return_params : bool
+        Deliver in ``batch.params`` what was drawn for each image: crops, flips, angles, factors (docs/transforms.md).
     on_error : {"raise", "skip", "replace"}
         For a sample that does not decode, or on which a transform raises: end the iteration with an error that names
         it; leave its row out; or put the next good sample of the batch in its row (a batch without any is an error).
@@ -188,6 +190,7 @@ class Loader:
         node_rank: int | None = None,
         local_world_size: int | None = None,
         fields: Sequence[str] | None = None,
+        return_params: bool = False,
         on_error: OnError = "raise",
         os_cache: bool = True,
         cache_dir: str | os.PathLike[str] | None = None,
@@ -272,6 +275,7 @@ class Loader:
             max_rows=min(batch_size, max(self._sampler.size, self._files.num_samples)),
             num_buffers=self._prefetch_batches + 2,
             on_device=place == "device",
+            return_params=true_or_false("return_params", return_params),
         )
         self._plan = self._make_plan({} if transforms is None else transforms)
         self._storage = storage.page_source(

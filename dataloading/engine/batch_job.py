@@ -65,6 +65,7 @@ class BatchJob:
         self.num_groups = max(-(-rows // plan.group_size), 1)
         self._values: dict[str, Any] = {name: decoder.allocate(rows) for name, decoder in plan.others.items()}
         self._sent: Sent | None = None
+        self._params: dict[str, Any] = {}
         self._views: list[_View] = []
         self._left: dict[int, tuple[BatchProgram, Draws]] = {}  # what is left to do, by the value's place
         stored: dict[str, npt.NDArray[np.void]] = {}  # requests by field, without geometry
@@ -84,6 +85,8 @@ class BatchJob:
                     )
                     self._views.append(view)
                     self._skip_failing(view.plan, 0, rows, image.output, place)
+                    if plan.return_params and not image.is_mask:
+                        view.params = image.pipeline.drawn(view.requests, view.keys)
 
     # ---- workers
 
@@ -172,6 +175,7 @@ class BatchJob:
         values = self._tensors()
         with self._clock.measure("transfer"):
             self._sent = self._plan.transfer.send(values)
+        self._params = self._drawn()
         self._values.clear()
         self._views.clear()
 
@@ -188,6 +192,7 @@ class BatchJob:
             self._values[name] = _take_rows(values, source)
         for view in self._views:
             view.values, view.keys = _take_rows(view.values, source), view.keys[source]
+            view.params = view.params and {name: drawn[source] for name, drawn in view.params.items()}
         self._indices = self._indices[source]
 
     def _tensors(self) -> list[Any]:
@@ -204,6 +209,16 @@ class BatchJob:
                         self._left[len(values)] = pipeline.on_batch, pipeline.draw(view.keys)
                     values.append(view.image.tensor(view.values))
         return values
+
+    def _drawn(self) -> dict[str, Any]:
+        """Return the params of each output as tensors; a list where there are several views."""
+        params: dict[str, Any] = {}
+        for view in self._views:
+            if view.params is not None:
+                output = view.image.output
+                drawn = {name: as_tensor(values) for name, values in view.params.items()}
+                params[output.name] = [*params.get(output.name, ()), drawn] if len(output.views) > 1 else drawn
+        return params
 
     # ---- the caller
 
@@ -226,6 +241,7 @@ class BatchJob:
             indices=self._indices,
             num_valid=self._num_valid,
             global_size=self._global_size,
+            params=self._params,
             epoch=self.epoch,
             step=number,
         )
@@ -255,6 +271,8 @@ class _View:
     requests : ndarray of REQUEST, shape (rows,)
     values : ndarray, shape (rows, ...)
         Memory of the results.
+    params : dict of str to ndarray, length rows, optional
+        What was drawn, where it is to be delivered.
     """
 
     image: ImagePlan
@@ -262,6 +280,7 @@ class _View:
     keys: npt.NDArray[np.uint64]
     requests: npt.NDArray[np.void]
     values: npt.NDArray[Any]
+    params: dict[str, npt.NDArray[Any]] | None = None
 
     def plan(self, start: int = 0) -> None:
         """Draw the geometry; see `Pipeline.plan`."""

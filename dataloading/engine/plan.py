@@ -127,6 +127,8 @@ class Plan:
         Free image buffers to keep.
     on_device : bool
         Whether to do on the device what can be done there of the image fields' transforms.
+    return_params : bool
+        Deliver what was drawn for images, too.
 
     Attributes
     ----------
@@ -161,6 +163,7 @@ class Plan:
         max_rows: int,
         num_buffers: int,
         on_device: bool = False,
+        return_params: bool = False,
     ) -> None:
         started = time.perf_counter()
         self.files = files
@@ -172,6 +175,7 @@ class Plan:
         self.ranks = ranks
         self.transfer = transfer
         self.group_size = group_size
+        self.return_params = return_params
         self.images: dict[str, ImagePlan] = {}
         self.others: dict[str, Decoder] = {}
         self.batch_transforms: list[BatchTransform] = []

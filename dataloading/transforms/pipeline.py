@@ -41,7 +41,18 @@ from dataloading.transforms.compose import Compose, written_out
 from dataloading.transforms.custom import Collation
 from dataloading.transforms.device import BatchProgram, leaf_without_form
 from dataloading.transforms.foreign import check_callable, name_of
-from dataloading.transforms.geometry import IOU_CROP
+from dataloading.transforms.geometry import (
+    CENTER_CROP,
+    HORIZONTAL_FLIP,
+    IOU_CROP,
+    RANDOM_RESIZED_CROP,
+    RESIZE,
+    RESIZE_LONG,
+    RESIZE_SHORT,
+    SCALE_JITTER,
+    SHORTEST_SIZE,
+    VERTICAL_FLIP,
+)
 from dataloading.transforms.matrices import Move, check_movable, moves_of_requests, moves_of_tapes
 from dataloading.transforms.operation import Node
 from dataloading.transforms.program import DoesNotCompile, Program
@@ -418,17 +429,85 @@ class Pipeline:
         Returns
         -------
         dict of str to ndarray of float64, shape (n,)
-            "place.transform.param", such as "2.RandomErasing.top"; NaN for samples to which it did not happen.
+            "place.transform.param", such as "2.RandomErasing.top"; NaN for samples to which it did not happen. A
+            transform that draws nothing but whether it happens has no param in its name, and bool.
         """
         program = self._drawn
         starts = program.params_at()
         result = {}
         for number, (leaf, names) in enumerate(zip(program.leaves, program.names(), strict=True)):
             happened = (draws.tapes == number).any(axis=1)
+            if not names and (leaf.p is not None or len(program.path_of(leaf)) > 2):
+                result[".".join(program.path_of(leaf))] = happened
             for k, name in enumerate(names):
                 path = program.path_of(leaf)
                 place = ".".join(path if path[-1] == name else (*path, name))
                 result[place] = np.where(happened, draws.params[:, starts[number] + k], np.nan)
+        return result
+
+    def drawn(
+        self, requests: npt.NDArray[np.void], keys: npt.NDArray[np.uint64], boxes: BoxesOfSamples | None = None
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Return all that samples with these planned requests and keys draw, by name and in the order of the list.
+
+        Returns
+        -------
+        dict of str to ndarray, length n
+            Of flips "place.transform", bool. Of crops the same, int64 of shape (n, 4): top, left, height and width of
+            the part that is shown, in pixels of the stored image, or of the resized one behind a resize. Of random
+            resizes int64 of shape (n, 2): height and width. Of pixel transforms as `params_of`.
+        """
+        result = self._drawn_geometry(requests, keys, boxes)
+        if self.varies:
+            sizes = np.stack([requests["out_h"], requests["out_w"]], axis=1)
+            for size in np.unique(sizes, axis=0):
+                rows = (sizes == size).all(axis=1)
+                # Rows that failed have no size.
+                part = self.of_size(*size.tolist())._drawn_pixels(keys[rows]) if size.min() > 0 else {}
+                for name, values in part.items():
+                    empty = np.zeros(len(keys), values.dtype) if values.dtype == bool else np.full(len(keys), np.nan)
+                    result.setdefault(name, empty)[rows] = values
+        else:
+            result |= self._drawn_pixels(keys)
+        return dict(sorted(result.items(), key=lambda item: int(item[0].partition(".")[0])))
+
+    def _drawn_pixels(self, keys: npt.NDArray[np.uint64]) -> dict[str, npt.NDArray[Any]]:
+        return self.params_of(self.draw(keys)) if self._drawn.leaves else {}
+
+    def _drawn_geometry(
+        self, requests: npt.NDArray[np.void], keys: npt.NDArray[np.uint64], boxes: BoxesOfSamples | None
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Plan with the first operation, the first two and so on, and look what each has added."""
+        result: dict[str, npt.NDArray[Any]] = {}
+        widths, heights = (np.ascontiguousarray(requests[name], np.int64) for name in ("src_width", "src_height"))
+        flips = np.zeros(len(requests), requests["flip"].dtype)
+        for k, code in enumerate(self._codes.tolist()):
+            if code in (RESIZE, RESIZE_SHORT, RESIZE_LONG, CENTER_CROP):
+                continue
+            planned, part = requests.copy(), slice(k + 1)
+            given = None if boxes is None else boxes._replace(kept=np.ones_like(boxes.kept))
+            start = 0
+            while True:
+                failure = plan_requests(
+                    self._codes[part], self._positions[part], self._rows[part], widths, heights, keys, planned, start,
+                    given,
+                )  # fmt: skip
+                if failure is None:
+                    break
+                start = failure.sample + 1
+            position = int(self._positions[k])
+            name = f"{position}.{name_of(self.transforms[position])}"
+            if code in (HORIZONTAL_FLIP, VERTICAL_FLIP):
+                result[name] = (planned["flip"] ^ flips) != 0
+                flips = planned["flip"]
+            elif code in (SCALE_JITTER, SHORTEST_SIZE):
+                result[name] = _columns(planned, "scaled_h", "scaled_w")
+            elif code == RANDOM_RESIZED_CROP:
+                result[name] = _columns(planned, "box_y", "box_x", "box_h", "box_w")
+            else:
+                result[name] = _columns(planned, "window_y", "window_x", "out_h", "out_w")
+                unscaled = (planned["scaled_h"] == planned["box_h"]) & (planned["scaled_w"] == planned["box_w"])
+                result[name][unscaled, :2] += _columns(planned, "box_y", "box_x")[unscaled]
         return result
 
     # -- where places go ----------------------------------------------------------------------------------------
@@ -497,3 +576,7 @@ class Pipeline:
         position, _, *inside = self._program.path_of(leaf)
         where = self._where(int(position))
         return f"{where}, in it {'.'.join(inside)}" if inside else where
+
+
+def _columns(requests: npt.NDArray[np.void], *names: str) -> npt.NDArray[np.int64]:
+    return np.stack([requests[name].astype(np.int64) for name in names], axis=1)
