@@ -246,7 +246,7 @@ def test_params_and_views_are_the_same_on_the_device(file: Path) -> None:
     options: dict[str, Any] = {"return_params": True, "batch_size": NUM}
     host, device = (
         next(iter(loader(file, {"two": T.View("image", ops, repeat=2)}, place=place, **options)))
-        for place in ("host", "device")
+        for place in ("workers", "device")
     )
     for k in range(2):
         assert host.params["two"][k].keys() == device.params["two"][k].keys()
