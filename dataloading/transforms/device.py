@@ -243,8 +243,10 @@ def _to_floats(images: Any, params: Any, leaf: Node) -> Any:
 
     line = leaf.constants()
     if len(line):
-        scale, bias = torch.from_numpy(line.reshape(-1, 2).T.astype(np.float32)).to(images.device, non_blocking=True)
-        return images.float().mul_(scale[:, None, None]).add_(bias[:, None, None])
+        columns = torch.from_numpy(line.reshape(-1, 5).T.astype(np.float32)).to(images.device, non_blocking=True)
+        zero, a, b, c, d = columns[:, :, None, None]
+        values = images.float().sub_(zero)
+        return (values * a).add_(b).add_(values.mul_(c).add_(d))
     assert leaf.operation is not None and leaf.operation.lookup is not None
     table = _as_stored(leaf.operation.lookup, leaf.after.dtype).to(images.device, non_blocking=True)
     channels = [table[c].index_select(0, images[:, c].flatten().int()) for c in range(images.shape[1])]
