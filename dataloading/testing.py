@@ -25,16 +25,21 @@ _GUARD = 2  # samples of known content before and behind the ones worked on
 
 
 def check_transform(
-    transform: PixelOp, *, shape: tuple[int, int, int] = (3, 37, 41), on_floats: bool = False, num_samples: int = 7
+    transform: PixelOp,
+    *,
+    shape: tuple[int, int, int] | None = None,
+    on_floats: bool = False,
+    num_samples: int = 7,
 ) -> None:
     """Check that a transform is a pure function of one image and its key, and writes nowhere but to its output.
 
     Parameters
     ----------
     transform : PixelOp
-        Usually ``T.Custom(fn)``.
-    shape : (int, int, int)
-        Channels, height and width of the test images. Odd sizes find more.
+        Usually a function under ``@T.transform``, or ``T.Custom(fn)``.
+    shape : (int, int, int), optional
+        Channels, height and width of the test images. By default two odd shapes, an RGB and a gray one: state one for
+        a transform that needs others.
     on_floats : bool
         Pass float32 images in [0, 1], as behind ``Normalize``, instead of uint8.
     num_samples : int
@@ -52,12 +57,18 @@ def check_transform(
     Examples
     --------
     >>> from dataloading import transforms as T
-    >>> def darken(image, key):
-    ...     image[:] = image // 2
-    >>> check_transform(T.Custom(darken))
+    >>> @T.transform
+    ... def darken(image, rng):
+    ...     image[:] = image // rng.integers(1, 4)
+    >>> check_transform(darken)
     """
     if not isinstance(transform, PixelOp):
         raise UsageError(f"check_transform takes a transform of pixels, got {type(transform).__name__}")
+    for each in [(3, 37, 41), (1, 29, 23)] if shape is None else [shape]:
+        _check_on(transform, each, on_floats=on_floats, num_samples=num_samples)
+
+
+def _check_on(transform: PixelOp, shape: tuple[int, int, int], *, on_floats: bool, num_samples: int) -> None:
     channels, height, width = shape
     chain = [ToDtype(scale=True), transform] if true_or_false("on_floats", on_floats) else [transform]
     pipeline = Pipeline(chain, channels=channels, source_size=(height, width))
@@ -65,7 +76,7 @@ def check_transform(
     generator = np.random.default_rng(0)
     images = generator.integers(0, 256, (num_samples, *shape), dtype=np.uint8)
     keys = sample_keys(0, 0, np.arange(num_samples))
-    name = transform.name
+    name = f"{transform.name} on images of shape {shape}"
 
     want = _run(pipeline, images, keys, name)
     _same(want, _run(pipeline, images, keys, name), f"{name}: a second run with equal keys gave other pixels")

@@ -20,7 +20,7 @@ from dataloading.transforms.color import (
     RandomSolarize,
 )
 from dataloading.transforms.compose import Compose, RandomApply, RandomChoice, RandomOrder
-from dataloading.transforms.custom import AsList, Custom, PadBatch
+from dataloading.transforms.custom import AsList, Custom, PadBatch, transform
 from dataloading.transforms.detection import (
     ClampBoundingBoxes,
     RandomIoUCrop,
@@ -112,6 +112,7 @@ __all__ = [
     "normal",
     "randint",
     "recipes",
+    "transform",
     "uniform",
 ]
 

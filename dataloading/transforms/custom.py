@@ -7,10 +7,14 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+
 from dataloading.checks import as_integer
 from dataloading.errors import UsageError
+from dataloading.messages import describe
 from dataloading.transforms.base import FLOAT_DTYPES, ImageState, PixelOp, Transform, check_choice
 from dataloading.transforms.operation import Operation
+from dataloading.transforms.state import random_image
 
 __all__ = ["AsList", "Collation", "Custom", "PadBatch"]
 
@@ -101,6 +105,8 @@ class Custom(PixelOp):
         Of ``out``, for ``in_place=False``.
     out_shape : (int, int, int), optional
         Channels, height and width of ``out``, for ``in_place=False``; by default those of ``image``.
+    rng : bool
+        True: ``fn(image, rng)``, which changes ``image`` in place or returns another; see `transform`.
 
     Examples
     --------
@@ -120,22 +126,27 @@ class Custom(PixelOp):
     in_place: bool = True
     out_dtype: str = "uint8"
     out_shape: Sequence[int] | None = None
+    rng: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not callable(self.fn):
             raise UsageError(f"Custom: fn must be a function, got {type(self.fn).__name__}")
         plain = getattr(self.fn, "py_func", self.fn)
-        object.__setattr__(self, "name", self.name or f"Custom({getattr(plain, '__name__', 'function')})")
+        function = getattr(plain, "__name__", "function")
+        object.__setattr__(self, "name", self.name or (function if self.rng else f"Custom({function})"))
         check_choice(self.name, "out_dtype", self.out_dtype, ("uint8", "float32"))
-        wanted = ("image", "key") if self.in_place else ("image", "key", "out")
+        wanted = ("image", "rng") if self.rng else ("image", "key") if self.in_place else ("image", "key", "out")
         try:
             inspect.signature(plain).bind(*wanted)
         except (TypeError, ValueError):
             raise UsageError(
-                f"{self.name}: the function must take ({', '.join(wanted)}) with in_place={self.in_place}, "
+                f"{self.name}: the function must take ({', '.join(wanted)}) with "
+                f"{'rng=True' if self.rng else f'in_place={self.in_place}'}, "
                 f"but its signature is {inspect.signature(plain)}"
             ) from None
+        if self.rng and not self.in_place:
+            raise UsageError(f"{self.name}: in_place=False is for functions (image, key, out); leave it out with rng")
         if self.in_place and (self.out_shape is not None or self.out_dtype != "uint8"):
             raise UsageError(
                 f"{self.name}: out_shape and out_dtype need in_place=False and a function with three arguments"
@@ -154,6 +165,8 @@ class Custom(PixelOp):
                 f"{self.name} cannot compute on {state.dtype} images: Numba has no such arithmetic. "
                 f'Put it before Normalize, or use Normalize(..., dtype="float32")'
             )
+        if self.rng:
+            return self._of_rng(state)
         if self.in_place:
             return Operation(self.fn, kind="custom")
         if state.written:
@@ -164,3 +177,69 @@ class Custom(PixelOp):
             channels=channels, height=height, width=width, dtype=self.out_dtype, written=True, bound=bound
         )
         return Operation(self.fn, kind="custom_writes", after=after)
+
+    def _of_rng(self, state: ImageState) -> Operation:
+        """Try the function on a random image, and see whether it returns one."""
+        from dataloading.transforms.kernels import jit, own
+
+        trial = state if state.height is not None else state.replace(height=37, width=41)
+        try:
+            result = own.tried(self.fn)(random_image(trial), np.uint64(0))
+        except jit.NumbaError as error:
+            raise UsageError(
+                f"{self.name} does not compile. Numba says: {error}\n"
+                f"Use plain loops, NumPy operations and rng.uniform, rng.integers or rng.normal in it"
+            ) from None
+        except Exception as error:
+            raise UsageError(
+                f"{self.name} raised {type(error).__name__} on a random {state.dtype} image of shape "
+                f"({trial.channels}, {trial.height}, {trial.width}): {error}"
+            ) from error
+        if result is None:
+            return Operation(own.adapted(self.fn, writes=False), kind="custom")
+        kinds = ("uint8", "uint16", "float32")
+        if (
+            not isinstance(result, np.ndarray)
+            or result.ndim != 3
+            or 0 in result.shape
+            or str(result.dtype) not in kinds
+        ):
+            raise UsageError(
+                f"{self.name} returned {describe(result)}, expected nothing, for a change in place, or an array "
+                f"(channels, height, width) of {', '.join(kinds)}. Use .astype(image.dtype), or np.float32"
+            )
+        if trial is not state:
+            raise UsageError(f"{self.name} returns images, which must have one size, got {state.size_text}")
+        after = state.like(result.shape, str(result.dtype))
+        return Operation(own.adapted(self.fn, writes=True), kind="custom_writes", after=after)
+
+
+def transform(fn: Callable[..., Any]) -> Custom:
+    """Make a transform of a function ``(image, rng)``, which Numba compiles.
+
+    Parameters
+    ----------
+    fn : callable
+        Changes ``image`` in place, or returns another image, of one shape for all samples. ``image`` is a contiguous
+        array (channels, height, width) of uint8, uint16, or float32 behind ``Normalize``. ``rng`` gives the sample's
+        own random numbers, one after the other, and nothing else random may be used:
+        ``rng.uniform(low=0.0, high=1.0)``, ``rng.integers(low, high)`` (without ``high``: from 0 to ``low``; ``high``
+        excluded) and ``rng.normal(mean=0.0, std=1.0)``. Parameters come from outside: write a function that
+        takes them and returns the transform.
+
+    Returns
+    -------
+    Custom
+        For the lists of image fields; test it with ``dataloading.testing.check_transform``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dataloading import transforms as T
+    >>> @T.transform
+    ... def darken(image, rng):
+    ...     image[:] = image // rng.integers(2, 4)
+    >>> darken(np.full((1, 2, 2), 60, np.uint8), seed=0).max() in (20, 30)
+    True
+    """
+    return Custom(fn, rng=True)

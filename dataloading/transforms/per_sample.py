@@ -23,6 +23,7 @@ from dataloading.transforms.callback import Callback
 from dataloading.transforms.names import name_of, works_on_arrays
 from dataloading.transforms.operation import Operation
 from dataloading.transforms.seeding import seeded
+from dataloading.transforms.state import random_image
 
 __all__ = ["PerSample"]
 
@@ -171,7 +172,7 @@ class PerSample(PixelOp):
             )
         if dtype == "float64":
             raise UsageError(f"{self.name}: images of float64 are delivered as float32. State out_dtype='float32'")
-        return _after(state, tuple(self.out_shape), dtype)
+        return state.like(self.out_shape, dtype)
 
     def _found(self, state: ImageState) -> ImageState:
         if state.height is None or state.width is None:
@@ -179,16 +180,8 @@ class PerSample(PixelOp):
                 f"{self.name} needs images of one size, got {state.size_text}. Put RandomResizedCrop(size), or "
                 f"Resize(size) and CenterCrop(size), before it"
             )
-        shape = (state.channels, state.height, state.width)
-        generator = np.random.default_rng(0)
-        if state.dtype in ("uint8", "uint16"):
-            image = generator.integers(0, int(state.bound or 255) + 1, shape).astype(state.dtype)
-        elif state.dtype == "float32":
-            image = generator.random(shape, np.float32)
-        else:
-            image = np.zeros(shape, STORAGE_DTYPES[state.dtype])
         try:
-            result, dtype = self._call_on_image(image, state.dtype, 0)
+            result, dtype = self._call_on_image(random_image(state), state.dtype, 0)
         except _WrongResultError as error:
             raise UsageError(f"{self.name}, given {self._given_as(state)}, {error}") from None
         except Exception as error:
@@ -198,7 +191,7 @@ class PerSample(PixelOp):
                 f"needs another kind of image, pass input={others}; if it works on your images only, state "
                 f"out_shape=(channels, height, width)"
             ) from error
-        return _after(state, result.shape, dtype)
+        return state.like(result.shape, dtype)
 
     def _given_as(self, state: ImageState) -> str:
         c, h, w = state.channels, state.height, state.width
@@ -223,12 +216,6 @@ class PerSample(PixelOp):
             meter: _Meter = self._meter  # type: ignore[attr-defined]
             meter.note(time.perf_counter() - since, self.name)
         return result["image"] if isinstance(result, Mapping) and "image" in result else result
-
-
-def _after(state: ImageState, shape: tuple[int, ...], dtype: str) -> ImageState:
-    bound = state.bound if dtype == state.dtype else {"uint8": 255.0, "uint16": 65535.0}.get(dtype)
-    channels, height, width = shape
-    return state.replace(channels=channels, height=height, width=width, dtype=dtype, bound=bound)
 
 
 # -- images as callables want them, and back ------------------------------------------------------------------------

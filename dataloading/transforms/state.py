@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-__all__ = ["FLOAT_DTYPES", "STORAGE_DTYPES", "ImageState"]
+__all__ = ["FLOAT_DTYPES", "STORAGE_DTYPES", "ImageState", "random_image"]
 
 FLOAT_DTYPES = ("float32", "float16", "bfloat16")
 # bfloat16 has no NumPy dtype, and Numba has no float16 arithmetic: both travel as their bits.
@@ -57,9 +59,26 @@ class ImageState:
         """Return a copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
+    def like(self, shape: Sequence[int], dtype: str) -> ImageState:
+        """Return what is known of images of this shape and dtype that are made of these in a way nobody knows."""
+        bound = self.bound if dtype == self.dtype else {"uint8": 255.0, "uint16": 65535.0}.get(dtype)
+        channels, height, width = shape
+        return self.replace(channels=channels, height=height, width=width, dtype=dtype, bound=bound)
+
     @property
     def size_text(self) -> str:
         """The size as words, for messages."""
         if self.height is None or self.width is None:
             return f"sizes that differ (at least {self.min_side})" if self.min_side > 1 else "sizes that differ"
         return f"{self.height}x{self.width}"
+
+
+def random_image(state: ImageState) -> npt.NDArray[Any]:
+    """Return an image of random values, always the same, on which to try what nobody knows."""
+    assert state.height is not None and state.width is not None
+    generator, shape = np.random.default_rng(0), (state.channels, state.height, state.width)
+    if state.dtype in ("uint8", "uint16"):
+        return generator.integers(0, int(state.bound or 255) + 1, shape).astype(state.dtype)
+    if state.dtype == "float32":
+        return generator.random(shape, np.float32)
+    return np.zeros(shape, STORAGE_DTYPES[state.dtype])
