@@ -1,4 +1,4 @@
-"""Functions of the user's own under @T.transform: compiled, with numbers of the sample's stream, in place or returning."""
+"""Functions under @T.transform: compiled, with numbers of the sample's stream, in place or returning an image."""
 
 from __future__ import annotations
 
