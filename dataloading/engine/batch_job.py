@@ -64,6 +64,8 @@ class BatchJob:
         rows = len(step.indices)
         self.num_groups = max(-(-rows // plan.group_size), 1)
         self._values: dict[str, Any] = {name: decoder.allocate(rows) for name, decoder in plan.others.items()}
+        self._results = {name: values.allocate(rows) for name, values in plan.values.items()}
+        self._keys = _view_keys(plan.seed, epoch, step, 0) if plan.values else np.empty(0, np.uint64)
         self._sent: Sent | None = None
         self._params: dict[str, Any] = {}
         self._views: list[_View] = []
@@ -99,12 +101,28 @@ class BatchJob:
         for name, decoder in self._plan.others.items():
             for row, reason in decoder.decode(self._indices[first:last], self._values[name], first):
                 self._fail(DecodeError, reason, first + row, self._plan.outputs[name])
-        transform = 0.0
+        transform = self._run_values(first, last)
         for view in self._views:
             transform += self._run_images(view, first, last)
         decode = time.perf_counter() - started - transform
         cpu_after, page_faults_after = _used_by_thread()
         self._clock.add_group(decode, transform, cpu=cpu_after - cpu, page_faults=page_faults_after - page_faults)
+
+    def _run_values(self, first: int, last: int) -> float:
+        """Transform rows of fields that hold no images; return the seconds."""
+        started = time.perf_counter()
+        for name, values in self._plan.values.items():
+            for low, high in self._good_runs(first, last):
+                transform = functools.partial(
+                    values.run,
+                    self._values[name],
+                    self._indices[low:high],
+                    self._keys[low:high],
+                    self._results[name],
+                    low,
+                )
+                self._skip_failing(transform, low, high, self._plan.outputs[name], 0)
+        return time.perf_counter() - started
 
     def _run_images(self, view: _View, first: int, last: int) -> float:
         """Decode and transform rows of one view; return the seconds of the transforms."""
@@ -167,6 +185,7 @@ class BatchJob:
         """Deal with the samples that failed, make tensors, and start their copy to the device (hop 5)."""
         if self._pins is not None:
             self._pins.release()
+        self._values |= self._results
         if self._failures:
             self.errors = [self._failures[row] for row in sorted(self._failures)]
             if self._plan.on_error == "raise" or len(self.errors) == len(self._indices):
@@ -177,6 +196,7 @@ class BatchJob:
             self._sent = self._plan.transfer.send(values)
         self._params = self._drawn()
         self._values.clear()
+        self._results.clear()
         self._views.clear()
 
     def _repair(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from dataloading.dataset.files import FileSet
 from dataloading.errors import UsageError
 from dataloading.format import Field, ImageField, MaskField, NDArrayField, image_of
-from dataloading.transforms.base import BatchOp, Placeholder, Transform
+from dataloading.transforms.base import BatchOp, FieldOp, Placeholder, Transform
 from dataloading.transforms.compose import Compose, written_out
 from dataloading.transforms.custom import AsList
 from dataloading.transforms.foreign import check_callable
@@ -207,8 +207,8 @@ def _check_transforms(files: FileSet, transforms: Mapping[str, Any], names: tupl
 def _check_callables(field: Field, name: str, given: Sequence[Any]) -> None:
     """Refuse what cannot work on the batched values of a field that holds no images."""
     for position, op in enumerate(given):
-        # Arrays may be images, (channels, height, width). AsList has a check of its own.
-        if isinstance(op, AsList) or (isinstance(op, BatchOp) and isinstance(field, NDArrayField)):
+        # Arrays may be images, (channels, height, width). AsList and FieldOp have checks of their own.
+        if isinstance(op, (AsList, FieldOp)) or (isinstance(op, BatchOp) and isinstance(field, NDArrayField)):
             continue
         if isinstance(op, Transform):
             raise UsageError(

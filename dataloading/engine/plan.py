@@ -22,13 +22,14 @@ from dataloading.dataset.info import label_field
 from dataloading.decode.decoders import Decoder, ImageDecoder
 from dataloading.decode.native_images import make_decoder
 from dataloading.engine.batch_transforms import BatchTransform
+from dataloading.engine.field_values import FieldValues
 from dataloading.engine.outputs import Output, choose_outputs, named
 from dataloading.engine.transfer import Transfer, as_tensor
 from dataloading.engine.workers import Ring
 from dataloading.errors import DecodeError, SampleError, TransformError, UsageError
 from dataloading.format import ImageField, MaskField, NDArrayField, VarArrayField
 from dataloading.sampling.ranks import Ranks
-from dataloading.transforms.base import BatchOp, Geometry
+from dataloading.transforms.base import BatchOp, FieldOp, Geometry
 from dataloading.transforms.pipeline import Pipeline
 from dataloading.transforms.view import View
 
@@ -138,6 +139,8 @@ class Plan:
         What is read of the files for it.
     images, others : dict
         Name of an output to how it is made.
+    values : dict of str to FieldValues
+        Name of an output to what is done to its values, sample by sample.
     batch_transforms : list of BatchTransform
         What is left to do on finished batches, in order.
     compile_seconds : float
@@ -178,6 +181,7 @@ class Plan:
         self.return_params = return_params
         self.images: dict[str, ImagePlan] = {}
         self.others: dict[str, Decoder] = {}
+        self.values: dict[str, FieldValues] = {}
         self.batch_transforms: list[BatchTransform] = []
         label = label_field(files, self.fields)
         for name, output in self.outputs.items():
@@ -194,6 +198,10 @@ class Plan:
             else:
                 self.others[name] = decoder
                 num_batched = 0 if output.as_list else len(given)
+                if any(isinstance(op, FieldOp) for op in given):
+                    with named(name):
+                        self.values[name] = FieldValues(decoder, given)
+                    num_batched -= self.values[name].count
             self.batch_transforms += [
                 BatchTransform(output=output, position=position, op=given[position], label_field=label)
                 for position in range(len(given) - num_batched, len(given))

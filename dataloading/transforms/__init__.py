@@ -41,6 +41,7 @@ from dataloading.transforms.geometry import (
     RandomVerticalFlip,
     Resize,
 )
+from dataloading.transforms.labels import MapLabels, OneHot, ReplaceLabel
 from dataloading.transforms.mix import CutMix, MixUp, Mixup
 from dataloading.transforms.normalize import Normalize, ToDtype
 from dataloading.transforms.per_sample import PerSample
@@ -70,9 +71,11 @@ __all__ = [
     "GaussianBlur",
     "GaussianNoise",
     "Grayscale",
+    "MapLabels",
     "MixUp",
     "Mixup",
     "Normalize",
+    "OneHot",
     "Pad",
     "PadBatch",
     "PerSample",
@@ -101,6 +104,7 @@ __all__ = [
     "RandomTranslate",
     "RandomVerticalFlip",
     "RandomZoomOut",
+    "ReplaceLabel",
     "Resize",
     "SanitizeBoundingBoxes",
     "ScaleJitter",

@@ -1,11 +1,12 @@
 """What a transform is, and what it may tell the pipeline. Knows no particular transform, no Numba, no torch.
 
-A transform is a frozen dataclass of plain values. It is one of three kinds, by what it tells the pipeline:
+A transform is a frozen dataclass of plain values. It is one of four kinds, by what it tells the pipeline:
 
 ``Geometry``   says which pixels are wanted. At the front of a pipeline it costs nothing: it becomes columns of
                the decoder's request (a *row* of numbers that ``_native/src/plan.cpp`` interprets for each sample).
 ``PixelOp``    changes pixels: names a compiled kernel and what each image draws for it (an *operation*; how to write
                one is told in ``operation.py``).
+``FieldOp``    works on the values of other fields, such as labels.
 ``BatchOp``    works on the tensors of a whole batch, after batching.
 """
 
@@ -19,6 +20,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from dataloading.checks import as_integer, true_or_false
 from dataloading.errors import UsageError
@@ -29,12 +31,14 @@ __all__ = [
     "FLOAT_DTYPES",
     "STORAGE_DTYPES",
     "BatchOp",
+    "FieldOp",
     "Geometry",
     "ImageState",
     "ImageTransform",
     "PixelOp",
     "Placeholder",
     "Transform",
+    "Values",
     "check_probability",
     "check_range",
     "check_size",
@@ -189,6 +193,51 @@ class PixelOp(ImageTransform):
 
     # True where mirroring before or after makes no difference, so that flips can move to the front.
     mirrors: ClassVar[bool] = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Values:
+    """What is known of a field's values, before any is seen.
+
+    Parameters
+    ----------
+    shape : tuple of int, optional
+        Of one value in an array; None: a list of whatever the field holds.
+    dtype : str
+        Of an array.
+    """
+
+    shape: tuple[int, ...] | None = None
+    dtype: str = ""
+
+    @property
+    def text(self) -> str:
+        """The values as words, for messages."""
+        if self.shape is None:
+            return "a list of Python's values"
+        return f"{self.dtype} arrays of shape {self.shape}" if self.shape else f"one {self.dtype} a sample"
+
+
+class FieldOp(Transform, abc.ABC):
+    """Works on the values of a field that holds no images, sample by sample, on the worker threads."""
+
+    @abc.abstractmethod
+    def values_after(self, values: Values) -> Values:
+        """Return what comes out for such values; raise UsageError where they cannot be used."""
+
+    @abc.abstractmethod
+    def on_values(self, values: Any, indices: npt.NDArray[np.int64], keys: npt.NDArray[np.uint64]) -> Any:
+        """Return the results for some samples; any error is that of a sample among them.
+
+        Parameters
+        ----------
+        values : ndarray of shape (n, ...), or list of n
+            Not to be changed.
+        indices : ndarray of int64, shape (n,)
+            Numbers of the samples.
+        keys : ndarray of uint64, shape (n,)
+            A random stream for each.
+        """
 
 
 class BatchOp(Transform, abc.ABC):

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from dataloading.checks import as_integer
 from dataloading.errors import UsageError
 from dataloading.messages import describe
-from dataloading.transforms.base import STORAGE_DTYPES, ImageState, PixelOp, Transform, check_choice
+from dataloading.transforms.base import STORAGE_DTYPES, FieldOp, ImageState, PixelOp, Transform, Values, check_choice
 from dataloading.transforms.callback import Callback
 from dataloading.transforms.names import name_of, works_on_arrays
 from dataloading.transforms.operation import Operation
@@ -59,7 +59,7 @@ class _Meter:
 
 
 @dataclasses.dataclass(frozen=True)
-class PerSample(PixelOp):
+class PerSample(PixelOp, FieldOp):
     """Run any Python callable on each sample, with random numbers that depend on the sample alone.
 
     Before each call the global generators of Python (``random``), NumPy (``np.random``) and torch are seeded from
@@ -210,6 +210,50 @@ class PerSample(PixelOp):
         result = self._call(_GIVE[kind](image_CHW, dtype), key)
         return _as_planes(result, "tensor" if kind == "tensor" else "numpy", dtype)
 
+    # -- other values -----------------------------------------------------------------------------------------------
+
+    def values_after(self, values: Values) -> Values:
+        """See ``FieldOp.values_after``."""
+        if self.input == "pil":
+            raise UsageError(f"{self.name}: input='pil' is for images, got {values.text}")
+        if self.out_shape is not None:
+            return Values(tuple(self.out_shape), self.out_dtype or values.dtype or "float32")
+        if values.shape is None:
+            return values
+        try:
+            result = _as_array(self._call(self._value(np.zeros(values.shape, values.dtype)), 0))
+        except _WrongResultError as error:
+            raise UsageError(f"{self.name} {error}") from None
+        except Exception as error:
+            raise UsageError(
+                f"{self.name} raised {type(error).__name__} on zeros, given {values.text}: {error}. If it works on "
+                f"your values only, state out_shape= and out_dtype="
+            ) from error
+        return Values(result.shape, str(result.dtype))
+
+    def on_values(self, values: Any, indices: npt.NDArray[np.int64], keys: npt.NDArray[np.uint64]) -> Any:
+        """See ``FieldOp.on_values``."""
+        is_list = isinstance(values, list)
+        results = [self._call(self._value(value), key) for value, key in zip(values, keys.tolist(), strict=True)]
+        if is_list and self.out_shape is None:
+            return results
+        arrays = [_as_array(result) for result in results]
+        for array in arrays[1:]:
+            if array.shape != arrays[0].shape:
+                raise ValueError(f"it returned values of different shapes, {arrays[0].shape} and {array.shape}")
+        return np.stack(arrays)
+
+    def _value(self, value: Any) -> Any:
+        if not isinstance(value, (np.ndarray, np.generic)):
+            return value
+        if value.ndim == 0:
+            return value.item()
+        if self._input == "numpy":
+            return value.copy()
+        import torch
+
+        return torch.from_numpy(value.copy())
+
     def _call(self, value: Any, key: int) -> Any:
         with seeded(key, self.fn) as since:
             result = self.fn(image=value) if works_on_arrays(self.fn) else self.fn(value)
@@ -246,6 +290,13 @@ def _pil(image_CHW: npt.NDArray[Any], dtype: str) -> Any:
     if dtype in ("uint16", "int64") and channels == 1:
         return Image.fromarray(image_CHW[0].astype(np.uint16 if dtype == "uint16" else np.int32))
     raise ValueError(f"PIL has no images of {channels} channels and {dtype}: pass input='tensor' or 'numpy'")
+
+
+def _as_array(result: Any) -> npt.NDArray[Any]:
+    array = result.detach().cpu().numpy() if hasattr(result, "detach") else np.asarray(result)
+    if array.dtype.kind not in "biuf":
+        raise _WrongResultError(f"returned {describe(result)}, expected numbers: a tensor, an array or a number")
+    return array
 
 
 _GIVE: dict[str, Callable[[npt.NDArray[Any], str], Any]] = {"tensor": _tensor, "numpy": _array, "pil": _pil}

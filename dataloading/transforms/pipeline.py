@@ -32,6 +32,7 @@ from dataloading.transforms.base import (
     ROW_LENGTH,
     STORAGE_DTYPES,
     BatchOp,
+    FieldOp,
     Geometry,
     ImageState,
     PixelOp,
@@ -201,6 +202,11 @@ class Pipeline:
                     )
                 ours.append((position, transform))
             else:
+                if isinstance(transform, FieldOp):
+                    raise UsageError(
+                        f"{self._where(position)} works on labels and other values, not on images. Put it into the "
+                        f"list of another field"
+                    )
                 if not isinstance(transform, BatchOp):
                     check_callable(transform, position)
                 first_other = position if first_other is None else first_other
