@@ -214,11 +214,11 @@ class Plan:
 
     def _check_mixing(self, label: str | None) -> None:
         mixing = [each for each in self.batch_transforms if isinstance(each.op, BatchOp)]
-        mixes = [type(each.op).__name__ for each in mixing]
+        mixes = [each.op.name for each in mixing]
         several = next((each for each in mixing if len(each.output.views) > 1), None)
         if several is not None:
             raise UsageError(
-                f"transforms[{several.output.name!r}]: {type(several.op).__name__} mixes labels too, of which the "
+                f"transforms[{several.output.name!r}]: {several.op.name} mixes labels too, of which the "
                 f"{len(several.output.views)} views have only one set. Give it to one view with repeat=1, or call it "
                 f"in the training loop"
             )

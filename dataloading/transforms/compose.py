@@ -21,6 +21,7 @@ from dataloading.transforms.base import (
     Transform,
     check_probability,
 )
+from dataloading.transforms.mix import Mixing, MixingApply, MixingChoice
 from dataloading.transforms.operation import Node
 
 __all__ = ["Compose", "Composite", "RandomApply", "RandomChoice", "RandomOrder", "written_out"]
@@ -96,6 +97,11 @@ class Composite(PixelOp):
                 )
 
 
+def _all_mix(transforms: Any) -> bool:
+    """Whether these are transforms of batches, such as MixUp: then what is made of them is one, too."""
+    return isinstance(transforms, Sequence) and bool(transforms) and all(isinstance(op, Mixing) for op in transforms)
+
+
 def _known(state: ImageState, nodes: Iterable[Node]) -> ImageState:
     """Return what is known of images that some of these nodes have changed."""
     afters = [state, *(node.after for node in nodes)]
@@ -126,6 +132,8 @@ class Compose(Composite):
 class RandomApply(Composite):
     """Apply all of the transforms, in a row, with probability ``p``; else none of them.
 
+    Of MixUp and CutMix it is a transform of whole batches.
+
     Examples
     --------
     >>> from dataloading import transforms as T
@@ -135,6 +143,12 @@ class RandomApply(Composite):
 
     transforms: Sequence[Any]
     p: float = 0.5
+
+    def __new__(cls, transforms: Sequence[Any] = (), p: float = 0.5) -> Any:
+        """Make a transform of batches where those inside are."""
+        if _all_mix(transforms):
+            return MixingApply(tuple(transforms), check_probability("RandomApply", p))
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -150,7 +164,7 @@ class RandomApply(Composite):
 
 @dataclasses.dataclass(frozen=True)
 class RandomChoice(Composite):
-    """Apply one of the transforms.
+    """Apply one of the transforms. Of MixUp and CutMix it is a transform of whole batches: one for each batch.
 
     Parameters
     ----------
@@ -168,22 +182,16 @@ class RandomChoice(Composite):
     transforms: Sequence[Any]
     p: Sequence[float] | None = None
 
+    def __new__(cls, transforms: Sequence[Any] = (), p: Sequence[float] | None = None) -> Any:
+        """Make a transform of batches where those inside are."""
+        if _all_mix(transforms):
+            return MixingChoice(tuple(transforms), None if p is None else _weights(transforms, p))
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.p is None:
-            return
-        try:
-            weights = tuple(float(each) for each in self.p)
-        except (TypeError, ValueError):
-            raise UsageError(f"{self.name}: p must be one number a transform, got {self.p!r}") from None
-        if len(weights) != len(self.transforms) or not all(0 <= each < float("inf") for each in weights):
-            raise UsageError(
-                f"{self.name}: p must be one weight a transform, none negative: {len(self.transforms)} transforms, "
-                f"got {self.p!r}"
-            )
-        if sum(weights) <= 0:
-            raise UsageError(f"{self.name}: p must have a weight above 0, got {self.p!r}")
-        object.__setattr__(self, "p", weights)
+        if self.p is not None:
+            object.__setattr__(self, "p", _weights(self.transforms, self.p))
 
     def node(self, state: ImageState, place: int | None) -> Node:
         """See ``ImageTransform.node``."""
@@ -193,6 +201,20 @@ class RandomChoice(Composite):
         after = _known(children[0].after, children)
         weights = tuple(self.p or ())
         return Node("choice", self.name, state, after, children=children, weights=weights, place=place)
+
+
+def _weights(transforms: Sequence[Any], p: Sequence[float]) -> tuple[float, ...]:
+    try:
+        weights = tuple(float(each) for each in p)
+    except (TypeError, ValueError):
+        raise UsageError(f"RandomChoice: p must be one number a transform, got {p!r}") from None
+    if len(weights) != len(transforms) or not all(0 <= each < float("inf") for each in weights):
+        raise UsageError(
+            f"RandomChoice: p must be one weight a transform, none negative: {len(transforms)} transforms, got {p!r}"
+        )
+    if sum(weights) <= 0:
+        raise UsageError(f"RandomChoice: p must have a weight above 0, got {p!r}")
+    return weights
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,6 +19,7 @@ A function of the user's own is taken as it is: nobody can tell what it does.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import re
@@ -137,22 +138,22 @@ def _why_random(op: Any) -> str:
         name = str(getattr(op, "__name__", ""))
         library = (getattr(op, "__module__", None) or "").partition(".")[0]
         known = library in (*_LIBRARIES, "") or type(getattr(op, "__self__", None)).__module__.startswith("torch")
-        return _sentence(name) if known and _RANDOM_FUNCTION.search(name) else ""
+        return _sentence(op) if known and _RANDOM_FUNCTION.search(name) else ""
     if isinstance(op, (type, Transform)) or not callable(op):
         return ""
     names = [each.__name__ for each in type(op).__mro__] + [str(getattr(op, "original_name", ""))]
     if works_on_arrays(op):
         return (
             f"works on single NumPy images, (height, width, channels): it cannot take the batch, and the loader's seed "
-            f"does not reach what it draws. {_advice(name_of(op))}"
+            f"does not reach what it draws. {_advice(op)}"
         )
     if any(map(_DROPOUT_NAME.search, names)):
-        return _sentence(name_of(op), dropout=True) if _drops(op) else ""
+        return _sentence(op, dropout=True) if _drops(op) else ""
     if any(map(_RANDOM_NAME.search, names)):
-        return _sentence(name_of(op))
+        return _sentence(op)
     if getattr(op, "training", False) and _number(getattr(op, "dropout", 0)) > 0:
-        return _sentence(name_of(op), dropout=True)
-    return _sentence(name_of(op)) if _draws(op) else ""
+        return _sentence(op, dropout=True)
+    return _sentence(op) if _draws(op) else ""
 
 
 def _draws(op: Any) -> bool:
@@ -181,8 +182,8 @@ def _number(value: Any) -> float:
     return float(value) if isinstance(value, (int, float)) else 0.0
 
 
-def _sentence(name: str, *, dropout: bool = False) -> str:
-    advice = "Call .eval() on it, or make it part of the model" if dropout else _advice(name)
+def _sentence(op: Any, *, dropout: bool = False) -> str:
+    advice = "Call .eval() on it, or make it part of the model" if dropout else _advice(op)
     return (
         f"is random, and the loader's seed does not reach it: it would get the whole batch and draw from a global "
         f"generator, most such modules once for all images. {advice}. If that is what you want, put it in a function "
@@ -190,20 +191,41 @@ def _sentence(name: str, *, dropout: bool = False) -> str:
     )
 
 
-def _advice(name: str) -> str:
-    """Name our equivalent, or what to do without one."""
+def _advice(op: Any) -> str:
+    """Name our equivalent, with the same arguments where they can be read, and what to do without one."""
     import dataloading.transforms as package
 
-    name = name.partition(".")[0]
+    name = name_of(op).partition(".")[0]
     ours = _OURS.get(name, name)
     if ours in ("MixUp", "CutMix"):
         return f"Use T.{ours}(num_classes=...) of dataloading.transforms, which draws from (seed, epoch, step)"
+    keep = f"T.PerSample({name}(...)), among the transforms before those of the batch, runs it for each image"
     if ours in package.__all__:
         return (
-            f"Use T.{ours} of dataloading.transforms, before everything that works on the batch: it draws for each "
-            f"image from (seed, epoch, sample)"
+            f"Use T.{_written_out(op, ours, getattr(package, ours))} of dataloading.transforms, before everything that "
+            f"works on the batch: it draws for each image from (seed, epoch, sample). Or keep it: {keep}"
         )
     return (
-        f"dataloading.transforms has no {name}: take T.ColorJitter, T.RandomSolarize and others of its transforms, or "
-        f"write T.Custom(fn), which draws for each image; or do it in the training loop"
+        f"dataloading.transforms has no {name}: take T.ColorJitter, T.RandomSolarize and others of its transforms, "
+        f"write a function under @T.transform, which draws for each image, or keep it: {keep}"
     )
+
+
+def _written_out(op: Any, name: str, kind: Any) -> str:
+    """Return our transform with the arguments that another library's object shows as attributes."""
+    if not dataclasses.is_dataclass(kind) or root(type(op)) != "torchvision":
+        return name
+    fields = [each for each in dataclasses.fields(kind) if each.init and each.name not in ("transforms", "policy")]
+    given = {each.name: getattr(op, each.name) for each in fields if hasattr(op, each.name)}
+    try:
+        make: Any = kind
+        made = make(**given)
+        differ = [each.name for each in fields if not _is_default(getattr(made, each.name), each.default)]
+    except Exception:  # what they hold is not what ours takes
+        return name
+    arguments = ", ".join(f"{each}={getattr(made, each)!r}" for each in differ)
+    return f"{name}({arguments})" if arguments else name
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    return bool(value == default) or (isinstance(value, (list, tuple)) and list(value) == [default])

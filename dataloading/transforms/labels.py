@@ -95,7 +95,7 @@ class MapLabels(FieldOp):
     Examples
     --------
     >>> MapLabels({3: 0, 7: 1}), MapLabels([0, 0, 1]).mapping
-    (MapLabels(mapping={3: 0, 7: 1}, default=None), {0: 0, 1: 0, 2: 1})
+    (MapLabels(mapping={3: 0, 7: 1}, default=None), (0, 0, 1))
     """
 
     mapping: Mapping[Any, float] | Sequence[float]
@@ -110,7 +110,7 @@ class MapLabels(FieldOp):
         for label, number in [*mapping.items(), ("default", 0 if self.default is None else self.default)]:
             if isinstance(number, bool) or not isinstance(number, (int, float, np.number)):
                 raise UsageError(f"MapLabels: labels become numbers, got {describe(number)} for {label!r}")
-        object.__setattr__(self, "mapping", mapping)
+        object.__setattr__(self, "mapping", mapping if isinstance(given, Mapping) else tuple(mapping.values()))
 
     def values_after(self, values: Values) -> Values:
         """See ``FieldOp.values_after``."""
@@ -119,16 +119,19 @@ class MapLabels(FieldOp):
         return Values((), self._dtype)
 
     @property
+    def _numbers(self) -> dict[Any, float]:
+        return dict(self.mapping if isinstance(self.mapping, Mapping) else enumerate(self.mapping))
+
+    @property
     def _dtype(self) -> str:
-        assert isinstance(self.mapping, Mapping)
-        numbers = [*self.mapping.values(), *([] if self.default is None else [self.default])]
+        numbers = [*self._numbers.values(), *([] if self.default is None else [self.default])]
         return "int64" if np.asarray(numbers).dtype.kind in "iu" else "float64"
 
     def on_values(self, values: Any, indices: npt.NDArray[np.int64], keys: npt.NDArray[np.uint64]) -> Any:
         """See ``FieldOp.on_values``."""
-        assert isinstance(self.mapping, Mapping)
+        numbers = self._numbers
         labels = values.tolist() if isinstance(values, np.ndarray) else values
-        found = [self.mapping.get(each, self.default) for each in labels]
+        found = [numbers.get(each, self.default) for each in labels]
         if None in found:
             wrong = labels[found.index(None)]
             raise ValueError(f"there is no {wrong!r} in the mapping. Add it, or pass default=")

@@ -12,25 +12,37 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from dataloading.errors import UsageError
+from dataloading.sampling.random import child
 from dataloading.transforms.base import FLOAT_DTYPES, BatchOp, ImageState
+from dataloading.transforms.labels import check_smoothing
 
-__all__ = ["CutMix", "MixUp", "Mixup"]
+__all__ = ["CutMix", "MixUp", "Mixing", "MixingApply", "MixingChoice", "Mixup"]
 
 
 def _generator(key: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=key & ((1 << 64) - 1)))
 
 
-class _Mix(BatchOp):
+class Mixing(BatchOp):
+    """Base of what mixes images and labels."""
+
+    def soft_labels(self, labels: Any) -> Any:
+        """Return labels as rows of floats, (B, num_classes), which is what mixing starts from."""
+        raise NotImplementedError
+
+
+class _Mix(Mixing):
     """What both have in common: checks, lambda, labels."""
 
     alpha: float
     num_classes: int | None
+    smoothing: float
 
     def _check_parameters(self, labels_getter: object) -> None:
         if labels_getter != "default":
@@ -42,6 +54,7 @@ class _Mix(BatchOp):
             raise UsageError(f"{self.name}: alpha must be a positive number, got {self.alpha!r}")
         if self.num_classes is not None and (not isinstance(self.num_classes, int) or self.num_classes < 1):
             raise UsageError(f"{self.name}: num_classes must be a positive integer, got {self.num_classes!r}")
+        check_smoothing(self.name, self.smoothing)
 
     def _check_batch(self, images: Any, labels: Any) -> None:
         if images.ndim != 4 or labels.ndim not in (1, 2) or images.shape[0] != labels.shape[0]:
@@ -63,12 +76,18 @@ class _Mix(BatchOp):
                     f"{(self.num_classes or 0) - 1}"
                 )
 
-    def _mix_labels(self, labels: Any, lam: float) -> Any:
+    def soft_labels(self, labels: Any) -> Any:
+        """See ``Mixing.soft_labels``; class numbers are smoothed."""
         if labels.ndim == 1:
             one_hot = labels.new_zeros((labels.shape[0], self.num_classes)).float()
-            labels = one_hot.scatter_(1, labels.long().unsqueeze(1), 1.0)
-        elif not labels.is_floating_point():
-            labels = labels.float()
+            one_hot = one_hot.scatter_(1, labels.long().unsqueeze(1), 1.0)
+            if self.smoothing and self.num_classes:
+                one_hot = one_hot.mul_(1.0 - self.smoothing).add_(self.smoothing / self.num_classes)
+            return one_hot
+        return labels if labels.is_floating_point() else labels.float()
+
+    def _mix_labels(self, labels: Any, lam: float) -> Any:
+        labels = self.soft_labels(labels)
         return labels.roll(1, 0).mul_(1.0 - lam).add_(labels.mul(lam))
 
 
@@ -84,18 +103,21 @@ class MixUp(_Mix):
         Of the Beta distribution.
     num_classes : int, optional
         Needed where labels are class numbers, shape (B,); they become soft labels, shape (B, num_classes).
+    smoothing : float
+        Of class numbers, as `OneHot` has it.
     labels_getter : "default"
         torchvision's; no other value has a meaning here.
 
     Examples
     --------
     >>> MixUp(alpha=0.2, num_classes=1000)
-    MixUp(alpha=0.2, num_classes=1000)
+    MixUp(alpha=0.2, num_classes=1000, smoothing=0.0)
     """
 
     _: dataclasses.KW_ONLY
     alpha: float = 1.0
     num_classes: int | None = None
+    smoothing: float = 0.0
     labels_getter: dataclasses.InitVar[str] = "default"
 
     def __post_init__(self, labels_getter: str) -> None:
@@ -138,18 +160,21 @@ class CutMix(_Mix):
         Of the Beta distribution that lambda is drawn from.
     num_classes : int, optional
         Needed where labels are class numbers, shape (B,); they become soft labels, shape (B, num_classes).
+    smoothing : float
+        Of class numbers, as `OneHot` has it.
     labels_getter : "default"
         torchvision's; no other value has a meaning here.
 
     Examples
     --------
     >>> CutMix(num_classes=10)
-    CutMix(alpha=1.0, num_classes=10)
+    CutMix(alpha=1.0, num_classes=10, smoothing=0.0)
     """
 
     _: dataclasses.KW_ONLY
     alpha: float = 1.0
     num_classes: int | None = None
+    smoothing: float = 0.0
     labels_getter: dataclasses.InitVar[str] = "default"
 
     def __post_init__(self, labels_getter: str) -> None:
@@ -174,3 +199,65 @@ class CutMix(_Mix):
         mixed = images.clone()
         mixed[..., y1:y2, x1:x2] = images.roll(1, 0)[..., y1:y2, x1:x2]
         return mixed, self._mix_labels(labels, lam)
+
+
+class _MixingOf(Mixing):
+    """What is made of transforms that mix, and is called what the user wrote."""
+
+    transforms: Sequence[Mixing]
+
+    def check(self, state: ImageState) -> None:
+        """See ``BatchOp.check``."""
+        for place, each in enumerate(self.transforms):
+            try:
+                each.check(state)
+            except UsageError as error:
+                raise UsageError(f"{self.name}: transform {place}: {error}") from None
+
+    def soft_labels(self, labels: Any) -> Any:
+        """See ``Mixing.soft_labels``."""
+        return self.transforms[0].soft_labels(labels)
+
+    def __repr__(self) -> str:
+        return f"{self.name}(transforms={self.transforms!r}, p={self.p!r})"  # type: ignore[attr-defined]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class MixingChoice(_MixingOf):
+    """What ``RandomChoice`` of MixUp and CutMix is: one of them for each batch."""
+
+    transforms: Sequence[Mixing]
+    p: Sequence[float] | None = None
+
+    @property
+    def name(self) -> str:
+        """What error messages call it."""
+        return "RandomChoice"
+
+    def __call__(self, images: Any, labels: Any, key: int) -> tuple[Any, Any]:
+        """Return the mixed images and labels of one batch."""
+        weights = np.cumsum(self.p or [1.0] * len(self.transforms))
+        below = weights / weights[-1]
+        place = min(int(np.searchsorted(below, _generator(key).random(), side="right")), len(self.transforms) - 1)
+        return self.transforms[place](images, labels, child(key, place))
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class MixingApply(_MixingOf):
+    """What ``RandomApply`` of MixUp and CutMix is: all of them in a row, or none; labels are soft in any case."""
+
+    transforms: Sequence[Mixing]
+    p: float = 0.5
+
+    @property
+    def name(self) -> str:
+        """What error messages call it."""
+        return "RandomApply"
+
+    def __call__(self, images: Any, labels: Any, key: int) -> tuple[Any, Any]:
+        """Return the mixed images and labels of one batch."""
+        if _generator(key).random() >= self.p:
+            return images, self.soft_labels(labels)
+        for place, each in enumerate(self.transforms):
+            images, labels = each(images, labels, child(key, place))
+        return images, labels

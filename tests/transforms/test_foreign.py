@@ -153,3 +153,20 @@ def test_a_loader_refuses_a_random_module_in_the_list_of_any_field(photos_file):
         Loader(photos_file, batch_size=4, transforms={"image": [crop, nn.Sequential(FLIP)]})
     with pytest.raises(UsageError, match=r"transforms\['label'\]: transform 1 \(Dropout\) is random"):
         Loader(photos_file, batch_size=4, transforms={"image": [crop], "label": [torch.flip, nn.Dropout()]})
+
+
+@pytest.mark.parametrize(
+    ("op", "words"),
+    [
+        (v2.ColorJitter(0.4, hue=0.1), r"Use T.ColorJitter\(brightness=\(0.6, 1.4\), hue=\(-0.1, 0.1\)\) of"),
+        (v1.RandomHorizontalFlip(0.1), r"Use T.RandomHorizontalFlip\(p=0.1\) of"),
+        (v2.RandomErasing(), r"Use T.RandomErasing of"),
+        (v2.RandomRotation(15, expand=False), r"Use T.RandomRotation\(degrees=\(-15.0, 15.0\)\) of"),
+        (v2.RandomApply([FLIP]), r"Use T.RandomApply of"),
+        (v2.RandomResize(8, 9), r"keep it: T.PerSample\(RandomResize\(...\)\), among .* for each image"),
+        (FLIP, r"Or keep it: T.PerSample\(RandomHorizontalFlip\(...\)\)"),
+    ],
+)
+def test_the_advice_has_their_arguments_and_the_way_to_keep_it(op, words):
+    with pytest.raises(UsageError, match=words):
+        check_callable(op, 1)

@@ -5,10 +5,12 @@ import pytest
 import torch
 from torchvision.transforms import v2
 
+from dataloading import Loader
 from dataloading import transforms as T
 from dataloading.errors import UsageError
 from dataloading.transforms.mix import _generator
 from dataloading.transforms.pipeline import Pipeline
+from dataloading.transforms.rng import child
 
 
 def batch(n=7, classes=5, dtype=torch.float32):
@@ -106,3 +108,56 @@ def test_mixup_has_its_other_spelling():
 def test_wrong_use_is_refused(call, message):
     with pytest.raises(UsageError, match=message):
         call(*batch())
+
+
+EITHER = T.RandomChoice([T.MixUp(alpha=0.4, num_classes=5), T.CutMix(num_classes=5)], p=[3, 1])
+
+
+def test_a_choice_takes_one_of_them_by_weight_and_the_same_for_the_same_key():
+    images, labels = batch()
+    mixed = 0
+    for key in range(400):
+        got, soft = EITHER(images, labels, key)
+        expected = T.MixUp(alpha=0.4, num_classes=5)(images, labels, child(key, 0))
+        other = T.CutMix(num_classes=5)(images, labels, child(key, 1))
+        is_first = torch.equal(got, expected[0])
+        assert torch.equal(soft, expected[1] if is_first else other[1])
+        assert is_first or torch.equal(got, other[0])
+        mixed += is_first
+    assert abs(mixed / 400 - 0.75) < 0.08  # 3.7 standard deviations
+
+
+def test_with_a_probability_labels_are_soft_whether_mixed_or_not():
+    images, labels = batch()
+    op = T.RandomApply([EITHER], p=0.3)
+    results = [op(images, labels, key) for key in range(200)]
+    kept = [soft for got, soft in results if torch.equal(got, images)]
+    assert all(soft.shape == (7, 5) and soft.dtype == torch.float32 for _, soft in results)
+    assert abs(len(kept) / 200 - 0.7) < 0.13 and torch.equal(kept[0], torch.nn.functional.one_hot(labels, 5).float())
+
+
+def test_a_choice_of_mixes_in_a_loader_draws_the_same_for_any_number_of_workers(photos_file):
+    op = T.RandomApply([T.RandomChoice([T.MixUp(num_classes=61), T.CutMix(num_classes=61)])], p=0.8)
+    chain = [T.CenterCrop(8), T.Normalize(0.5, 0.5), op]
+
+    def epoch(num_workers):
+        return list(Loader(photos_file, batch_size=8, num_workers=num_workers, transforms={"image": chain}))
+
+    for one, two in zip(epoch(1), epoch(2), strict=True):
+        assert torch.equal(one["image"], two["image"]) and torch.equal(one["label"], two["label"])
+    with pytest.raises(UsageError, match="transform 1: RandomChoice: transform 0: MixUp blends images"):
+        Loader(photos_file, batch_size=8, transforms={"image": [T.CenterCrop(8), EITHER]})
+
+
+def test_a_choice_of_mixes_is_written_as_it_was_made():
+    assert repr(eval(repr(EITHER), vars(T) | {"T": T})) == repr(EITHER)
+    assert repr(EITHER).startswith("RandomChoice(transforms=(MixUp(alpha=0.4")
+    with pytest.raises(UsageError, match="one weight a transform"):
+        T.RandomChoice([T.MixUp(), T.CutMix()], p=[1])
+
+
+def test_class_numbers_are_smoothed_before_they_are_mixed():
+    images, labels = batch()
+    smooth = (0.9 * torch.nn.functional.one_hot(labels, 5) + 0.02).float()
+    got = T.MixUp(num_classes=5, smoothing=0.1)(images, labels, 3)[1]
+    torch.testing.assert_close(got, T.MixUp(num_classes=5)(images, smooth, 3)[1])
