@@ -68,10 +68,10 @@ SHOWN: dict[str, tuple[list[Any], int]] = {
     "ToDtype": ([T.ToDtype("float32", scale=True)], 0),
 }
 MIXED = {"MixUp": T.MixUp(num_classes=2), "CutMix": T.CutMix(num_classes=2)}
-# They need boxes, a batch of a file or a function, or are other names of what is shown.
+# They need boxes, labels, a batch of a file or a function, or are other names of what is shown.
 NOT_SHOWN = {
-    "AsList", "ClampBoundingBoxes", "Custom", "Mixup", "PadBatch", "PerSample", "RandomIoUCrop",
-    "SanitizeBoundingBoxes", "View",
+    "AsList", "ClampBoundingBoxes", "Custom", "MapLabels", "Mixup", "OneHot", "PadBatch", "PerSample", "RandomIoUCrop",
+    "ReplaceLabel", "SanitizeBoundingBoxes", "View",
 }  # fmt: skip
 
 

@@ -192,6 +192,8 @@ def _described(value: Any, place: str) -> Any:
     """Return a value as what YAML has: lists, words, numbers; a transform as its name and options."""
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_described(each, f"{place}[{number}]") for number, each in enumerate(value)]
+    if isinstance(value, Mapping):
+        return {key: _described(each, f"{place}[{key!r}]") for key, each in value.items()}
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
     name = type(value).__name__

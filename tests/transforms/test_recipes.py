@@ -66,6 +66,12 @@ EACH = {
     "TrivialAugmentWide": T.TrivialAugmentWide(15),
     "View": T.View("image", [T.RandomInvert()], repeat=2),
 }
+if hasattr(T, "OneHot"):
+    EACH |= {
+        "MapLabels": T.MapLabels({3: 0, 7: 1}, default=2),
+        "OneHot": T.OneHot(10, smoothing=0.1),
+        "ReplaceLabel": T.ReplaceLabel([3, 7], 0),
+    }
 # These hold what has no text: a function.
 WITH_FUNCTIONS = {"Custom": T.Custom(lambda image, key: None), "PerSample": T.PerSample(lambda image: image)}
 PUBLIC = [name for name in T.__all__ if isinstance(getattr(T, name), type)]
@@ -103,6 +109,15 @@ def read(tmp_path, text):
     path = tmp_path / "r.yaml"
     path.write_text(text)
     return T.recipes.load(path)
+
+
+def test_yaml_gives_a_choice_of_mixing_back(tmp_path):
+    mixes = [T.MixUp(alpha=0.2, num_classes=7), T.CutMix(num_classes=7)]
+    recipe = {"image": [T.RandomChoice(mixes, p=[1, 3]), T.RandomApply(mixes, p=0.3)]}
+    text = T.recipes.dump(recipe, tmp_path / "r.yaml")
+    assert T.recipes.load(tmp_path / "r.yaml") == recipe
+    assert "RandomChoice" in text
+    assert "RandomApply" in text
 
 
 def test_a_recipe_is_as_short_in_yaml_as_in_python(tmp_path):
