@@ -24,7 +24,7 @@ EACH = {
     "GaussianNoise": T.GaussianNoise(0.1, 0.2, clip=False),
     "Grayscale": T.Grayscale(3),
     "JPEG": T.JPEG((20, 80)),
-    "MapLabels": T.MapLabels([2, 0, 1]),
+    "MapLabels": T.MapLabels({3: 0, 7: 1}, default=2),
     "OneHot": T.OneHot(7, smoothing=0.1),
     "ReplaceLabel": T.ReplaceLabel([3, 5], 1),
     "MixUp": T.MixUp(alpha=0.2, num_classes=7),
@@ -66,12 +66,6 @@ EACH = {
     "TrivialAugmentWide": T.TrivialAugmentWide(15),
     "View": T.View("image", [T.RandomInvert()], repeat=2),
 }
-if hasattr(T, "OneHot"):
-    EACH |= {
-        "MapLabels": T.MapLabels({3: 0, 7: 1}, default=2),
-        "OneHot": T.OneHot(10, smoothing=0.1),
-        "ReplaceLabel": T.ReplaceLabel([3, 7], 0),
-    }
 # These hold what has no text: a function.
 WITH_FUNCTIONS = {"Custom": T.Custom(lambda image, key: None), "PerSample": T.PerSample(lambda image: image)}
 PUBLIC = [name for name in T.__all__ if isinstance(getattr(T, name), type)]
