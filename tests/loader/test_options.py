@@ -250,7 +250,7 @@ def test_options_of_a_conversion_are_true_or_false(tmp_path: Path) -> None:
     from converters import write
 
     for name in ("overwrite", "shuffle", "resume", "quiet", "check_space"):
-        with pytest.raises(UsageError, match=f"{name}='no' must be True or False"):
+        with pytest.raises(UsageError, match=f"{name} must be True or False, got 'no'"):
             write([(1,)], tmp_path / "x.beton", {"label": IntField()}, num_workers=0, **{name: "no"})
 
 
