@@ -103,3 +103,31 @@ class Large(Samples):
 def test_a_value_that_does_not_fit_among_others_is_named_with_its_sample(tmp_path: Path) -> None:
     with pytest.raises(ConvertError, match=r"sample 60 .*field 'label'.*does not fit 64 bits"):
         converters.write(Large(as_objects=False), tmp_path / "a.beton", FIELDS, mode="raw", num_workers=0, quiet=True)
+
+
+class Interrupted:
+    """Gives samples until ``stop``, where Ctrl-C comes."""
+
+    stop: int | None = None
+
+    def __len__(self) -> int:
+        return 5000
+
+    def __getitem__(self, index: int) -> Any:
+        if index == self.stop:
+            raise KeyboardInterrupt
+        return np.full((32, 32, 3), index % 251, np.uint8), index
+
+
+def test_an_interrupted_conversion_of_small_samples_is_resumed_to_the_same_bytes(tmp_path: Path) -> None:
+    fields = {"image": ImageField(), "label": IntField()}
+    options: dict[str, Any] = {"mode": "raw", "quiet": True}
+    dataset = Interrupted()
+    converters.write(dataset, tmp_path / "whole.beton", fields, num_workers=0, **options)
+    dataset.stop = 4001
+    with pytest.raises(KeyboardInterrupt):
+        converters.write(dataset, tmp_path / "a.beton", fields, num_workers=0, checkpoint_seconds=0.001, **options)
+    dataset.stop = None
+    report = converters.write(dataset, tmp_path / "a.beton", fields, resume=True, **options)
+    assert 0 < report.num_resumed <= 4001
+    assert (tmp_path / "a.beton").read_bytes() == (tmp_path / "whole.beton").read_bytes()
