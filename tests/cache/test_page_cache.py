@@ -473,7 +473,7 @@ def test_a_full_disk_evicts_what_is_not_needed_and_otherwise_says_so(file, tmp_p
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(stores.CacheFile, "keep", never)
-    with pytest.raises(StorageError, match="No space left on device; make room"):
+    with pytest.raises(StorageError, match="No space left on device; free space"):
         cache.acquire(units(2))
     cache.close()
 

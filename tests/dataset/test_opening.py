@@ -68,7 +68,7 @@ def test_values_that_are_not_paths_are_refused(path: Any) -> None:
 
 
 def test_a_dictionary_of_files_is_a_mixture(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"files in proportions Mixture\(\{...\}\)"):
+    with pytest.raises(UsageError, match=r"files in proportions as Mixture\(\{...\}\)"):
         Loader({"a.beton": 0.5}, batch_size=4)  # type: ignore[arg-type]
 
 
