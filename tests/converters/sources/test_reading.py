@@ -112,7 +112,7 @@ def test_what_is_not_there_is_not_tried_again(memory, no_pauses: list[float]) ->
 
 
 def test_an_unknown_store_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match=r"quux://a/b cannot be opened: Protocol not known: quux"):
+    with pytest.raises(UsageError, match=r"quux://a/b cannot be opened by fsspec .*: Protocol not known: quux"):
         read_file("quux://a/b")
 
 
