@@ -12,11 +12,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dataloading._native import BoxesOfSamples
 from dataloading.errors import UsageError
 from dataloading.format import Field, VarArrayField, absent_points, box_corners, boxes_as, numbers_as
 from dataloading.messages import did_you_mean
 from dataloading.transforms.base import Geometry, ImageTransform
-from dataloading.transforms.detection import AnnotationOp, SanitizeBoundingBoxes
+from dataloading.transforms.detection import (
+    AnnotationOp,
+    ClampBoundingBoxes,
+    RandomIoUCrop,
+    SanitizeBoundingBoxes,
+)
 from dataloading.transforms.geometry import RandomHorizontalFlip, RandomVerticalFlip
 from dataloading.transforms.matrices import Move, joined, moved_boxes, moved_points
 from dataloading.transforms.pipeline import Pipeline
@@ -44,9 +50,9 @@ class Annotations:
         Name of a field to what its numbers are.
     moves : bool
         Whether the image's transforms move anything.
-    sanitizer : SanitizeBoundingBoxes, optional
     boxes : str
-        The field it looks at.
+        The field that transforms of boxes look at; empty if there is no such transform.
+    sanitizer : SanitizeBoundingBoxes, optional
     labels : tuple of str
         The fields with one row a box.
     """
@@ -54,8 +60,8 @@ class Annotations:
     pipeline: Pipeline
     coordinates: dict[str, str]
     moves: bool
-    sanitizer: SanitizeBoundingBoxes | None = None
     boxes: str = ""
+    sanitizer: SanitizeBoundingBoxes | None = None
     labels: tuple[str, ...] = ()
 
     @classmethod
@@ -79,7 +85,7 @@ class Annotations:
         coordinates = {name: declared_coordinates(field) or "" for name, field in followers.items()}
         what = " and ".join(f"{'points' if words[:6] == 'points' else 'boxes'} of '{name}'"
                             for name, words in coordinates.items())  # fmt: skip
-        ops = [op for op in pipeline.transforms if isinstance(op, AnnotationOp)]
+        ops = [op for op in pipeline.transforms if isinstance(op, (AnnotationOp, RandomIoUCrop))]
         moves = bool(coordinates) and (pipeline.moves_places(f"the {what}") or bool(ops))
         boxes = [name for name, words in coordinates.items() if not words.startswith("points")]
         if ops and not boxes:
@@ -88,15 +94,18 @@ class Annotations:
                 f"declared when it is written, VarArrayField('float32', (None, 4), coordinates='xyxy'), and must have "
                 f"no list of its own here"
             )
-        sanitizers = [op for op in ops if isinstance(op, SanitizeBoundingBoxes)]
-        if not sanitizers:
+        readers = [op for op in ops if not isinstance(op, ClampBoundingBoxes)]
+        if not readers:
             return cls(pipeline=pipeline, coordinates=coordinates, moves=moves)
-        _check_place(pipeline, sanitizers)
         if len(boxes) > 1:
             raise UsageError(
-                f"{sanitizers[0].name} works on one field of boxes, but {' and '.join(map(repr, boxes))} follow the "
+                f"{readers[0].name} works on one field of boxes, but {' and '.join(map(repr, boxes))} follow the "
                 f"image. Leave one out with fields=[...], or give it an empty list of its own to get it as it is stored"
             )
+        sanitizers = [op for op in ops if isinstance(op, SanitizeBoundingBoxes)]
+        if not sanitizers:
+            return cls(pipeline=pipeline, coordinates=coordinates, moves=moves, boxes=boxes[0])
+        _check_place(pipeline, sanitizers)
         if not isinstance(followers[boxes[0]], VarArrayField):
             raise UsageError(
                 f"{sanitizers[0].name} drops boxes, but '{boxes[0]}' always has {followers[boxes[0]]!r}. Store boxes "
@@ -117,6 +126,7 @@ class Annotations:
         rows: slice,
         requests: npt.NDArray[np.void],
         keys: npt.NDArray[np.uint64],
+        read: BoxesOfSamples | None = None,
     ) -> list[tuple[int, str]]:
         """Move the values of some rows of a batch.
 
@@ -127,6 +137,8 @@ class Annotations:
         rows : slice
         requests, keys : array
             Of these rows.
+        read : BoxesOfSamples, optional
+            Of the whole batch: what the pipeline has read, and which boxes it has cut off.
 
         Returns
         -------
@@ -136,13 +148,13 @@ class Annotations:
         if not self.moves:
             return []
         if not self.pipeline.varies:
-            return self._move(self.pipeline, values, rows, requests, keys)
+            return self._move(self.pipeline, values, rows, requests, keys, read)
         failures = []
         for row in range(len(requests)):
             one = slice(row, row + 1)
             pipeline = self.pipeline.of_size(int(requests["out_h"][row]), int(requests["out_w"][row]))
             at = slice(rows.start + row, rows.start + row + 1)
-            found = self._move(pipeline, values, at, requests[one], keys[one])
+            found = self._move(pipeline, values, at, requests[one], keys[one], read)
             failures += [(row, reason) for _, reason in found]
         return failures
 
@@ -153,6 +165,7 @@ class Annotations:
         rows: slice,
         requests: npt.NDArray[np.void],
         keys: npt.NDArray[np.uint64],
+        read: BoxesOfSamples | None,
     ) -> list[tuple[int, str]]:
         moves = pipeline.moves(requests, keys)
         stored = np.stack([requests["src_width"], requests["src_height"]], axis=1).astype(np.float64)
@@ -165,16 +178,32 @@ class Annotations:
             arrays = values[name][rows]
             moved = _Moved(arrays, words, stored, final)
             moved.move(moves)
+            if name == self.boxes and read is not None:
+                moved.cut_off(read.kept[read.starts[rows.start] : read.starts[rows.stop]] == 0)
             for row, array in enumerate(arrays):
                 try:
                     values[name][rows.start + row] = numbers_as(moved.numbers[moved.of(row)], array)
                 except UsageError as error:
                     failures.append((row, f"{name}: {error}"))
-            if name == self.boxes:
-                keep = [moved.large_enough(self.sanitizer)[moved.of(row)] for row in range(len(arrays))]
+            if name == self.boxes and self.sanitizer is not None:
+                large = moved.large_enough(self.sanitizer)
+                keep = [large[moved.of(row)] for row in range(len(arrays))]
         for row, kept in enumerate(keep):
             failures += self._drop(values, rows.start + row, row, kept)
         return failures
+
+    def read(self, values: Sequence[npt.NDArray[Any] | None], requests: npt.NDArray[np.void]) -> BoxesOfSamples:
+        """Return the stored boxes of a batch for the pipeline to read; a sample without a value has none."""
+        form, _, relative = self.coordinates[self.boxes].partition(" ")
+        corners, starts = [np.zeros((0, 4))], [0]
+        for value, request in zip(values, requests, strict=True):
+            if value is not None:
+                size = (float(request["src_width"]), float(request["src_height"])) if relative else (1.0, 1.0)
+                corners.append(box_corners(value.reshape(-1, 4), form) * np.array([*size, *size]))
+            starts.append(starts[-1] + (0 if value is None else len(corners[-1])))
+        return BoxesOfSamples(
+            np.ascontiguousarray(np.concatenate(corners)), np.array(starts, np.int64), np.ones(starts[-1], np.uint8)
+        )
 
     def _drop(self, values: Mapping[str, Any], at: int, row: int, kept: npt.NDArray[np.bool_]) -> list[tuple[int, str]]:
         for name in self.labels:
@@ -217,9 +246,13 @@ class _Moved:
             self._corners = moved_boxes(corners, moves, self._sample)
             self.numbers = boxes_as(self._corners / np.tile(self._after, 2), self._form)
 
-    def large_enough(self, sanitizer: SanitizeBoundingBoxes | None) -> npt.NDArray[np.bool_]:
+    def cut_off(self, which: npt.NDArray[np.bool_]) -> None:
+        """Make boxes 0."""
+        self._corners[which] = 0
+        self.numbers[which] = 0
+
+    def large_enough(self, sanitizer: SanitizeBoundingBoxes) -> npt.NDArray[np.bool_]:
         """Tell which boxes are."""
-        assert sanitizer is not None
         width, height = (self._corners[:, 2:] - self._corners[:, :2]).T
         # Written so that "not a number" is dropped, too.
         large = (width >= sanitizer.min_size) & (height >= sanitizer.min_size)

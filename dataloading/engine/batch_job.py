@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dataloading._native import Draws
+from dataloading._native import BoxesOfSamples, Draws
 from dataloading.batch import Batch
 from dataloading.cache import PinnedPages
 from dataloading.decode.decoders import interleave
+from dataloading.engine.annotations import Annotations
 from dataloading.engine.outputs import Output
 from dataloading.engine.plan import ImagePlan, Plan
 from dataloading.engine.transfer import Sent, as_tensor
@@ -85,10 +86,20 @@ class BatchJob:
                         requests=stored[field].copy(),
                         values=image.lend(rows),
                     )
+                    annotations = plan.annotations_read_by(image.output)
+                    if annotations is not None:
+                        view.boxes = self._read_boxes(annotations, view.requests)
                     self._views.append(view)
                     self._skip_failing(view.plan, 0, rows, image.output, place)
-                    if plan.return_params and not image.is_mask:
+                    if plan.return_params and not image.is_mask and not image.pipeline.varies:
                         view.params = image.pipeline.drawn(view.requests, view.keys)
+
+    def _read_boxes(self, annotations: Annotations, requests: npt.NDArray[np.void]) -> BoxesOfSamples:
+        """Read the stored boxes before the geometry is drawn that depends on them."""
+        decoder = self._plan.others[annotations.boxes]
+        values = decoder.allocate(len(self._indices))
+        failed = {row for row, _ in decoder.decode(self._indices, values, 0)}  # reported when all fields are decoded
+        return annotations.read([None if row in failed else value for row, value in enumerate(values)], requests)
 
     # ---- workers
 
@@ -104,6 +115,8 @@ class BatchJob:
         transform = self._run_values(first, last)
         for view in self._views:
             transform += self._run_images(view, first, last)
+            if view.place == 0:
+                transform += self._run_annotations(view, first, last)
         decode = time.perf_counter() - started - transform
         cpu_after, page_faults_after = _used_by_thread()
         self._clock.add_group(decode, transform, cpu=cpu_after - cpu, page_faults=page_faults_after - page_faults)
@@ -127,6 +140,8 @@ class BatchJob:
     def _run_images(self, view: _View, first: int, last: int) -> float:
         """Decode and transform rows of one view; return the seconds of the transforms."""
         image, output = view.image, view.image.output
+        if isinstance(view.values, list):
+            return self._run_one_by_one(view, view.values, first, last)
         out = view.values[first:last]
         decoded, planar = image.scratch(out)
         for low, high in self._good_runs(first, last):
@@ -140,6 +155,35 @@ class BatchJob:
             self._skip_failing(transform, low, high, output, view.place)
         if planar is not out:
             interleave(planar, out)
+        return time.perf_counter() - started
+
+    def _run_one_by_one(self, view: _View, values: list[Any], first: int, last: int) -> float:
+        """Decode and transform rows of images of any size; the time counts as decoding."""
+        output = view.image.output
+
+        def work(row: int, start: int) -> None:
+            one = slice(row, row + 1)
+            found = view.image.one(view.requests[one], view.keys[one])
+            if isinstance(found, str):
+                self._fail(DecodeError, found, row, output, view.place)
+            else:
+                values[row] = found
+
+        for low, high in self._good_runs(first, last):
+            for row in range(low, high):
+                self._skip_failing(functools.partial(work, row), row, row + 1, output, view.place)
+        return 0.0
+
+    def _run_annotations(self, view: _View, first: int, last: int) -> float:
+        """Move the boxes and points of rows with their images; return the seconds."""
+        annotations = self._plan.annotations.get(view.image.output.name)
+        started = time.perf_counter()
+        if annotations is not None:
+            for low, high in self._good_runs(first, last):
+                rows = slice(low, high)
+                failures = annotations.move(self._values, rows, view.requests[rows], view.keys[rows], view.boxes)
+                for row, reason in failures:
+                    self._fail(TransformError, reason, low + row, view.image.output)
         return time.perf_counter() - started
 
     def _good_runs(self, first: int, last: int) -> Iterator[tuple[int, int]]:
@@ -218,6 +262,7 @@ class BatchJob:
     def _tensors(self) -> list[Any]:
         """Return the values in the order of the outputs, each view by itself."""
         values: list[Any] = []
+        sizes: list[Any] = []
         for name in self._plan.names:
             if name in self._values:
                 values.append(_as_tensors(self._values[name]))
@@ -227,8 +272,10 @@ class BatchJob:
                     pipeline = view.image.pipeline
                     if pipeline.on_batch is not None:
                         self._left[len(values)] = pipeline.on_batch, pipeline.draw(view.keys)
-                    values.append(view.image.tensor(view.values))
-        return values
+                    made, *size = view.tensors()
+                    values.append(made)
+                    sizes += size
+        return values + sizes
 
     def _drawn(self) -> dict[str, Any]:
         """Return the params of each output as tensors; a list where there are several views."""
@@ -256,8 +303,8 @@ class BatchJob:
         if self._plan.batch_transforms:
             values = self._transformed(values)
         return Batch(
-            values,
-            names=self._plan.names,
+            [*values, *sent],
+            names=self._plan.names + self._plan.sizes,
             indices=self._indices,
             num_valid=self._num_valid,
             global_size=self._global_size,
@@ -289,23 +336,31 @@ class _View:
         Among the views of its output.
     keys : ndarray of uint64, shape (rows,)
     requests : ndarray of REQUEST, shape (rows,)
-    values : ndarray, shape (rows, ...)
+    values : ndarray, shape (rows, ...), or list
         Memory of the results.
     params : dict of str to ndarray, length rows, optional
         What was drawn, where it is to be delivered.
+    boxes : BoxesOfSamples, optional
+        What the geometry reads.
     """
 
     image: ImagePlan
     place: int
     keys: npt.NDArray[np.uint64]
     requests: npt.NDArray[np.void]
-    values: npt.NDArray[Any]
+    values: npt.NDArray[Any] | list[Any]
     params: dict[str, npt.NDArray[Any]] | None = None
+    boxes: BoxesOfSamples | None = None
+
+    def tensors(self) -> list[Any]:
+        """Make what the batch holds; of padded images the sizes, too."""
+        values = self.values
+        return self.image.collated(values) if isinstance(values, list) else [self.image.tensor(values)]
 
     def plan(self, start: int = 0) -> None:
         """Draw the geometry; see `Pipeline.plan`."""
         widths, heights = self.requests["src_width"], self.requests["src_height"]
-        self.image.pipeline.plan(widths, heights, self.keys, self.requests, start)
+        self.image.pipeline.plan(widths, heights, self.keys, self.requests, start, self.boxes)
 
 
 def _view_keys(seed: int, epoch: int, step: Step, number: int) -> npt.NDArray[np.uint64]:

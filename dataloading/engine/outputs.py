@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dataloading.dataset.files import FileSet
+from dataloading.engine.annotations import declared_coordinates
 from dataloading.errors import UsageError
 from dataloading.format import Field, ImageField, MaskField, NDArrayField, image_of
 from dataloading.transforms.base import BatchOp, FieldOp, Placeholder, Transform
@@ -39,6 +40,8 @@ class Output:
         The field with the images that a mask belongs to.
     views : tuple of int
         The numbers that random keys of its images are made with; a list of tensors if there is more than one.
+    follows : str, optional
+        The output whose geometry a mask, boxes or points take over.
     """
 
     name: str
@@ -46,11 +49,12 @@ class Output:
     transforms: tuple[Any, ...] = ()
     partner: str | None = None
     views: tuple[int, ...] = (0,)
+    follows: str | None = None
 
     @property
     def as_list(self) -> bool:
         """Whether images are delivered as they are stored."""
-        return any(isinstance(op, AsList) for op in self.transforms)
+        return len(self.transforms) == 1 and isinstance(self.transforms[0], AsList)
 
     def view_text(self, place: int) -> str | None:
         """Say which view of the field number `place` of this output is, for messages; None if there is only one."""
@@ -87,21 +91,23 @@ def choose_outputs(
         field = name if view is None else view.field
         is_mask = isinstance(files.fields[field], MaskField)
         source = name
-        if is_mask and name not in transforms and partner is not None:
-            source = _followed(name, partner, transforms, views)
+        is_places = declared_coordinates(files.fields[field]) is not None
+        if (is_mask or is_places) and name not in transforms and partner is not None:
+            source = _followed(name, partner, transforms, views, is_mask=is_mask)
         elif view is not None and view.like is not None and view.transforms is None:
             source = view.like
-        ops = _list_of(transforms.get(source, ()))
+        ops = () if is_places else _list_of(transforms.get(source, ()))
         if is_mask and source != name and not _is_mask(files, source, views):
             # Positions in the list stay the same, as random numbers depend on them.
             ops = tuple(op.for_mask() if isinstance(op, Transform) else Placeholder() for op in ops)
-        _check_as_list(files.fields[field], name, ops, is_view=view is not None)
+        _check_as_list(name, ops, is_image=isinstance(files.fields[field], ImageField), is_view=view is not None)
         outputs[name] = Output(
             name=name,
             field=field,
             transforms=ops,
             partner=partner if is_mask else None,
-            views=numbers.get(source, (0,)) if view is None else numbers[name],
+            views=(0,) if is_places else numbers.get(source, (0,)) if view is None else numbers[name],
+            follows=None if source == name else source,
         )
     return outputs
 
@@ -219,34 +225,42 @@ def _check_callables(field: Field, name: str, given: Sequence[Any]) -> None:
             check_callable(op, position)
 
 
-def _followed(mask: str, partner: str, transforms: Mapping[str, Any], views: Mapping[str, View]) -> str:
-    """Return the output that a mask without a list follows: that of its image, else the image's only view."""
+def _followed(
+    name: str, partner: str, transforms: Mapping[str, Any], views: Mapping[str, View], *, is_mask: bool
+) -> str:
+    """Return the output that a field without a list follows: that of its image, else the image's only view."""
     own = [name for name, view in views.items() if view.field == partner]
     if not own or (partner in transforms and partner not in views):
         return partner
     if len(own) > 1:
-        example = f"T.View({mask!r}, like={own[0]!r})"
+        example = f"'{own[0]}_{name}': T.View({name!r}, like={own[0]!r})"
+        fix = f"say which one, as in transforms={{{example}}}" if is_mask else _as_stored(name)
         raise UsageError(
-            f"field '{mask}' would follow its image '{partner}', of which there are {len(own)} views "
-            f"({', '.join(own)}): say which one, as in transforms={{'{own[0]}_{mask}': {example}}}, or leave it out "
-            f"with fields=[...]"
+            f"field '{name}' would follow its image '{partner}', of which there are {len(own)} views "
+            f"({', '.join(own)}): {fix}, or leave it out with fields=[...]"
+        )
+    if not is_mask and views[own[0]].repeat > 1:
+        raise UsageError(
+            f"field '{name}' would follow its image '{partner}', of which there are {views[own[0]].repeat} views "
+            f"'{own[0]}': {_as_stored(name)}, or leave it out with fields=[...]"
         )
     return own[0]
 
 
-def _check_as_list(field: Field, name: str, given: Sequence[Any], *, is_view: bool) -> None:
+def _as_stored(name: str) -> str:
+    return f"get it as it is stored, with an empty list of its own, transforms={{'{name}': []}}"
+
+
+def _check_as_list(name: str, given: Sequence[Any], *, is_image: bool, is_view: bool) -> None:
     if not any(isinstance(op, AsList) for op in given):
         return
-    if is_view:
+    if is_view and len(given) == 1:
         raise UsageError(
             f"transforms[{name!r}]: AsList() delivers images as they are stored, which are the same in every view; put "
             f"it alone into a list, transforms={{'image': [AsList()]}}"
         )
-    if len(given) > 1 or not isinstance(field, ImageField):
-        raise UsageError(
-            f"transforms[{name!r}]: AsList() delivers images as they are stored, and stands alone in the list of an "
-            f"image field's transforms, got {list(given)!r}"
-        )
+    if not is_image:
+        raise UsageError(f"transforms[{name!r}]: AsList() is for images, which this field does not hold: leave it out")
 
 
 @contextlib.contextmanager

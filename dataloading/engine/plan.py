@@ -21,6 +21,7 @@ from dataloading.dataset.files import FileSet
 from dataloading.dataset.info import label_field
 from dataloading.decode.decoders import Decoder, ImageDecoder
 from dataloading.decode.native_images import make_decoder
+from dataloading.engine.annotations import Annotations, declared_coordinates
 from dataloading.engine.batch_transforms import BatchTransform
 from dataloading.engine.field_values import FieldValues
 from dataloading.engine.outputs import Output, choose_outputs, named
@@ -30,7 +31,8 @@ from dataloading.errors import DecodeError, SampleError, TransformError, UsageEr
 from dataloading.format import ImageField, MaskField, NDArrayField, VarArrayField
 from dataloading.sampling.ranks import Ranks
 from dataloading.transforms.base import BatchOp, FieldOp, Geometry
-from dataloading.transforms.pipeline import Pipeline
+from dataloading.transforms.custom import PadBatch
+from dataloading.transforms.pipeline import Pipeline, PipelineFault
 from dataloading.transforms.view import View
 
 __all__ = ["ImagePlan", "OnError", "Plan"]
@@ -56,6 +58,8 @@ class ImagePlan:
         Lends memory for the images of one batch and view.
     interleaved : bool
         Lay out the batch as NHWC (the tensor is still (N, C, H, W), in channels_last format).
+    channels_last : bool
+        The same for images of any size.
     is_mask : bool
         Deliver (N, H, W): label maps have no channels.
     group_size : int
@@ -67,13 +71,19 @@ class ImagePlan:
     pipeline: Pipeline
     ring: Ring
     interleaved: bool
+    channels_last: bool
     is_mask: bool
     group_size: int
     # By thread, not by a worker's number: two iterators of one loader have workers of equal numbers.
     _scratch: threading.local = dataclasses.field(default_factory=threading.local)
 
-    def lend(self, rows: int) -> npt.NDArray[Any]:
-        """Lend an array of shape (rows, channels, height, width), or (rows, height, width, channels)."""
+    def lend(self, rows: int) -> npt.NDArray[Any] | list[Any]:
+        """Lend an array of shape (rows, channels, height, width), or (rows, height, width, channels).
+
+        A list of Nones for images of any size.
+        """
+        if self.pipeline.collation is not None:
+            return [None] * rows
         channels, height, width = self.pipeline.out_shape
         shape = (height, width, channels) if self.interleaved else (channels, height, width)
         dtype = np.dtype(self.pipeline.storage_dtype)
@@ -100,6 +110,54 @@ class ImagePlan:
         if purpose not in arrays:
             arrays[purpose] = np.empty((self.group_size, *shape), dtype)
         return arrays[purpose]
+
+    def one(self, request: npt.NDArray[np.void], key: npt.NDArray[np.uint64]) -> npt.NDArray[Any] | str:
+        """Make one image of any size, shape (channels, height, width); or say why it cannot be decoded.
+
+        Raises
+        ------
+        PipelineFault
+            If a transform fails.
+        """
+        pipeline = self.pipeline
+        height, width = int(request["out_h"][0]), int(request["out_w"][0])
+        try:
+            pipeline = pipeline.of_size(height, width) if pipeline.varies else pipeline
+        except UsageError as error:
+            raise PipelineFault(0, error, f"an image of {height}x{width}") from error
+        decoded = np.empty((1, *pipeline.decode_shape), pipeline.decode_dtype)
+        for _, reason in self.decoder.decode(request, decoded):
+            return reason
+        out = decoded if pipeline.in_place else np.empty((1, *pipeline.out_shape), pipeline.storage_dtype)
+        pipeline.run(decoded, key, out)
+        return np.asarray(out[0])
+
+    def collated(self, images: list[npt.NDArray[Any]]) -> list[Any]:
+        """Make what the batch holds of images of any size: a list, or a tensor and for images the sizes."""
+        collation = self.pipeline.collation
+        if not isinstance(collation, PadBatch):
+            tensors = [as_tensor(image, self.pipeline.out_dtype) for image in images]
+            return [[tensor[0] for tensor in tensors] if self.is_mask else tensors]
+        sizes = np.array([image.shape[1:] for image in images], np.int64).reshape(-1, 2)
+        height, width = -(-sizes.max(axis=0, initial=1) // collation.size_divisor) * collation.size_divisor
+        channels = self.pipeline.out_shape[0]
+        shape = (height, width, channels) if self.channels_last else (channels, height, width)
+        padded = np.full((len(images), *shape), self._stored(collation.fill), self.pipeline.storage_dtype)
+        planes = padded.transpose(0, 3, 1, 2) if self.channels_last else padded
+        for row, image in enumerate(images):
+            planes[row, :, : image.shape[1], : image.shape[2]] = image
+        tensor = as_tensor(padded, self.pipeline.out_dtype)
+        tensor = tensor.permute(0, 3, 1, 2) if self.channels_last else tensor
+        return [tensor[:, 0]] if self.is_mask else [tensor, as_tensor(sizes)]
+
+    def _stored(self, value: float) -> Any:
+        """Return a number as it is stored."""
+        dtype = self.pipeline.out_dtype
+        if dtype == "float16":
+            return np.float16(value).view(np.uint16)
+        if dtype == "bfloat16":
+            return np.uint16(np.float32(value).view(np.uint32) >> 16)
+        return np.dtype(self.pipeline.storage_dtype).type(value)
 
     def tensor(self, values: npt.NDArray[Any]) -> Any:
         """Make the batch's tensor of an array that `lend` gave."""
@@ -141,6 +199,10 @@ class Plan:
         Name of an output to how it is made.
     values : dict of str to FieldValues
         Name of an output to what is done to its values, sample by sample.
+    annotations : dict of str to Annotations
+        Name of an output of images to what follows it.
+    sizes : tuple of str
+        Names of what batches hold behind the outputs: the sizes of padded images.
     batch_transforms : list of BatchTransform
         What is left to do on finished batches, in order.
     compile_seconds : float
@@ -207,10 +269,57 @@ class Plan:
                 for position in range(len(given) - num_batched, len(given))
             ]
         self._check_mixing(label)
+        self.annotations = self._annotations()
+        self.sizes = self._sizes()
         for image in self.images.values():
             image.decoder.warm_up()
             image.pipeline.warm_up()
         self.compile_seconds = time.perf_counter() - started
+
+    def _annotations(self) -> dict[str, Annotations]:
+        """Find out what follows each output of images."""
+        found: dict[str, Annotations] = {}
+        known = {name: self.files.fields[output.field] for name, output in self.outputs.items() if name in self.others}
+        for name, image in self.images.items():
+            if image.is_mask:
+                continue
+            follows = [each for each, output in self.outputs.items() if output.follows == name and each in self.others]
+            followers = {each: known[each] for each in follows if declared_coordinates(known[each]) is not None}
+            for each in followers:
+                _check_declarations(self.files, each)
+            with named(name):
+                found[name] = Annotations.following(image.pipeline, followers, known)
+        return found
+
+    def annotations_read_by(self, output: Output) -> Annotations | None:
+        """Return the annotations that the geometry of an output reads, if it does."""
+        if not self.images[output.name].pipeline.reads_boxes:
+            return None
+        while output.name not in self.annotations and output.follows is not None:
+            output = self.outputs[output.follows]
+        found = self.annotations.get(output.name)
+        return found if found is not None and found.boxes else None
+
+    def _sizes(self) -> tuple[str, ...]:
+        """Name the sizes of padded images."""
+        names: list[str] = []
+        for name, image in self.images.items():
+            if not isinstance(image.pipeline.collation, PadBatch):
+                continue
+            if len(image.output.views) > 1:
+                raise UsageError(
+                    f"transforms[{name!r}]: PadBatch() puts the images of one view together, but there are "
+                    f"{len(image.output.views)}. Use AsList(), or views with repeat=1"
+                )
+            if image.is_mask:
+                continue
+            names.append(f"{name}_sizes")
+            if names[-1] in self.outputs:
+                raise UsageError(
+                    f"transforms[{name!r}]: PadBatch() puts '{names[-1]}' into the batch, but a field is called that. "
+                    f"Leave it out with fields=[...], or use AsList()"
+                )
+        return tuple(names)
 
     def _check_mixing(self, label: str | None) -> None:
         mixing = [each for each in self.batch_transforms if isinstance(each.op, BatchOp)]
@@ -228,10 +337,12 @@ class Plan:
                 f"the fields are {', '.join(self.names)}"
             )
         masks = [name for name in self.fields if isinstance(self.files.fields[name], MaskField)]
-        if mixes and masks:
+        places = [name for name, output in self.outputs.items() if output.follows and name in self.others]
+        if mixes and (masks or places):
+            what = f"the masks of '{masks[0]}'" if masks else f"what '{places[0]}' holds"
             raise UsageError(
-                f"{mixes[0]} mixes images and labels, but not the masks of '{masks[0]}', which would no longer fit; "
-                f"leave it out, or the masks with fields=[...]"
+                f"{mixes[0]} mixes images and labels, but not {what}, which would no longer fit; "
+                f"leave it out, or {'the masks' if masks else repr(places[0])} with fields=[...]"
             )
 
     def error(
@@ -280,6 +391,9 @@ def _plan_images(
         if dtype == "uint16":
             _check_resizes(transforms)
     num_bytes = max_rows * int(np.prod(pipeline.out_shape)) * np.dtype(pipeline.storage_dtype).itemsize
+    is_any_size = pipeline.collation is not None
+    num_bytes = 0 if is_any_size else num_bytes
+    channels_last = transfer.memory_format == "channels_last" and not transfer.is_cuda and not is_mask
     if num_views * num_bytes > memory_bytes():
         views = "" if num_views == 1 else f"times {num_views} "
         each = f"{views}images of shape {tuple(pipeline.out_shape)} and {pipeline.out_dtype}"
@@ -294,10 +408,21 @@ def _plan_images(
         ring=Ring(
             num_bytes, capacity=num_views * num_buffers, allocate=transfer.allocate if transfer.is_cuda else None
         ),
-        interleaved=transfer.memory_format == "channels_last" and not transfer.is_cuda and not is_mask,
+        interleaved=channels_last and not is_any_size,
+        channels_last=channels_last,
         is_mask=is_mask,
         group_size=group_size,
     )
+
+
+def _check_declarations(files: FileSet, name: str) -> None:
+    """Refuse files that differ in what a field's numbers are."""
+    words = sorted({str(declared_coordinates(reader.fields[name])) for reader in files.readers})
+    if len(words) > 1:
+        raise UsageError(
+            f"field '{name}' holds {' in some files and '.join(words)} in others, so it cannot follow its image. "
+            f"Convert them with one declaration, or get it as it is stored, with an empty list, transforms={{'{name}': []}}"
+        )
 
 
 def _check_resizes(transforms: Sequence[Any]) -> None:
