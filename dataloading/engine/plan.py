@@ -421,7 +421,7 @@ def _check_declarations(files: FileSet, name: str) -> None:
     if len(words) > 1:
         raise UsageError(
             f"field '{name}' holds {' in some files and '.join(words)} in others, so it cannot follow its image. "
-            f"Convert them with one declaration, or get it as it is stored, with an empty list, transforms={{'{name}': []}}"
+            f"Convert them with one declaration, or get it as it is stored, with an empty list of its own"
         )
 
 
