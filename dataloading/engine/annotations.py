@@ -16,7 +16,7 @@ from dataloading._native import BoxesOfSamples
 from dataloading.errors import UsageError
 from dataloading.format import Field, VarArrayField, absent_points, box_corners, boxes_as, numbers_as
 from dataloading.messages import did_you_mean
-from dataloading.transforms.base import Geometry, ImageTransform
+from dataloading.transforms.base import Geometry, ImageTransform, Transform
 from dataloading.transforms.detection import (
     AnnotationOp,
     ClampBoundingBoxes,
@@ -85,6 +85,8 @@ class Annotations:
         coordinates = {name: declared_coordinates(field) or "" for name, field in followers.items()}
         what = " and ".join(f"{'points' if words[:6] == 'points' else 'boxes'} of '{name}'"
                             for name, words in coordinates.items())  # fmt: skip
+        if coordinates:
+            _check_each(pipeline, f"the {what}")
         ops = [op for op in pipeline.transforms if isinstance(op, (AnnotationOp, RandomIoUCrop))]
         moves = bool(coordinates) and (pipeline.moves_places(f"the {what}") or bool(ops))
         boxes = [name for name, words in coordinates.items() if not words.startswith("points")]
@@ -257,6 +259,19 @@ class _Moved:
         # Written so that "not a number" is dropped, too.
         large = (width >= sanitizer.min_size) & (height >= sanitizer.min_size)
         return np.asarray(large & (width * height >= sanitizer.min_area))
+
+
+def _check_each(pipeline: Pipeline, what: str) -> None:
+    """Refuse what moves pixels in ways of its own: what a mask cannot follow, boxes and points cannot either."""
+    for position, op in enumerate(pipeline.transforms):
+        try:
+            if isinstance(op, Transform):
+                op.for_mask()
+        except UsageError:
+            raise UsageError(
+                f"transform {position} ({op.name}) may move pixels in a way that {what} cannot follow. Leave it out, "
+                f"leave the field out with fields=[...], or give it an empty list to get it as it is stored"
+            ) from None
 
 
 def _check_place(pipeline: Pipeline, sanitizers: Sequence[SanitizeBoundingBoxes]) -> None:

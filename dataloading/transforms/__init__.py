@@ -132,7 +132,9 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_instead(name)}")
 
 
-_NO_BOXES = "boxes and keypoints do not follow their images: transform them in the training loop"
+_NO_POINTS = (
+    "fields with declared coordinates follow their image, and points outside of it stay in: look at their places"
+)
 
 # What other libraries have, and what to write here.
 _ELSEWHERE = {
@@ -152,17 +154,11 @@ _ELSEWHERE = {
     "Lambda": "put the function itself into the list; it gets the whole batch, and PerSample(fn) each image",
     "FiveCrop": "take CenterCrop, or put a function behind the others that returns a tuple of views",
     "TenCrop": "take CenterCrop, or put a function behind the others that returns a tuple of views",
-    "ScaleJitter": "images of a batch have one size: take RandomResizedCrop(size)",
-    "RandomResize": "images of a batch have one size: take RandomResizedCrop(size)",
-    "RandomShortestSize": "images of a batch have one size: take RandomResizedCrop(size)",
-    "RandomZoomOut": f"{_NO_BOXES}; RandomAffine(0, scale=(0.25, 1)) shrinks images",
-    "RandomIoUCrop": _NO_BOXES,
-    "SanitizeBoundingBoxes": _NO_BOXES,
-    "SanitizeKeyPoints": _NO_BOXES,
-    "ClampBoundingBoxes": _NO_BOXES,
-    "ClampKeyPoints": _NO_BOXES,
-    "ConvertBoundingBoxFormat": _NO_BOXES,
-    "SetClampingMode": _NO_BOXES,
+    "RandomResize": "take RandomShortestSize(range(low, high))",
+    "SanitizeKeyPoints": _NO_POINTS,
+    "ClampKeyPoints": _NO_POINTS,
+    "ConvertBoundingBoxFormat": "boxes keep the form they are stored in: put a function into the list of their field",
+    "SetClampingMode": "boxes are clipped to their image whenever they move",
     "RGB": "images arrive with the channels they are stored with: make them RGB when converting",
     "LinearTransformation": "put torchvision's own into the list, behind the others: it gets the whole batch",
     "UniformTemporalSubsample": "there are no videos",

@@ -243,6 +243,8 @@ def test_a_padded_batch_holds_the_images_of_the_list_and_their_sizes(path, memor
     ("ops", "words"),
     [
         ([T.Resize((64, 64)), T.ElasticTransform()], "ElasticTransform moves pixels in a way that the boxes"),
+        ([T.Resize((64, 64)), T.RandAugment()], r"transform 1 \(RandAugment\) may move pixels"),
+        ([T.Resize((64, 64)), T.PerSample(np.flipud)], "PerSample.* may move pixels"),
         ([T.SanitizeBoundingBoxes(), T.Resize((64, 64))], "put it behind Resize"),
         ([T.Resize((64, 64)), T.SanitizeBoundingBoxes(labels_getter="klass")], "there is no field 'klass'"),
         ([T.RandomResizedCrop(64), T.CutMix()], "would no longer fit"),
