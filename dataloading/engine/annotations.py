@@ -264,9 +264,10 @@ class _Moved:
 def _check_each(pipeline: Pipeline, what: str) -> None:
     """Refuse what moves pixels in ways of its own: what a mask cannot follow, boxes and points cannot either."""
     for position, op in enumerate(pipeline.transforms):
+        if not isinstance(op, Transform):
+            continue
         try:
-            if isinstance(op, Transform):
-                op.for_mask()
+            op.for_mask()
         except UsageError:
             raise UsageError(
                 f"transform {position} ({op.name}) may move pixels in a way that {what} cannot follow. Leave it out, "

@@ -102,7 +102,7 @@ class Pipeline:
     decodes : bool
         Whether geometry at the front becomes part of decoding. False: images come as they are, of ``source_size``.
     on_device : bool
-        Whether to leave the end of the list, as far as that is possible, to ``on_batch``.
+        Whether to leave the end of the list, as far as that is possible, to ``on_batch``: not for images of any size.
 
     Attributes
     ----------
@@ -281,7 +281,7 @@ class Pipeline:
             node: Node = self._checked(position, functools.partial(transform.node, place=position), state)
             nodes.append(node)
             state = node.after
-        cut = self._cut(nodes) if self._on_device else len(nodes)
+        cut = self._cut(nodes) if self._on_device and self.collation is None else len(nodes)
         last = nodes[cut - 1].after if cut else before
         self._program = Program(Node("sequence", "", before, last, children=tuple(nodes[:cut])))
         self._drawn, self.on_batch = self._program, None
