@@ -112,11 +112,12 @@ class BatchJob:
         for name, decoder in self._plan.others.items():
             for row, reason in decoder.decode(self._indices[first:last], self._values[name], first):
                 self._fail(DecodeError, reason, first + row, self._plan.outputs[name])
-        transform = self._run_values(first, last)
+        transform = 0.0
         for view in self._views:
             transform += self._run_images(view, first, last)
             if view.place == 0:
                 transform += self._run_annotations(view, first, last)
+        transform += self._run_values(first, last)  # labels of dropped boxes are gone by now
         decode = time.perf_counter() - started - transform
         cpu_after, page_faults_after = _used_by_thread()
         self._clock.add_group(decode, transform, cpu=cpu_after - cpu, page_faults=page_faults_after - page_faults)
