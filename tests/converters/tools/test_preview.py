@@ -133,7 +133,7 @@ def test_gray_and_deep_images_are_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--recipe", "deti"], "no recipe is called 'deti', and no YAML file either. Did you mean 'deit'?"),
+        (["--recipe", "deti"], "no recipe is called 'deti', and no YAML file either. Did you mean 'deit'"),
         (["--recipe", "r.yaml"], "cannot read the recipe r.yaml"),
         (["--recipe", "deit", "--field", "image"], "has no image field 'image'; its fields are ['picture', 'label']"),
         (["--recipe", "imagenet_eval", "--out", "x.xyz"], "cannot write x.xyz: unknown file extension"),
