@@ -48,6 +48,10 @@ class Composite(PixelOp):
         if not self.transforms:
             raise UsageError(f"{self.name}: transforms is empty. Leave {self.name} out, or give it transforms")
 
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        # For copies and pickles: a class may be chosen by what is inside.
+        return (self.transforms,)
+
     def for_mask(self) -> Transform:
         """See ``Transform.for_mask``: what the transforms inside become, with the same draws."""
         inside = [each.for_mask() if isinstance(each, Transform) else each for each in self.transforms]
@@ -144,7 +148,7 @@ class RandomApply(Composite):
     transforms: Sequence[Any]
     p: float = 0.5
 
-    def __new__(cls, transforms: Sequence[Any] = (), p: float = 0.5) -> Any:
+    def __new__(cls, transforms: Sequence[Any], p: float = 0.5) -> Any:
         """Make a transform of batches where those inside are."""
         if _all_mix(transforms):
             return MixingApply(tuple(transforms), check_probability("RandomApply", p))
@@ -182,7 +186,7 @@ class RandomChoice(Composite):
     transforms: Sequence[Any]
     p: Sequence[float] | None = None
 
-    def __new__(cls, transforms: Sequence[Any] = (), p: Sequence[float] | None = None) -> Any:
+    def __new__(cls, transforms: Sequence[Any], p: Sequence[float] | None = None) -> Any:
         """Make a transform of batches where those inside are."""
         if _all_mix(transforms):
             return MixingChoice(tuple(transforms), None if p is None else _weights(transforms, p))

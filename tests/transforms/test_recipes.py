@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 
 from dataloading import UsageError
@@ -82,6 +85,12 @@ def test_repr_evaluates_to_an_equal_transform(name):
 
 
 @pytest.mark.parametrize("name", EACH)
+def test_copies_and_pickles_are_equal(name):
+    assert copy.copy(EACH[name]) == EACH[name]
+    assert pickle.loads(pickle.dumps(EACH[name])) == EACH[name]
+
+
+@pytest.mark.parametrize("name", EACH)
 def test_yaml_gives_each_transform_back(name, tmp_path):
     recipe = {"image": [EACH[name]]}
     text = T.recipes.dump(recipe, tmp_path / "one.yaml")
@@ -154,6 +163,7 @@ small:
         ("image:\n- RandomInvert\nimage:\n- RandomInvert", "line 3: 'image' is given twice"),
         ("image:\n- {RandomInvert: {}, RandomEqualize: {}}", "line 2: expected one transform"),
         ("image:\n- RandomApply:\n    transforms:\n    - Foo", "line 4: 'Foo' is no transform"),
+        ("image:\n- RandomApply: {p: 0.3}", "line 2: RandomApply needs transforms"),
         ("image:\n- RandomApply: {transforms: 3}", "line 2: expected a list of transforms"),
         ("image:\n- RandomChannelPermutation: 3", "line 2: RandomChannelPermutation has no options"),
         ("image:\n- Custom: {fn: print}", "line 2: Custom takes a function, which YAML cannot hold"),
