@@ -44,7 +44,7 @@ def simple_operation(
     enhancements = {"Brightness": "brightness", "Contrast": "contrast", "Color": "saturation"}
     if what in enhancements:
         return dataclasses.replace(adjustment(enhancements[what], law, state, p=p, place=place), name=what)
-    if what[:5] in ("Shear", "Trans", "Rotat"):
+    if what.startswith(("Shear", "Translate", "Rotate")):
         params = dict(IDENTITY)
         if what.startswith("Shear"):
             angles = [math.degrees(math.atan(value)) for value in values]
