@@ -54,7 +54,7 @@ class Transform:
     """Base of everything that can stand in a pipeline's list and belongs to this project."""
 
     def __post_init__(self) -> None:
-        """Make numbers of NumPy and torch Python's own, and refuse flags that are neither True nor False."""
+        """Make numbers of NumPy and torch Python's own; check flags, and the probability ``p``."""
         if not dataclasses.is_dataclass(self):
             return
         for field in dataclasses.fields(self):
@@ -63,6 +63,8 @@ class Transform:
                 value = value.item()
             if field.type == "bool":
                 value = true_or_false(f"{type(self).__name__}: {field.name}", value)
+            elif field.name == "p" and field.type == "float":
+                value = check_probability(self.name, value)
             object.__setattr__(self, field.name, value)
 
     @property

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from dataloading.errors import UsageError
-from dataloading.transforms.base import ImageState, PixelOp, check_probability, check_range
+from dataloading.transforms.base import ImageState, PixelOp, check_range
 from dataloading.transforms.operation import Law, Node, Operation, constant, uniform
 
 _VALUES = ("uint8", "uint16", "float32")
@@ -182,10 +182,6 @@ class RandomGrayscale(PixelOp):
 
     p: float = 0.1
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "p", check_probability(self.name, self.p))
-
     def node(self, state: ImageState, place: int | None) -> Node:
         """See ``ImageTransform.node``."""
         if state.channels != 1:
@@ -213,10 +209,6 @@ class RandomInvert(PixelOp):
     any_channels: ClassVar[bool] = True
 
     p: float = 0.5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "p", check_probability(self.name, self.p))
 
     def operation(self, state: ImageState) -> Operation:
         """See ``ImageTransform.operation``."""
@@ -248,7 +240,6 @@ class RandomSolarize(PixelOp):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "p", check_probability(self.name, self.p))
         if not isinstance(self.threshold, (int, float)) or not 0 <= self.threshold <= 255:
             raise UsageError(f"{self.name}: threshold must be between 0 and 255, got {self.threshold!r}")
 
@@ -282,7 +273,6 @@ class RandomPosterize(PixelOp):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "p", check_probability(self.name, self.p))
         if isinstance(self.bits, bool) or not isinstance(self.bits, int) or not 0 <= self.bits <= 8:
             raise UsageError(f"{self.name}: bits must be an integer between 0 and 8, got {self.bits!r}")
 
@@ -306,10 +296,6 @@ class RandomAutocontrast(PixelOp):
     any_channels: ClassVar[bool] = True
 
     p: float = 0.5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "p", check_probability(self.name, self.p))
 
     def operation(self, state: ImageState) -> Operation:
         """See ``ImageTransform.operation``."""

@@ -154,10 +154,6 @@ class RandomApply(Composite):
             return MixingApply(tuple(transforms), check_probability("RandomApply", p))
         return super().__new__(cls)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "p", check_probability(self.name, self.p))
-
     def node(self, state: ImageState, place: int | None) -> Node:
         """See ``ImageTransform.node``."""
         children, after = self._children(state, in_a_row=True)

@@ -21,7 +21,6 @@ from dataloading.transforms.base import (
     check_fill,
     check_interpolation,
     check_numbers,
-    check_probability,
     check_range,
     check_size,
 )
@@ -184,7 +183,6 @@ class RandomZoomOut(Geometry):
         object.__setattr__(self, "fill", check_fill(self.name, self.fill))
         fill_word(self.name, self.fill)
         object.__setattr__(self, "side_range", check_range(self.name, "side_range", self.side_range, 1.0, 100.0))
-        object.__setattr__(self, "p", check_probability(self.name, self.p))
 
     def lower(self, state: ImageState) -> tuple[int, list[float], ImageState]:
         """See ``Geometry.lower``."""

@@ -19,7 +19,6 @@ from dataloading.transforms.base import (
     PixelOp,
     check_inplace,
     check_numbers,
-    check_probability,
     check_range,
     per_channel,
 )
@@ -89,7 +88,6 @@ class RandomErasing(PixelOp):
     def __post_init__(self, inplace: bool) -> None:
         super().__post_init__()
         check_inplace(self.name, inplace)
-        object.__setattr__(self, "p", check_probability(self.name, self.p))
         object.__setattr__(self, "scale", check_range(self.name, "scale", self.scale, 0.0, 1.0))
         object.__setattr__(self, "ratio", check_range(self.name, "ratio", self.ratio, 1e-6, 1e6))
         if isinstance(self.value, str) and self.value != "random":
@@ -151,7 +149,6 @@ class Cutout(PixelOp):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "p", check_probability(self.name, self.p))
         if isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1:
             raise UsageError(f"{self.name}: size must be a positive integer, got {self.size!r}")
         check_numbers(self.name, "fill", self.fill)

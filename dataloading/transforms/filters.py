@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from dataloading.checks import as_integer
 from dataloading.errors import UsageError
-from dataloading.transforms.base import ImageState, PixelOp, check_probability, check_range, check_size
+from dataloading.transforms.base import ImageState, PixelOp, check_range, check_size
 from dataloading.transforms.operation import Operation, constant, integer, stream, uniform
 
 __all__ = ["JPEG", "GaussianBlur", "GaussianNoise", "RandomAdjustSharpness", "normal_quantiles"]
@@ -155,7 +155,6 @@ class RandomAdjustSharpness(PixelOp):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "p", check_probability(self.name, self.p))
         factor = self.sharpness_factor
         if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 <= factor < math.inf:
             raise UsageError(f"{self.name}: sharpness_factor must be a number of at least 0, got {factor!r}")

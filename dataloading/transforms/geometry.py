@@ -25,7 +25,6 @@ from dataloading.transforms.base import (
     check_choice,
     check_fill,
     check_interpolation,
-    check_probability,
     check_range,
     check_size,
 )
@@ -385,10 +384,6 @@ class RandomHorizontalFlip(Geometry):
 
     p: float = 0.5
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "p", check_probability(self.name, self.p))
-
     def lower(self, state: ImageState) -> tuple[int, list[float], ImageState]:
         """See ``Geometry.lower``."""
         return HORIZONTAL_FLIP, row_of(self.p), state
@@ -409,10 +404,6 @@ class RandomVerticalFlip(Geometry):
     """
 
     p: float = 0.5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "p", check_probability(self.name, self.p))
 
     def lower(self, state: ImageState) -> tuple[int, list[float], ImageState]:
         """See ``Geometry.lower``."""

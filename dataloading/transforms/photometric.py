@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar
 
-from dataloading.transforms.base import ImageState, PixelOp, check_probability, check_range
+from dataloading.transforms.base import ImageState, PixelOp, check_range
 from dataloading.transforms.color import adjustment
 from dataloading.transforms.frame import channel_permutation
 from dataloading.transforms.operation import Node, Operation, uniform
@@ -31,10 +31,6 @@ class RandomEqualize(PixelOp):
     any_channels: ClassVar[bool] = True
 
     p: float = 0.5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "p", check_probability(self.name, self.p))
 
     def operation(self, state: ImageState) -> Operation:
         """See ``ImageTransform.operation``."""
@@ -72,7 +68,6 @@ class RandomPhotometricDistort(PixelOp):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "p", check_probability(self.name, self.p))
         for what in _ADJUSTMENTS:
             low, high = (-0.5, 0.5) if what == "hue" else (0.0, math.inf)
             object.__setattr__(self, what, check_range(self.name, what, getattr(self, what), low, high))

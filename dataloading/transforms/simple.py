@@ -11,11 +11,11 @@ import numpy as np
 
 from dataloading.checks import as_integer
 from dataloading.errors import UsageError
-from dataloading.transforms.base import ImageState, PixelOp, Transform
+from dataloading.transforms.base import ImageState, Transform
 from dataloading.transforms.color import adjustment, nothing, value_operation
 from dataloading.transforms.filters import sharpness_work_bytes
 from dataloading.transforms.operation import Node, Operation, constant, pick
-from dataloading.transforms.warp import IDENTITY, affine, check_warp
+from dataloading.transforms.warp import IDENTITY, Resampling, affine
 
 __all__ = ["MIXED", "NAMES", "STANDARD", "WIDE", "Policy", "Space", "simple_operation"]
 
@@ -131,17 +131,8 @@ NAMES = (
 )  # fmt: skip
 
 
-class Policy(PixelOp):
+class Policy(Resampling):
     """Chooses among simple operations."""
-
-    interpolation: Any
-    fill: Any
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        interpolation, fill = check_warp(self.name, self.interpolation, self.fill)
-        object.__setattr__(self, "interpolation", interpolation)
-        object.__setattr__(self, "fill", fill)
 
     def for_mask(self) -> Transform:
         """See ``Transform.for_mask``."""
@@ -158,9 +149,10 @@ class Policy(PixelOp):
             self.name, what, values, state, interpolation=self.interpolation, fill=self.fill, p=p, place=place
         )
 
-    def _integer(self, what: str, low: int, high: int | None = None) -> None:
+    def _integer(self, what: str, low: int, high: int) -> None:
         value = as_integer(getattr(self, what))
-        if value is None or value < low or (high is not None and value > high):
-            wanted = f"of at least {low}" if high is None else f"between {low} and {high}"
-            raise UsageError(f"{self.name}: {what} must be an integer {wanted}, got {getattr(self, what)!r}")
+        if value is None or not low <= value <= high:
+            raise UsageError(
+                f"{self.name}: {what} must be an integer between {low} and {high}, got {getattr(self, what)!r}"
+            )
         object.__setattr__(self, what, value)

@@ -16,12 +16,11 @@ from dataloading.transforms.base import (
     check_fill,
     check_interpolation,
     check_numbers,
-    check_probability,
     per_channel,
 )
 from dataloading.transforms.operation import Law, Operation, constant, stream, uniform
 
-__all__ = ["ElasticTransform", "RandomAffine", "RandomPerspective", "RandomRotation", "affine", "check_warp"]
+__all__ = ["ElasticTransform", "RandomAffine", "RandomPerspective", "RandomRotation", "Resampling", "affine"]
 
 Fill = float | Sequence[float] | Mapping[Any, Any] | None
 
@@ -32,7 +31,7 @@ IDENTITY: dict[str, Law] = {**_NO_MOVE, "scale": constant(1.0), "shear_x": const
 # -- what they share -----------------------------------------------------------------------------------------------
 
 
-def check_warp(owner: str, interpolation: Any, fill: Any) -> tuple[str, Any]:
+def _check_warp(owner: str, interpolation: Any, fill: Any) -> tuple[str, Any]:
     """Return the name of a filter and a fill, if they are among torchvision's for tensors."""
     name = check_interpolation(owner, interpolation)
     if name == "bicubic":
@@ -152,21 +151,25 @@ def _numbers(owner: str, what: str, value: Any, count: int | None = None) -> tup
     return values
 
 
-class _Warp(PixelOp):
-    """Moves pixels by a map of coordinates."""
-
-    any_channels: ClassVar[bool] = True
-    dtypes: ClassVar[tuple[str, ...]] = ("uint8", "uint16", "float32", "int64")
-    bounded: ClassVar[bool] = False
+class Resampling(PixelOp):
+    """Has a filter, and a fill for what comes in; checks both."""
 
     interpolation: Any
     fill: Any
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        interpolation, fill = check_warp(self.name, self.interpolation, self.fill)
+        interpolation, fill = _check_warp(self.name, self.interpolation, self.fill)
         object.__setattr__(self, "interpolation", interpolation)
         object.__setattr__(self, "fill", fill)
+
+
+class _Warp(Resampling):
+    """Moves pixels by a map of coordinates."""
+
+    any_channels: ClassVar[bool] = True
+    dtypes: ClassVar[tuple[str, ...]] = ("uint8", "uint16", "float32", "int64")
+    bounded: ClassVar[bool] = False
 
     def for_mask(self) -> Transform:
         """See ``Transform.for_mask``: the same map, without mixing labels."""
@@ -345,7 +348,6 @@ class RandomPerspective(_Warp):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "p", check_probability(self.name, self.p))
         if not isinstance(self.distortion_scale, numbers.Real) or not 0 <= self.distortion_scale <= 1:
             raise UsageError(
                 f"{self.name}: distortion_scale must be a number between 0 and 1, got {self.distortion_scale!r}"
