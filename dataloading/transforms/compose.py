@@ -69,7 +69,7 @@ class Composite(PixelOp):
         """Return the nodes of the transforms inside, and what is known of the images behind them."""
         nodes = []
         for place, transform in enumerate(self.transforms):
-            if isinstance(transform, Placeholder):
+            if type(transform) is Placeholder:
                 nodes.append(Node("sequence", transform.name, state, state, place=place))
                 continue
             if isinstance(transform, type):
@@ -80,7 +80,7 @@ class Composite(PixelOp):
             if not isinstance(transform, ImageTransform):
                 raise UsageError(
                     f"{self.name}: transform {place} must be a transform of dataloading.transforms that works on "
-                    f"single images, got {type(transform).__name__}"
+                    f"single images, got {type(transform).__name__}. Put it into the list itself"
                 )
             try:
                 node = transform.node(state, place)

@@ -115,6 +115,7 @@ def test_an_error_in_a_composite_names_the_place():
         (lambda: T.RandomChoice([T.RandomInvert()], p=[0]), "a weight above 0"),
         (lambda: [T.RandomApply([T.RandomInvert])], "RandomApply: transform 0 is the class RandomInvert, not an inst"),
         (lambda: [T.RandomOrder([T.CutMix(num_classes=2)])], "must be a transform .* single images, got CutMix"),
+        (lambda: [T.RandomApply([T.SanitizeBoundingBoxes()])], "got SanitizeBoundingBoxes. Put it into the list"),
         (lambda: [T.RandomApply([T.Grayscale()])], "changes their channels from 3 to 1. Put it outside of RandomApply"),
         (lambda: [T.RandomChoice([T.RandomInvert(), T.Normalize(0, 1)])], "Normalize changes their dtype from uint8"),
         (lambda: [T.RandomOrder([T.Normalize(0, 1)])], "changes their dtype from uint8 to float32"),
