@@ -45,7 +45,7 @@ LAYERS = {
         options | option_types
         loaders/
         distributed | schedule | clock | charts | rank_states | batch_shares | classes
-        rendezvous | output | summaries | tables
+        rendezvous | output | summaries | tables | devices
     """,
 }
 RANK = {

@@ -16,12 +16,13 @@ from dataloading import UsageError
 from dataloading.tools import num_cores
 
 from .classes import check_labels, describe_match, match_classes
+from .devices import REAL
 from .distributed import World
 from .loaders import make_loader
 from .loaders.base import LoaderSpec, TrainBatch, TrainingLoader
 from .loaders.recipes import training_recipe
 from .loaders.stored_images import open_images
-from .options import REAL, TrainOptions
+from .options import TrainOptions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from dataloading import UsageError
+from train.devices import REAL, sim_rate
 from train.loaders import TRAINING_LOADERS, cannot_train
 
 STRATEGIES = ("ddp", "fsdp")
 PRECISIONS = ("none", "bf16", "fp16")
 TAILS = ("auto", "even", "pad", "drop")
-REAL = "real"
 
 
 def option(
@@ -214,7 +214,9 @@ class RunOptions(_Group):
     seed: int = option(0, "seed of weights, order and augmentation, 0 to 2**31-1", low=0, high=2**31 - 1)
     device: str = option("auto", "`auto`, `cpu` or `cuda`")
     accelerator: str = option(
-        REAL, "`real`, or `sim:RATE`: each process stands in for a device that takes RATE images/s by sleeping"
+        REAL,
+        "`real`, or `sim:RATE`: each process stands in for a device that takes RATE images/s by sleeping; `sim:NAME` "
+        "takes the published rate of a device, e.g. sim:a100-resnet50 (train/devices.py has the names and sources)",
     )
     deterministic: bool = option(False, "only deterministic GPU kernels (slower)")
     peak_tflops: float = option(
@@ -289,23 +291,3 @@ def make_options(**values: Any) -> TrainOptions:
     if values:
         raise UsageError(f"unknown training options: {', '.join(sorted(values))}")
     return TrainOptions(**groups)
-
-
-def sim_rate(accelerator: str) -> float:
-    """Return the images/s of a simulated device, or 0 for a real one.
-
-    Raises
-    ------
-    UsageError
-        The text is neither ``real`` nor ``sim:RATE`` with a positive rate.
-    """
-    if accelerator == REAL:
-        return 0.0
-    kind, _, text = accelerator.partition(":")
-    try:
-        rate = float(text) if kind == "sim" else -1.0
-    except ValueError:
-        rate = -1.0
-    if not 0 < rate < float("inf"):
-        raise _fail("accelerator", accelerator, "expected real or sim:RATE with RATE in images/s, e.g. sim:400")
-    return rate

@@ -22,12 +22,13 @@ import torch
 import torch.distributed as dist
 
 from train.clock import StepClock
+from train.devices import sim_rate
 from train.distributed import World
 from train.loaders.base import Normaliser, TrainBatch
 from train.metrics import Tally, row_losses
 from train.mixing import mix_as_told, mix_batch
 from train.model import MovingAverage, Replica
-from train.options import TrainOptions, sim_rate
+from train.options import TrainOptions
 
 _PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from dataloading import UsageError
-from train.options import GROUPS, make_options, option_fields, sim_rate
+from train.devices import PUBLISHED, published, sim_rate
+from train.options import GROUPS, make_options, option_fields
 
 
 def test_defaults_are_the_imagenet_recipe(tmp_path: Any) -> None:
@@ -43,6 +44,7 @@ def test_defaults_are_the_imagenet_recipe(tmp_path: Any) -> None:
         ({"accelerator": "sim:-3"}, "sim:RATE"),
         ({"accelerator": "sim:nan"}, "sim:RATE"),
         ({"accelerator": "fake:3"}, "sim:RATE"),
+        ({"accelerator": "sim:a100-resnet5"}, "Did you mean 'a100-resnet50'"),
         ({"device": "tpu"}, "expected auto, cpu or cuda"),
         ({"resume": "auto"}, "--output, which is missing"),
         ({"resume": "/no/checkpoint"}, "--resume"),
@@ -75,3 +77,11 @@ def test_options_are_frozen_and_named_once_over_all_groups(tmp_path: Any) -> Non
 def test_sim_rate_reads_the_rate() -> None:
     assert sim_rate("real") == 0.0
     assert sim_rate("sim:412.5") == 412.5
+
+
+def test_a_published_device_has_a_rate_and_a_source() -> None:
+    assert sim_rate("sim:a100-resnet50") == 2470.0
+    figures = published("sim:a100-resnet50")
+    assert figures is not None and figures.model == "ResNet-50 v1.5"
+    assert published("sim:2470") is None and published("real") is None
+    assert all(figures.source.startswith("https://") and figures.images_per_s > 0 for figures in PUBLISHED.values())

@@ -27,10 +27,11 @@ from typing import Any
 from dataloading import BetonError, UsageError
 from dataloading.messages import counted
 from train.classes import check_labels, match_classes
+from train.devices import REAL, sim_rate
 from train.launch import launched_environment, own_command, run_local_processes, training_arguments
 from train.loaders import TRAINING_LOADERS
 from train.metrics import read_log
-from train.options import REAL, make_options, sim_rate
+from train.options import make_options
 from train.output import hold_folder
 from train.summaries import Summary, summarise
 
