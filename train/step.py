@@ -84,7 +84,8 @@ class NetworkCompute:
     num_classes : int
         Outputs of the network.
     mixes : tuple
-        Transforms of a batch, instead of those of ``--mixup`` and ``--cutmix``.
+        Transforms of a batch, instead of those of ``--mixup`` and ``--cutmix``. Where they smooth labels, the loss does
+        not.
     normaliser : Normaliser
         Makes the network's input of the loader's images.
     """
@@ -105,6 +106,8 @@ class NetworkCompute:
         self._nominal = self.options.data.batch_size * self.world.world_size * self.options.optim.accum
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.options.model.amp == "fp16")
         self.tally = Tally(self.device)
+        smoothed = any(each.smoothing for each in self.mixes)
+        self._label_smoothing = 0.0 if smoothed else self.options.optim.label_smoothing
 
     @contextmanager
     def precision(self) -> Iterator[None]:
@@ -128,7 +131,7 @@ class NetworkCompute:
         with self.replica.micro_batch(last=last):
             with self.precision():
                 logits = self.replica.training_module(images)
-            losses = row_losses(logits, targets, optim.label_smoothing)
+            losses = row_losses(logits, targets, self._label_smoothing)
             if batch.num_valid == 0:
                 losses = losses * 0.0
             loss = losses.sum()

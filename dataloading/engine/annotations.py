@@ -17,6 +17,7 @@ from dataloading.errors import UsageError
 from dataloading.format import Field, VarArrayField, absent_points, box_corners, boxes_as, numbers_as
 from dataloading.messages import did_you_mean
 from dataloading.transforms.base import Geometry, ImageTransform, Transform
+from dataloading.transforms.custom import StatedMoves
 from dataloading.transforms.detection import (
     AnnotationOp,
     ClampBoundingBoxes,
@@ -269,8 +270,9 @@ def _check_each(pipeline: Pipeline, what: str) -> None:
         try:
             op.for_mask()
         except UsageError:
+            way_out = op.way_out if isinstance(op, StatedMoves) else "Leave it out,"
             raise UsageError(
-                f"transform {position} ({op.name}) may move pixels in a way that {what} cannot follow. Leave it out, "
+                f"transform {position} ({op.name}) may move pixels in a way that {what} cannot follow. {way_out} "
                 f"leave the field out with fields=[...], or give it an empty list to get it as it is stored"
             ) from None
 

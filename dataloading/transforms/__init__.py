@@ -132,40 +132,49 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_instead(name)}")
 
 
+_ARE_TENSORS = "leave it out: images arrive as tensors, (N, C, H, W)"
 _NO_POINTS = (
     "fields with declared coordinates follow their image, and points outside of it stay in: look at their places"
 )
+_PASS_ITS_NAME = "pass its name, or torchvision's object: both are understood"
 
-# What other libraries have, and what to write here.
+# What other libraries have, why it is not here, and what to write instead. docs/transforms.md has the same table.
 _ELSEWHERE = {
-    "ToTensor": "leave it out: images arrive as tensors, (N, C, H, W); ToDtype('float32', scale=True) gives 0 to 1",
-    "ToImage": "leave it out: images arrive as tensors, (N, C, H, W)",
-    "PILToTensor": "leave it out: images arrive as tensors, (N, C, H, W)",
-    "ToPILImage": "leave it out: images arrive as tensors, (N, C, H, W)",
-    "ToTorchImage": "leave it out: images arrive as tensors, (N, C, H, W)",
+    "ToTensor": f"{_ARE_TENSORS}; ToDtype('float32', scale=True) gives 0 to 1",
+    "ToImage": _ARE_TENSORS,
+    "PILToTensor": _ARE_TENSORS,
+    "ToPILImage": _ARE_TENSORS,
+    "ToTorchImage": _ARE_TENSORS,
+    "ToPureTensor": _ARE_TENSORS,
     "ToDevice": "leave it out, and pass device= to the Loader",
     "Convert": "take ToDtype, or Normalize(mean, std, dtype=...)",
     "ConvertImageDtype": "take ToDtype(dtype, scale=True)",
     "NormalizeImage": "take Normalize(mean, std, dtype=...)",
+    "RandomBrightness": "take ColorJitter(brightness=...)",
+    "RandomContrast": "take ColorJitter(contrast=...)",
+    "RandomSaturation": "take ColorJitter(saturation=...)",
     "LabelSmoothing": "take OneHot(num_classes, smoothing=0.1), or MixUp(num_classes=..., smoothing=0.1)",
+    "ImageMixup": "take MixUp(num_classes=...), which mixes labels too",
+    "LabelMixup": "take MixUp(num_classes=...), which mixes labels too",
+    "MixupToOneHot": "leave it out: MixUp(num_classes=...) gives soft labels",
     "RandomMixupCutmix": "take RandomChoice([MixUp(num_classes=...), CutMix(num_classes=...)])",
     "Squeeze": "leave it out: labels arrive as int64 of shape (N,)",
     "Identity": "leave it out",
     "Lambda": "put the function itself into the list; it gets the whole batch, and PerSample(fn) each image",
+    "ModuleWrapper": "put the module itself into the list; it gets the whole batch",
+    "LinearTransformation": "put torchvision's own into the list, behind the others: it gets the whole batch",
     "FiveCrop": "take CenterCrop, or put a function behind the others that returns a tuple of views",
     "TenCrop": "take CenterCrop, or put a function behind the others that returns a tuple of views",
-    "RandomResize": "take RandomShortestSize(range(low, high))",
+    "RandomResize": "take RandomShortestSize(range(min_size, max_size, 32)), of at most 54 sizes",
     "SanitizeKeyPoints": _NO_POINTS,
     "ClampKeyPoints": _NO_POINTS,
-    "ConvertBoundingBoxFormat": "boxes keep the form they are stored in: put a function into the list of their field",
-    "SetClampingMode": "boxes are clipped to their image whenever they move",
+    "ConvertBoundingBoxFormat": "boxes keep the form they are stored in: call torchvision.ops.box_convert on the batch",
+    "SetClampingMode": "leave it out: boxes are clipped to their image whenever they move",
     "RGB": "images arrive with the channels they are stored with: make them RGB when converting",
-    "LinearTransformation": "put torchvision's own into the list, behind the others: it gets the whole batch",
-    "UniformTemporalSubsample": "there are no videos",
-    "ToPureTensor": "leave it out: images arrive as plain tensors",
+    "UniformTemporalSubsample": "there are no videos: store the frames as images",
     "Transform": "write a function under @T.transform, or a torch module for the whole batch",
-    "AutoAugmentPolicy": "pass its name, AutoAugment('imagenet'), or torchvision's",
-    "InterpolationMode": "pass its name, interpolation='bilinear', or torchvision's",
+    "AutoAugmentPolicy": _PASS_ITS_NAME,
+    "InterpolationMode": _PASS_ITS_NAME,
 }
 
 

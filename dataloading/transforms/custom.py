@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, overload
 
 import numpy as np
 
-from dataloading.checks import as_integer
+from dataloading.checks import as_integer, true_or_false
 from dataloading.errors import UsageError
 from dataloading.messages import describe
-from dataloading.transforms.base import FLOAT_DTYPES, ImageState, PixelOp, Transform, check_choice
+from dataloading.transforms.base import FLOAT_DTYPES, ImageState, PixelOp, Placeholder, Transform, check_choice
 from dataloading.transforms.operation import Operation
 from dataloading.transforms.state import random_image
 
-__all__ = ["AsList", "Collation", "Custom", "PadBatch"]
+__all__ = ["AsList", "Collation", "Custom", "PadBatch", "StatedMoves"]
 
 
 class Collation(Transform):
@@ -85,8 +86,45 @@ class PadBatch(Collation):
         return dataclasses.replace(self, fill=self.mask_fill)
 
 
+class StatedMoves(PixelOp):
+    """Runs a user's function, of which nobody but the user knows whether pixels stay in their places."""
+
+    moves_pixels: bool | None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.moves_pixels is not None:
+            stated = true_or_false(f"{type(self).__name__}: moves_pixels", self.moves_pixels)
+            object.__setattr__(self, "moves_pixels", stated)
+
+    def for_mask(self) -> Transform:
+        """See ``Transform.for_mask``: a mask stays as it is where the user says that pixels do."""
+        if self.moves_pixels is False:
+            return Placeholder()
+        fix = "" if self.moves_pixels else ". If every pixel stays in its place, say so: moves_pixels=False"
+        raise UsageError(
+            f"{self.name} may move pixels, so a mask cannot follow it. Give the mask a list of its own: equal transforms "
+            f"at equal places draw equal numbers{fix}"
+        )
+
+    @property
+    def way_out(self) -> str:
+        """What to do where a field cannot follow; the message goes on with another way."""
+        stated = "If every pixel stays in its place, say so: moves_pixels=False. Otherwise leave it out,"
+        return "Leave it out," if self.moves_pixels else stated
+
+    def checked(self, before: ImageState, after: ImageState) -> ImageState:
+        """Refuse a change of size where pixels are said to stay."""
+        if self.moves_pixels is False and (before.height, before.width) != (after.height, after.width):
+            raise UsageError(
+                f"{self.name} changes the size of images from {before.size_text} to {after.size_text}, so pixels move. "
+                f"Leave moves_pixels=False out"
+            )
+        return after
+
+
 @dataclasses.dataclass(frozen=True)
-class Custom(PixelOp):
+class Custom(StatedMoves):
     """Run your own function on each image, compiled by Numba.
 
     Parameters
@@ -107,6 +145,9 @@ class Custom(PixelOp):
         Channels, height and width of ``out``, for ``in_place=False``; by default those of ``image``.
     rng : bool
         True: ``fn(image, rng)``, which changes ``image`` in place or returns another; see `transform`.
+    moves_pixels : bool, optional
+        False: every pixel stays in its place, so that masks, boxes and points of the image stay right. Without this
+        statement a list with masks, boxes or points that follow the image is refused.
 
     Examples
     --------
@@ -127,6 +168,7 @@ class Custom(PixelOp):
     out_dtype: str = "uint8"
     out_shape: Sequence[int] | None = None
     rng: bool = False
+    moves_pixels: bool | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -176,7 +218,7 @@ class Custom(PixelOp):
         after = state.replace(
             channels=channels, height=height, width=width, dtype=self.out_dtype, written=True, bound=bound
         )
-        return Operation(self.fn, kind="custom_writes", after=after)
+        return Operation(self.fn, kind="custom_writes", after=self.checked(state, after))
 
     def _of_rng(self, state: ImageState) -> Operation:
         """Try the function on a random image, and see whether it returns one."""
@@ -210,11 +252,19 @@ class Custom(PixelOp):
             )
         if trial is not state:
             raise UsageError(f"{self.name} returns images, which must have one size, got {state.size_text}")
-        after = state.like(result.shape, str(result.dtype))
+        after = self.checked(state, state.like(result.shape, str(result.dtype)))
         return Operation(own.adapted(self.fn, writes=True), kind="custom_writes", after=after)
 
 
-def transform(fn: Callable[..., Any]) -> Custom:
+@overload
+def transform(fn: Callable[..., Any], *, moves_pixels: bool | None = None) -> Custom: ...
+
+
+@overload
+def transform(fn: None = None, *, moves_pixels: bool | None = None) -> Callable[[Callable[..., Any]], Custom]: ...
+
+
+def transform(fn: Callable[..., Any] | None = None, *, moves_pixels: bool | None = None) -> Any:
     """Make a transform of a function ``(image, rng)``, which Numba compiles.
 
     Parameters
@@ -226,11 +276,14 @@ def transform(fn: Callable[..., Any]) -> Custom:
         ``rng.uniform(low=0.0, high=1.0)``, ``rng.integers(low, high)`` (without ``high``: from 0 to ``low``; ``high``
         excluded) and ``rng.normal(mean=0.0, std=1.0)``. Parameters come from outside: write a function that
         takes them and returns the transform.
+    moves_pixels : bool, optional
+        False: every pixel stays in its place; needed where masks, boxes or points follow the image.
 
     Returns
     -------
     Custom
-        For the lists of image fields; test it with ``dataloading.testing.check_transform``.
+        For the lists of image fields; test it with ``dataloading.testing.check_transform``. Without ``fn``, as in
+        ``@T.transform(moves_pixels=False)``, what makes it of a function.
 
     Examples
     --------
@@ -242,4 +295,6 @@ def transform(fn: Callable[..., Any]) -> Custom:
     >>> darken(np.full((1, 2, 2), 60, np.uint8), seed=0).max() in (20, 30)
     True
     """
-    return Custom(fn, rng=True)
+    if fn is None:
+        return functools.partial(transform, moves_pixels=moves_pixels)
+    return Custom(fn, rng=True, moves_pixels=moves_pixels)

@@ -98,8 +98,8 @@ def check_movable(leaves: Iterable[Node], what: str) -> bool:
         known = _function_of(leaf) is not None
         if not known and (resized or (isinstance(kernel, str) and kernel.startswith(("warp.", "move.")))):
             raise UsageError(
-                f"{leaf.name} moves pixels in a way that {what} cannot follow. Leave {leaf.name} out, leave the field "
-                f"out with fields=[...], or give it an empty list of its own to get it as it is stored"
+                f"{leaf.name} moves pixels in a way that {what} cannot follow. Take RandomAffine or RandomPerspective, "
+                f"leave the field out with fields=[...], or give it an empty list of its own to get it as it is stored"
             )
         moves = moves or known
     return moves

@@ -30,7 +30,15 @@ def _generator(key: int) -> np.random.Generator:
 
 
 class Mixing(BatchOp):
-    """Base of what mixes images and labels."""
+    """Base of what mixes images and labels.
+
+    Attributes
+    ----------
+    smoothing : float
+        Share of a label that is spread over all classes: a loss must not do it again.
+    """
+
+    smoothing: float
 
     def soft_labels(self, labels: Any) -> Any:
         """Return labels as rows of floats, (B, num_classes), which is what mixing starts from."""
@@ -42,7 +50,6 @@ class _Mix(Mixing):
 
     alpha: float
     num_classes: int | None
-    smoothing: float
 
     def _check_parameters(self, labels_getter: object) -> None:
         if labels_getter != "default":
@@ -205,6 +212,11 @@ class _MixingOf(Mixing):
     """What is made of transforms that mix, and is called what the user wrote."""
 
     transforms: Sequence[Mixing]
+
+    @property
+    def smoothing(self) -> float:  # type: ignore[override]
+        """See ``Mixing``: the most that one of them does."""
+        return max(each.smoothing for each in self.transforms)
 
     def check(self, state: ImageState) -> None:
         """See ``BatchOp.check``."""

@@ -18,8 +18,9 @@ import numpy.typing as npt
 from dataloading.checks import as_integer
 from dataloading.errors import UsageError
 from dataloading.messages import describe
-from dataloading.transforms.base import STORAGE_DTYPES, FieldOp, ImageState, PixelOp, Transform, Values, check_choice
+from dataloading.transforms.base import STORAGE_DTYPES, FieldOp, ImageState, Transform, Values, check_choice
 from dataloading.transforms.callback import Callback
+from dataloading.transforms.custom import StatedMoves
 from dataloading.transforms.names import name_of, works_on_arrays
 from dataloading.transforms.operation import Operation
 from dataloading.transforms.seeding import seeded
@@ -59,7 +60,7 @@ class _Meter:
 
 
 @dataclasses.dataclass(frozen=True)
-class PerSample(PixelOp, FieldOp):
+class PerSample(StatedMoves, FieldOp):
     """Run any Python callable on each sample, with random numbers that depend on the sample alone.
 
     Before each call the global generators of Python (``random``), NumPy (``np.random``) and torch are seeded from
@@ -79,6 +80,9 @@ class PerSample(PixelOp, FieldOp):
         Shape of the result, (C, H, W) of images. By default it is found by a trial on a random image.
     out_dtype : str, optional
         Of the result, with ``out_shape``; by default that of what comes in.
+    moves_pixels : bool, optional
+        False: every pixel stays in its place, so that masks, boxes and points of the image stay right. Without this
+        statement a list with masks, boxes or points that follow the image is refused.
 
     Notes
     -----
@@ -105,6 +109,7 @@ class PerSample(PixelOp, FieldOp):
     input: str | None = None
     out_shape: Sequence[int] | None = None
     out_dtype: str | None = None
+    moves_pixels: bool | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -134,18 +139,11 @@ class PerSample(PixelOp, FieldOp):
         """What error messages call it."""
         return f"PerSample({name_of(self.fn)})"
 
-    def for_mask(self) -> Transform:
-        """See ``Transform.for_mask``."""
-        raise UsageError(
-            f"{self.name} may move pixels, and nobody can tell, so a mask cannot follow it. Give the mask a list of "
-            f"its own: equal transforms at equal places draw equal numbers, PerSample included"
-        )
-
     # -- images ---------------------------------------------------------------------------------------------------
 
     def operation(self, state: ImageState) -> Operation:
         """See ``ImageTransform.operation``."""
-        after = self._stated(state) if self.out_shape is not None else self._found(state)
+        after = self.checked(state, self._stated(state) if self.out_shape is not None else self._found(state))
         shape = (after.channels, after.height, after.width)
 
         def write(image_CHW: npt.NDArray[Any], key: int, out_CHW: npt.NDArray[Any]) -> None:

@@ -239,12 +239,39 @@ def test_a_padded_batch_holds_the_images_of_the_list_and_their_sizes(path, memor
             assert (images[row, :, height:] == -1).all() and (masks[row, :, width:] == 255).all()
 
 
+def darkened(image, key):
+    image[:] = image // 2
+
+
+def to_half(image, rng):
+    return (image // 2).astype(np.uint8)
+
+
+def test_masks_and_boxes_follow_past_functions_that_are_said_to_leave_pixels_in_their_places(path):
+    crop, flip = T.RandomResizedCrop(64), T.RandomHorizontalFlip()
+    plain = load(path, {"image": [crop, T.RandomInvert(0.0), flip]})
+    own = [T.Custom(darkened, moves_pixels=False), T.transform(moves_pixels=False)(to_half)]
+    for op in [*own, T.PerSample(lambda image: image // 2, moves_pixels=False)]:
+        for before, after in zip(plain, load(path, {"image": [crop, op, flip]}), strict=True):
+            assert torch.equal(after["image"], before["image"] // 2)
+            assert torch.equal(after["mask"], before["mask"])
+            assert all(map(torch.equal, after["boxes"], before["boxes"]))
+    with pytest.raises(UsageError, match=r"Custom\(darkened\) may move pixels, so a mask .* say so: moves_pixels=False"):
+        Loader(path, batch_size=4, transforms={"image": [crop, T.Custom(darkened)]})
+
+
 @pytest.mark.parametrize(
     ("ops", "words"),
     [
         ([T.Resize((64, 64)), T.ElasticTransform()], "ElasticTransform moves pixels in a way that the boxes"),
         ([T.Resize((64, 64)), T.RandAugment()], r"transform 1 \(RandAugment\) may move pixels"),
         ([T.Resize((64, 64)), T.PerSample(np.flipud)], "PerSample.* may move pixels"),
+        (
+            [T.Resize((64, 64)), T.RandomApply([T.Custom(darkened)])],
+            r"transform 1 \(RandomApply\) may move .* that the boxes of 'boxes'.* cannot follow",
+        ),
+        ([T.Resize((64, 64)), T.Custom(darkened)], "every pixel stays in its place, say so: moves_pixels=False"),
+        ([T.Resize((64, 64)), T.Custom(darkened, moves_pixels=True)], "cannot follow. Leave it out, leave the field"),
         ([T.SanitizeBoundingBoxes(), T.Resize((64, 64))], "put it behind Resize"),
         ([T.Resize((64, 64)), T.SanitizeBoundingBoxes(labels_getter="klass")], "there is no field 'klass'"),
         ([T.RandomResizedCrop(64), T.CutMix()], "would no longer fit"),

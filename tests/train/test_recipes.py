@@ -84,6 +84,26 @@ def test_a_run_with_a_recipe_trains_mixes_and_validates(beton: Path, recipe: Any
     assert any("top1" in str(record) for record in records)
 
 
+def test_labels_that_the_recipe_smooths_are_not_smoothed_again_by_the_loss(
+    beton: Path, recipe: Any, tmp_path: Path
+) -> None:
+    mixing = "- RandomChoice: {transforms: [MixUp: {smoothing: 0.2}, CutMix: {smoothing: 0.2}]}"
+    losses = {}
+    for text in (MIXED, MIXED.replace("- MixUp: {alpha: 0.5}", mixing)):
+        for smoothing in (0.0, 0.5):
+            output = tmp_path / f"{len(losses)}"
+            options = make_options(**{
+                **SMALL, "data": str(beton), "val_fraction": 0.3, "recipe": recipe(text), "epochs": 1,
+                "image_size": 24, "resize_size": 28, "output": str(output), "label_smoothing": smoothing,
+            })  # fmt: skip
+            assert run_training(options) == 0
+            records = read_log(output / "log.jsonl")
+            losses[text, smoothing] = [record["loss"] for record in records if "loss" in record]
+    (_, plain), (_, smoothed), (_, once), (_, twice) = losses.items()
+    assert plain and plain != smoothed
+    assert once == twice
+
+
 @pytest.mark.parametrize(
     ("changes", "text", "message"),
     [

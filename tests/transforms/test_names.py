@@ -1,6 +1,8 @@
 """Names: whoever comes from torchvision finds each transform, or is told what to write instead."""
 
 import inspect
+import re
+from pathlib import Path
 
 import pytest
 from torchvision.transforms import v2
@@ -14,6 +16,18 @@ THEIRS = [name for name, each in vars(v2).items() if inspect.isclass(each) and n
 def test_each_of_torchvisions_names_is_here_or_says_what_to_write(name):
     if name not in T.__all__:
         with pytest.raises(AttributeError, match=r"There is no such transform; \w+ "):
+            getattr(T, name)
+
+
+def test_the_page_lists_what_is_not_here_and_says_what_the_errors_say():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "transforms.md").read_text()
+    table = page.partition("## What other libraries have and this one lacks")[2].partition("\n## ")[0]
+    listed = {}
+    for names, advice in re.findall(r"^\| (`.*`) \| (.*) \|$", table, re.MULTILINE):
+        listed |= dict.fromkeys(re.findall(r"`(\w+)`", names), advice.replace("`", ""))
+    assert set(THEIRS) <= listed.keys() | set(T.__all__)
+    for name in sorted(listed.keys() - set(T.__all__)):
+        with pytest.raises(AttributeError, match=re.escape(f"There is no such transform; {listed[name]}") + "$"):
             getattr(T, name)
 
 
