@@ -103,8 +103,8 @@ class StatedMoves(PixelOp):
             return Placeholder()
         fix = "" if self.moves_pixels else ". If every pixel stays in its place, say so: moves_pixels=False"
         raise UsageError(
-            f"{self.name} may move pixels, so a mask cannot follow it. Give the mask a list of its own: equal transforms "
-            f"at equal places draw equal numbers{fix}"
+            f"{self.name} may move pixels, so a mask cannot follow it. Give the mask a list of its own: equal "
+            f"transforms at equal places draw equal numbers{fix}"
         )
 
     @property

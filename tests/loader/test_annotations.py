@@ -256,7 +256,7 @@ def test_masks_and_boxes_follow_past_functions_that_are_said_to_leave_pixels_in_
             assert torch.equal(after["image"], before["image"] // 2)
             assert torch.equal(after["mask"], before["mask"])
             assert all(map(torch.equal, after["boxes"], before["boxes"]))
-    with pytest.raises(UsageError, match=r"Custom\(darkened\) may move pixels, so a mask .* say so: moves_pixels=False"):
+    with pytest.raises(UsageError, match=r"Custom\(darkened\) may move .* a mask .* say so: moves_pixels=False"):
         Loader(path, batch_size=4, transforms={"image": [crop, T.Custom(darkened)]})
 
 
