@@ -1,11 +1,11 @@
-"""How close resized JPEGs are to Pillow's decode and resize, by kind of image: the table of docs/native.md.
+"""Compare resized JPEGs with Pillow's decode and resize, by kind of image: the table of docs/native.md.
 
     python benchmarks/accuracy.py [PHOTOS] [--num-images 40]
 
 Photographs from the folder PHOTOS are shrunk to a longest side of 500; all other kinds are drawn by
-`tests/native/kinds.py` (500 x 375, four of each). Each is stored at quality 90 and read at eight random resized crops
-to 224 x 224 (scale 0.08 to 1) and whole at ratios 1.1, 2, 4 and 10. Figures are levels of 255: mean absolute difference
-and mean difference of an output, the mean over all outputs and the worst one.
+`tests/native/kinds.py` (500 x 375, four of each). Each is stored at quality 90, and read as eight random resized crops
+to 224 x 224 (scale 0.08 to 1) and whole at ratios 1.1, 2, 4 and 10. Figures are levels of 255: the mean absolute
+difference and the mean difference of an output, as the mean over all outputs and the worst output.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def differences(image: np.ndarray, subsampling: str, seed: int) -> list[tuple[fl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("photos", nargs="?", help="a folder of photographs; synthetic ones without")
-    parser.add_argument("--num-images", type=int, default=40, help="photographs to use")
+    parser.add_argument("photos", nargs="?", help="a folder of photographs; by default synthetic ones")
+    parser.add_argument("--num-images", type=int, default=40, help="number of photographs")
     options = parser.parse_args()
     kinds = {"photographs": photographs(options.photos, options.num_images, 500)}
     kinds |= {kind: [make((500, 375), seed) for seed in range(4)] for kind, make in KINDS.items()}

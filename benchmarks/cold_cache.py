@@ -1,11 +1,10 @@
-"""The first epoch from storage: the file is dropped from the page cache before each run.
+"""Measure the first epoch from storage: the file is dropped from the page cache before each run.
 
     python benchmarks/cold_cache.py --photos DIR [--copies 8]
 
-Each measurement is a process of its own: the cache is dropped (``posix_fadvise(DONTNEED)``; a file that a process has
-mapped cannot be dropped), the loader is built, and the rate is taken over the first epoch, without the batches that
-may have been read while it compiled. "warm" is the same once more with the file in the cache. About 30 s a loader
-and round.
+Each measurement runs in its own process: it drops the cache (``posix_fadvise(DONTNEED)``; a file that a process has
+mapped cannot be dropped), builds the loader, and measures the rate of the first epoch, without the batches that may
+have been read during compilation. "warm" repeats it with the file in the cache. About 30 s per loader and round.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ LOADERS = ("beton", "torch-fast", "ffcv")
 
 
 def drop_from_cache(path: Path) -> None:
-    """Ask the kernel to forget the file's pages; they must be clean, so they are written first."""
+    """Drop the file from the page cache; its pages must be clean, so they are written first."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fdatasync(descriptor)
@@ -72,13 +71,13 @@ def main(argv: list[str] | None = None) -> None:
         if state == "warm":
             read_through(path)
         try:
-            facts = first_epoch(bench_spec(options, name, path))
+            epoch = first_epoch(bench_spec(options, name, path))
         except LoaderProcessError as error:
             failures[name] = failure(error)
             say(f"{name}: {failures[name]}")
             continue
-        rates.setdefault((name, state), []).append(facts["images"] / facts["seconds"])
-        firsts.setdefault((name, state), []).append(facts["first_batch_seconds"])
+        rates.setdefault((name, state), []).append(epoch["images"] / epoch["seconds"])
+        firsts.setdefault((name, state), []).append(epoch["first_batch_seconds"])
         say(f"round {number + 1}  {case}: {rates[name, state][-1]:,.0f} images/s")
     rows = []
     for name in LOADERS:

@@ -1,4 +1,4 @@
-"""What the benchmark scripts share: their options, where inputs and results lie, how a report is written."""
+"""Shared code of the benchmark scripts: options, folders of inputs and results, reports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))  # a checkout that was not installed
+    sys.path.insert(0, str(ROOT))  # for a checkout that is not installed
 
 from train.bench.harness import LoaderProcess, LoaderProcessError, find_peers_python  # noqa: E402
 from train.bench.report import write_report  # noqa: E402
@@ -53,21 +53,21 @@ def parse(
     argv : list of str, optional
         By default the process's.
     add_options : callable, optional
-        Adds what only this script has.
+        Adds the options of this script.
     **defaults
-        Other default values than those below.
+        Default values that differ from those below.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--photos", type=Path, required=True, help="folder of class folders with photographs")
-    parser.add_argument("--work-dir", type=Path, default=Path("/tmp/beton-benchmarks"), help="inputs are kept here")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="results go here")
-    parser.add_argument("--num-images", type=int, default=2160, help="images in each input")
+    parser.add_argument("--photos", type=Path, required=True, help="class folders with photographs")
+    parser.add_argument("--work-dir", type=Path, default=Path("/tmp/beton-benchmarks"), help="folder for inputs")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for results")
+    parser.add_argument("--num-images", type=int, default=2160, help="images per input")
     parser.add_argument("--num-workers", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5.0, help="length of a round")
     parser.add_argument("--peers-python", default=None, help="interpreter with the other loaders (peers.sh)")
-    parser.add_argument("--quick", action="store_true", help="smoke test: figures are void")
+    parser.add_argument("--quick", action="store_true", help="smoke test; figures mean nothing")
     if add_options is not None:
         add_options(parser)
     parser.set_defaults(**defaults)
@@ -79,7 +79,7 @@ def parse(
     return options
 
 
-# Where things lie on this machine says nothing to others; the topics of a report are added by its script.
+# Local folders mean nothing to others; the script of a report adds its topics.
 _NOT_SHOWN = ("--work-dir", "--out", "--peers-python", "--packages", "--topics")
 
 
@@ -94,7 +94,7 @@ def _command(words: list[str], photos: str) -> str:
 
 def add_copies(parser: argparse.ArgumentParser) -> None:
     """Add the option of `inputs.large_file`."""
-    parser.add_argument("--copies", type=int, default=8, help="how often each image is stored, to make the file large")
+    parser.add_argument("--copies", type=int, default=8, help="number of times each image is stored, for a large file")
 
 
 def bench_spec(options: Options, loader: str, path: Path, **more: Any) -> BenchSpec:
@@ -104,7 +104,7 @@ def bench_spec(options: Options, loader: str, path: Path, **more: Any) -> BenchS
 
 
 def started(spec: BenchSpec, **environment: str) -> tuple[LoaderProcess, dict[str, Any]]:
-    """Start a loader in a new process, and return it with the seconds of its start; the caller closes it."""
+    """Start a loader in a new process, and return both the process and its start-up times; the caller closes it."""
     process = LoaderProcess(spec, environment=environment)
     try:
         return process, process.start()
@@ -114,7 +114,7 @@ def started(spec: BenchSpec, **environment: str) -> tuple[LoaderProcess, dict[st
 
 
 def failure(error: LoaderProcessError) -> str:
-    """Return what a table says of a loader that could not be measured."""
+    """Return the note for a loader that could not be measured."""
     return f"{'not installed' if error.missing else 'failed'}: {error}"
 
 
@@ -141,7 +141,7 @@ def publish(
     below: Sequence[str] = (),
     **more: Any,
 ) -> None:
-    """Write a report of one table with a text above it, show its Markdown and say where it is.
+    """Write a report of one text and one table, and print its Markdown and its path.
 
     Parameters
     ----------
@@ -150,9 +150,9 @@ def publish(
     command, topic, title, data, **more
         See `write_report`.
     text : str
-        What was measured, and how.
+        Describes the measurement.
     head, rows
-        The table; rows that are too short are filled up before their last cell, the note.
+        The table; short rows are padded before their last cell, the note.
     below : sequence of str
         Further sections.
     """

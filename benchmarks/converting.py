@@ -1,12 +1,12 @@
-"""Converting class folders: ours with kept pixels, kept bytes and re-encoding, against FFCV's and other writers.
+"""Measure converting class folders: ours (pixels kept, bytes kept, re-encoded), FFCV's and other writers.
 
     python benchmarks/converting.py --photos DIR
 
-The input is the 500-px tree (JPEG, quality 90), so that none has to resize. FFCV's writer encodes every image anew;
-ours recodes it losslessly (``--keep pixels``, the default), copies it (``--keep bytes``) or encodes it anew (``--keep
+The input is the 500-px tree (JPEG, quality 90), so no writer resizes. FFCV's writer re-encodes every image; ours
+recodes it losslessly (``--keep pixels``, the default), copies it (``--keep bytes``) or re-encodes it (``--keep
 never``). With 1 worker the figures are per core. The writers of WebDataset, LitData and MosaicML Streaming copy bytes
-without looking at them; the first and the last have no workers. Each run is a fresh process and times the conversion
-without the imports. About 10 s a case and round.
+without checking them; the first and the last have no workers. Each run is a new process and times the conversion
+without imports. About 10 s per case and round.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from inputs import photo_tree
 from train.summaries import compare, interleave, summarise
 
 PEERS = {"webdataset": "WebDataset's ShardWriter", "litdata": "LitData's optimize", "mds": "Streaming's MDSWriter"}
-OURS = {"pixels": "beton, pixels kept", "bytes": "beton, bytes kept", "never": "beton, encoded anew"}
+OURS = {"pixels": "beton, pixels kept", "bytes": "beton, bytes kept", "never": "beton, re-encoded"}
 
 
 def command_of(case: str, tree: Path, out: Path, num_workers: int, peers_python: str | None) -> list[str]:
@@ -47,7 +47,7 @@ def main(argv: list[str] | None = None) -> None:
     failures: dict[str, str] = {}
     peers_python = options.peers_python
     if peers_python is None:
-        say("no .venv-peers (benchmarks/peers.sh makes it): the other systems' writers are left out")
+        say("no .venv-peers (benchmarks/peers.sh makes it): skipping the other systems' writers")
     others = PEERS if peers_python else {}
     cases = [f"{case} {workers}" for workers in (1, 2) for case in ("ffcv", *OURS, *others)]
     cases = [case for case in cases if case not in ("webdataset 2", "mds 2")]  # they have no workers
@@ -61,10 +61,10 @@ def main(argv: list[str] | None = None) -> None:
             failures[name] = last_line(done.stderr)
             say(f"{name}: failed: {failures[name]}")
             continue
-        facts = json.loads(done.stdout[done.stdout.rindex("\n{") if "\n{" in done.stdout else 0 :])
-        facts["images_per_second"] = facts["num_samples"] / facts["seconds"]
-        runs.setdefault(name, []).append(facts)
-        say(f"round {number + 1}  {name}: {facts['images_per_second']:,.0f} images/s")
+        run = json.loads(done.stdout[done.stdout.rindex("\n{") if "\n{" in done.stdout else 0 :])
+        run["images_per_second"] = run["num_samples"] / run["seconds"]
+        runs.setdefault(name, []).append(run)
+        say(f"round {number + 1}  {name}: {run['images_per_second']:,.0f} images/s")
     out.unlink(missing_ok=True)
     rows = []
     for name in cases:

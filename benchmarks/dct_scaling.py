@@ -1,11 +1,11 @@
-"""What decoding at half, a quarter or an eighth of the size (libjpeg's scaled inverse DCT) would change in the pixels.
+"""Show how decoding at 1/2, 1/4 or 1/8 of the size (libjpeg's scaled inverse DCT) would change the pixels.
 
     python benchmarks/dct_scaling.py PHOTOS [--num-images 60]
 
-Photographs are shrunk to several longest sides and stored as JPEG (quality 90, 4:2:0). Each is brought to a shorter
-side of 224 with Pillow's antialiased bilinear filter, once from the full decode and once from the scaled one. Printed
-are the differences between the two in levels of 255, and how much of the decoding time the scaled decode saves in
-libjpeg-turbo. Our decoder is not used here: it never scales, and this shows why.
+Photographs are shrunk to several longest sides and stored as JPEG (quality 90, 4:2:0). Each is resized to a shorter
+side of 224 with Pillow's antialiased bilinear filter, once from the full decode and once from the scaled one. The
+output shows the differences between the two in levels of 255, and the decoding time that libjpeg-turbo saves. Our
+decoder is not used here: it never scales, for this reason.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How long a consumer waits between the last batch of an epoch and the first of the next.
+"""Measure the wait between the last batch of an epoch and the first of the next.
 
     python benchmarks/epoch_gap.py --photos DIR
 
-The consumer takes batches as fast as they come. The gap is compared with the mean time of a batch: a loader that
-prefetches across epochs has gaps of about one batch time, as between any two batches. About 15 s a loader and round.
+The consumer takes batches as fast as they arrive. The gap is compared with the mean time per batch: a loader that
+prefetches across epochs has gaps of about one batch time, as between any two batches. About 15 s per loader and round.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Let FFCV's own writer convert class folders, and print how long it took as JSON.
+"""Convert class folders with FFCV's own writer, and print the time as JSON.
 
     python benchmarks/ffcv_write.py FOLDER OUT.beton [--mode jpg|raw] [--num-workers N]
 
-The settings are those of FFCV's ImageNet script: ``RGBImageField`` with quality 90, every image encoded anew.
+The settings are those of FFCV's ImageNet script: ``RGBImageField`` with quality 90, every image re-encoded.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Time to the first batch, in a fresh process.
+"""Measure the time to the first batch, in a new process.
 
     python benchmarks/first_batch.py --photos DIR
 
 ``build`` is the constructor, ``first batch`` the wait after it; a user waits for both, and for the imports.
-``NUMBA_CACHE_DIR`` is an empty folder each time, so that nothing compiled is kept, and for ours also one that a first
-run has filled. About 20 s a loader and round, FFCV more.
+``NUMBA_CACHE_DIR`` is an empty folder each time, so no compiled code is reused; ours is also measured with a folder
+that a first run has filled. About 20 s per loader and round, more for FFCV.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ def main(argv: list[str] | None = None) -> None:
             spec = bench_spec(options, case.partition(",")[0], path, pipeline=pipeline)
             try:
                 with tempfile.TemporaryDirectory() as empty:
-                    process, facts = started(spec, NUMBA_CACHE_DIR=kept if case.endswith("again") else empty)
+                    process, start = started(spec, NUMBA_CACHE_DIR=kept if case.endswith("again") else empty)
                     process.close()
             except LoaderProcessError as error:
                 notes[case] = failure(error)
                 continue
-            steps.setdefault(case, []).append(facts)
-            waited = facts["build_seconds"] + facts["first_batch_seconds"]
+            steps.setdefault(case, []).append(start)
+            waited = start["build_seconds"] + start["first_batch_seconds"]
             say(
-                f"round {number + 1}  {case}: {waited:.2f} s from construction, {facts['process_seconds']:.2f} s in all"
+                f"round {number + 1}  {case}: {waited:.2f} s from construction, {start['process_seconds']:.2f} s in all"
             )
     rows = []
     for case in CASES:
@@ -74,7 +74,7 @@ def main(argv: list[str] | None = None) -> None:
         "first-batch",
         "Time to the first batch in a fresh process",
         f"{PIPELINES['train']}; batch {options.batch_size}, {options.num_workers} workers, warm page cache, "
-        f"{options.rounds} interleaved rounds. Nothing compiled is kept from one run to the next, but for "
+        f"{options.rounds} interleaved rounds. No compiled code is reused between runs, except for "
         '"beton, again".',
         head=head,
         rows=rows,

@@ -1,7 +1,7 @@
-"""The inputs of the benchmarks, made from a folder of photographs: the same bytes each time, on any machine.
+"""Creates the inputs of the benchmarks from a folder of photographs: the same bytes each time, on any machine.
 
-Everything is kept in a work folder and made once. JPEG trees are made with Pillow (quality 90, 4:2:0); ``.beton``
-files of ours by ``beton convert``, FFCV's by FFCV's own writer.
+Inputs are created once, in a work folder. JPEG trees are made with Pillow (quality 90, 4:2:0); ``.beton`` files of ours
+by ``beton convert``, FFCV's by FFCV's own writer.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".bmp"}
 def photo_tree(options: Options, longest: int) -> Path:
     """Return class folders with `options.num_images` JPEGs whose longest side is `longest`.
 
-    Image k is photograph k modulo their number: the first time round the whole of it, later a random part of 60 to
-    100 % of each side, drawn from k.
+    Image k is photograph k modulo their number: first the whole photograph, in later passes a random crop of 60 to 100
+    % of each side, drawn from k.
     """
     folder = options.work_dir / f"photos-{longest}-{options.num_images}"
     if folder.is_dir():
@@ -76,7 +76,7 @@ def our_file(options: Options, longest: int, mode: str = "jpg") -> Path:
 
 
 def ffcv_file(options: Options, longest: int, mode: str = "jpg") -> Path | None:
-    """Return the tree as FFCV's own writer stores it, or None where ffcv is not installed."""
+    """Return the tree as stored by FFCV's own writer, or None if ffcv is not installed."""
     path = options.work_dir / f"ffcv-{longest}-{options.num_images}-{mode}.beton"
     if not path.exists():
         tree = photo_tree(options, longest)
@@ -103,7 +103,7 @@ def large_file(options: Options, copies: int) -> Path:
             for number in range(len(source) * copies):
                 item = source[number % len(source)]
                 assert item.encoded is not None
-                facts = probe_jpeg(item.encoded)
-                image = EncodedImage(MODE_JPEG, facts.width, facts.height, item.encoded)
+                header = probe_jpeg(item.encoded)
+                image = EncodedImage(MODE_JPEG, header.width, header.height, item.encoded)
                 writer.append({"image": image, "label": item.label})
     return path

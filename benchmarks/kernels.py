@@ -1,14 +1,14 @@
-"""Milliseconds per image of the decode kernels, step by step, ours against FFCV's in the same run.
+"""Measure the milliseconds per image of the decode kernels, step by step, ours against FFCV's in the same run.
 
     python benchmarks/kernels.py PHOTOS            # a folder of images (searched recursively)
     python benchmarks/kernels.py --images 64       # synthetic photographs
 
 The work is that of training: RandomResizedCrop 224 (scale 0.08 to 1, ratio 3/4 to 4/3) of JPEGs whose longest side is
-500, quality 90, on one core. All kernels get the same boxes. Time is the thread's CPU time; rounds are interleaved
-and the median is printed, since machines are noisy: compare ratios.
+500, quality 90, on one core. All kernels get the same boxes. Time is the thread's CPU time; rounds are interleaved, and
+medians are printed. Machines are noisy, so compare ratios.
 
-FFCV's kernel is the real one when `ffcv` is installed (full turbojpeg decode with the fast DCT, OpenCV INTER_AREA);
-else OpenCV's imdecode and INTER_AREA; else Pillow's full decode and box filter.
+FFCV's kernel is the real one if `ffcv` is installed (full turbojpeg decode with the fast DCT, OpenCV INTER_AREA); else
+OpenCV's imdecode and INTER_AREA; else Pillow's full decode and box filter.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OUT = 224
 
 
 def photographs(folder: str | None, count: int, longest: int) -> list[np.ndarray]:
-    """Images scaled to the longest side, from a folder or made of filtered noise."""
+    """Return images scaled to the longest side, from a folder or made of filtered noise."""
     images = []
     if folder is not None:
         paths = [p for p in sorted(Path(folder).rglob("*")) if p.suffix.lower() in (".jpg", ".jpeg", ".png")]
@@ -58,7 +58,7 @@ def photographs(folder: str | None, count: int, longest: int) -> list[np.ndarray
 
 
 def boxes(sizes: list[tuple[int, int]], seed: int) -> list[tuple[int, int, int, int]]:
-    """Boxes (x, y, w, h) as torchvision's RandomResizedCrop draws them."""
+    """Return boxes (x, y, w, h) drawn as in torchvision's RandomResizedCrop."""
     rng = np.random.default_rng(seed)
     result = []
     for width, height in sizes:
@@ -81,7 +81,7 @@ def requests_for(
     mode: int,
     resize: bool,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Make the request table and the memory its outputs go to (one slot for all, so that it stays in the cache)."""
+    """Return the request table and its output memory (one slot for all, so that it stays in the cache)."""
     table = np.zeros(len(sources), native.REQUEST)
     slot = np.zeros((3, 512, 512) if not resize else (3, OUT, OUT), np.uint8)
     for r, source, (width, height), (x, y, w, h) in zip(table, sources, sizes, areas, strict=True):
@@ -101,7 +101,7 @@ def ours(table: np.ndarray) -> None:
 
 
 def peer(jpegs: list[np.ndarray], sizes: list[tuple[int, int]], areas: list[tuple[int, int, int, int]]):
-    """FFCV's kernel or the closest installed substitute: name, decode only, whole path."""
+    """Return FFCV's kernel or the closest installed substitute: name, decode only, whole path."""
     out = np.zeros((OUT, OUT, 3), np.uint8)
     try:
         from ffcv.libffcv import imdecode, resize_crop
@@ -151,7 +151,7 @@ def peer(jpegs: list[np.ndarray], sizes: list[tuple[int, int]], areas: list[tupl
 
 
 def opencv_like(image: np.ndarray) -> np.ndarray:
-    """Encode as OpenCV (so FFCV's writer) does: quality 90, 4:2:0, standard tables, no markers."""
+    """Encode as OpenCV, and so FFCV's writer, does: quality 90, 4:2:0, standard tables, no markers."""
     stream = io.BytesIO()
     Image.fromarray(image).save(stream, "JPEG", quality=90, subsampling=2, optimize=False)
     return np.frombuffer(stream.getvalue(), np.uint8)
@@ -159,11 +159,11 @@ def opencv_like(image: np.ndarray) -> np.ndarray:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", nargs="?", help="images to use; synthetic ones without")
+    parser.add_argument("folder", nargs="?", help="number of images")
     parser.add_argument("--images", type=int, default=120)
     parser.add_argument("--longest", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", help="also write the figures here")
+    parser.add_argument("--json", help="file for the figures")
     options = parser.parse_args()
 
     images = photographs(options.folder, options.images, options.longest)

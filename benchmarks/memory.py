@@ -1,10 +1,10 @@
-"""Memory of 1, 2 and 4 ranks that load the same file on one machine.
+"""Measure the memory of 1, 2 and 4 ranks that load the same file on one machine.
 
     python benchmarks/memory.py --photos DIR [--copies 8]
 
-``own`` is memory that exists only because the rank runs (anonymous and shared memory, each page counted once among
-those who share it), less that of a process that has only imported torch; ``mapped`` is the rank's part of the page
-cache it has mapped, which all ranks share. About 40 s a loader and number of ranks.
+``own`` is the rank's anonymous and shared memory (each page counted once among the processes that share it), minus that
+of a process that has only imported torch; ``mapped`` is the rank's part of the mapped page cache, which all ranks
+share. About 40 s per loader and number of ranks.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ RANKS = (1, 2, 4)
 
 
 def measure_ranks(options: Options, spec: BenchSpec, num_ranks: int) -> list[dict[str, Any]]:
-    """Run so many processes at once, and return what each holds in the middle of its work."""
+    """Run several processes at once, and return each one's memory in the middle of its work."""
     ranks = [LoaderProcess(spec) for _ in range(num_ranks)]
     try:
         for rank in ranks:
             rank.start()
-        # Two rounds: by the second one every buffer has been used.
+        # In the second round every buffer has been used.
         return [rank.round(options.seconds) for _ in range(2) for rank in ranks][num_ranks:]
     finally:
         for rank in ranks:
@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> None:
         return bench_spec(options, name, path, stop_between=False)
 
     batch_bytes = options.batch_size * 3 * 224 * 224
-    # The synthetic loader holds two batches beside torch.
+    # The synthetic loader holds two batches besides torch.
     idle = measure_ranks(options, spec("synthetic"), 1)[0]["own_bytes"] - 2 * batch_bytes
     rows, data = [], []
     for name in LOADERS:
@@ -61,15 +61,15 @@ def main(argv: list[str] | None = None) -> None:
             row = [f"{own / 2**20:,.0f}", f"{own / file_bytes:.0%}", f"{mapped / 2**20:,.0f}", ""]
             rows.append([name, str(num_ranks), *row])
             say(f"{name}, {num_ranks} ranks: {own / 2**20:,.0f} MiB of its own each")
-    head = ["loader", "ranks", "own MiB a rank", "of the file", "page cache mapped, all ranks, MiB", "note"]
+    head = ["loader", "ranks", "own MiB per rank", "of the file", "page cache mapped, all ranks, MiB", "note"]
     publish(
         options.out,
         options.command,
         "memory",
         "Memory of the ranks of one machine",
         f"One file of {file_bytes / 2**20:,.0f} MiB, batch {options.batch_size} "
-        f"({batch_bytes / 2**20:.0f} MiB), {options.num_workers} workers per rank. A process with nothing but "
-        f"torch in it has {idle / 2**20:,.0f} MiB, which is subtracted.",
+        f"({batch_bytes / 2**20:.0f} MiB), {options.num_workers} workers per rank. A process that has only "
+        f"imported torch has {idle / 2**20:,.0f} MiB, which is subtracted.",
         head=head,
         rows=rows,
         data={"idle_bytes": idle, "file_bytes": file_bytes, "runs": data},

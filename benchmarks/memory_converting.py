@@ -1,15 +1,14 @@
-"""Memory and time of converting and checking very many samples: a table of ten million rows.
+"""Measure memory and time of converting and checking very many samples: a table of ten million rows.
 
     python benchmarks/memory_converting.py [--samples 10000000] [--steps convert,shards,...]
 
-The rows repeat 300 JPEGs of 8 to 32 pixels, with one of 1,000 class names and a number, so that the count dominates and
-not the images. Each step is a separate command, sampled once a second: ``own`` is the peak of the memory that exists
-only because the process runs (anonymous and shared), ``resident`` includes pages of mapped files, which the system can
-reclaim. ``convert`` is killed halfway (``--kill-at``), and ``resume`` continues it; ``same`` does both with fewer
-samples and compares the file with one that was never interrupted. ``shard``
-makes one of 64 shards of all samples, ``shards`` 8 shards of a tenth of them, and ``merge`` one file of ten times
-these; the other steps use that file. Steps that are left out keep the results of an earlier run; ``--steps ""`` only
-writes the report. Needs some 20 GB of disk for ten million, and about two hours on two cores.
+The rows repeat 300 JPEGs of 8 to 32 pixels, with one of 1,000 class names and a number, so that the count dominates,
+not the images. Each step is a separate command, sampled once a second: ``own`` is the peak of anonymous and shared
+memory, ``resident`` includes pages of mapped files, which the system can reclaim. ``convert`` is killed halfway
+(``--kill-at``), and ``resume`` continues it; ``same`` does both with fewer samples and compares the file with one that
+was never interrupted. ``shard`` makes one of 64 shards of all samples, ``shards`` 8 shards of a tenth of them, and
+``merge`` one file of ten times these; the other steps use that file. Skipped steps keep the results of an earlier run;
+``--steps ""`` only writes the report. Needs about 20 GB of disk for ten million samples, and two hours on two cores.
 """
 
 from __future__ import annotations
@@ -60,27 +59,27 @@ class Peak:
         """Sample the process."""
         with contextlib.suppress(OSError):  # it has just ended
             found = dict(re.findall(r"^(\w+):\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.M))
-            if "VmHWM" in found:  # not while it is starting or ending
+            if "VmHWM" in found:  # empty while it is starting or ending
                 self.own = max(self.own, (int(found["RssAnon"]) + int(found["RssShmem"])) * 1024)
                 self.resident = max(self.resident, int(found["VmHWM"]) * 1024)
 
 
 def children_of(pid: str) -> list[str]:
-    """Return the processes that a process has started."""
+    """Return the children of a process."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return []
 
 
 def watched(command: list[str], log: Path, *, kill_at: int | None = None) -> dict[str, Any]:
-    """Run a command and return its time and memory; with ``kill_at`` it is killed at that progress.
+    """Run a command and return its time and memory; with ``kill_at`` kill it at that progress.
 
     Parameters
     ----------
     command : list of str
         What to run.
     log : Path
-        Takes its messages; a file beside it takes a line of JSON per sample.
+        Receives its messages; a file beside it receives a line of JSON per sample.
     kill_at : int, optional
         Percent.
     """
@@ -114,7 +113,7 @@ def watched(command: list[str], log: Path, *, kill_at: int | None = None) -> dic
 
 
 def make_input(folder: Path, count: int) -> Path:
-    """Return the table, made if need be."""
+    """Return the table, creating it if necessary."""
     path = folder / f"{count}.csv"
     if path.exists():
         return path
@@ -127,7 +126,7 @@ def make_input(folder: Path, count: int) -> Path:
         level = chance.integers(0, 256, (2, 2, 3), dtype=np.uint8)
         picture = Image.fromarray(level).resize((width, height), Image.Resampling.BILINEAR)
         place = images / f"{number:03}.jpg"
-        if not place.exists():  # one that is read at this moment must stay as it is
+        if not place.exists():  # one that is being read must not change
             picture.save(place, quality=90, optimize=True)
     part = path.with_suffix(".part")
     with open(part, "w") as file:
@@ -140,14 +139,14 @@ def make_input(folder: Path, count: int) -> Path:
 
 
 def remove(folder: Path, *patterns: str) -> None:
-    """Remove files that a step has left."""
+    """Remove the files that a step left."""
     for pattern in patterns:
         for path in folder.glob(pattern):
             path.unlink()
 
 
 class Bench:
-    """The steps, in an order in which each finds the files it needs."""
+    """The steps, ordered so that each finds the files it needs."""
 
     def __init__(self, folder: Path, manifest: Path, count: int, num_workers: int, kill_at: int) -> None:
         self._folder = folder
@@ -160,7 +159,7 @@ class Bench:
         self.merged = str(folder / "merged.beton")
 
     def run(self, name: str, *words: str, kill_at: int | None = None) -> dict[str, Any]:
-        """Run ``beton`` with these words."""
+        """Run ``beton`` with these arguments."""
         return watched([*BETON, *words], self._folder / f"{name}.log", kill_at=kill_at)
 
     def convert(self, out: Path, *words: str, source: Path | None = None, kill_at: int | None = None) -> dict[str, Any]:
@@ -170,16 +169,16 @@ class Bench:
         return self.run(out.stem, *command, kill_at=kill_at)
 
     def same(self) -> dict[str, Any]:
-        """Compare a conversion that was killed and resumed with one that was not."""
+        """Compare a conversion that was killed and resumed with an uninterrupted one."""
         small = make_input(self._manifest.parent, NUM_COMPARED)
         whole, again = self._folder / "whole.beton", self._folder / "again.beton"
-        facts = self.convert(whole, source=small)
+        measured = self.convert(whole, source=small)
         self.convert(again, source=small, kill_at=40)
         self.convert(again, "--resume", source=small)
         if whole.read_bytes() != again.read_bytes():
-            raise SystemExit("the resumed file differs from the one that was never interrupted")
+            raise SystemExit("the resumed file differs from the uninterrupted one")
         remove(self._folder, "whole.beton", "again.beton")
-        return {**facts, "num_samples": NUM_COMPARED}
+        return {**measured, "num_samples": NUM_COMPARED}
 
     def step(self, name: str) -> dict[str, Any]:
         """Run a step and return its time and memory."""
@@ -202,11 +201,11 @@ class Bench:
             remove(self._folder, "merged-*.beton", "shard-*", ".shard-*")
 
     def interrupted(self) -> dict[str, Any]:
-        """Convert, and kill the conversion halfway."""
+        """Convert, and kill it halfway."""
         remove(self._folder, "one.beton", ".one.beton.*")
-        facts = self.convert(self.one, kill_at=self._kill_at)
+        measured = self.convert(self.one, kill_at=self._kill_at)
         return {
-            **facts,
+            **measured,
             "percent": self._kill_at,
             "journal_bytes": (self._folder / ".one.beton.journal").stat().st_size,
         }
@@ -217,7 +216,7 @@ class Bench:
         return self.convert(self.shards, "--num-shards", str(NUM_SHARDS), "--limit", str(self._count // SHARE))
 
     def many_times(self) -> dict[str, Any]:
-        """Merge the shards ten times over, under different names, as a file counts only once."""
+        """Merge the shards ten times, under different names, since a file counts only once."""
         folders = [self._folder / f"copy-{number}" for number in range(SHARE)]
         for copy in folders:
             copy.mkdir(exist_ok=True)
@@ -244,10 +243,10 @@ def rows_of(found: dict[str, dict[str, Any]]) -> Iterator[list[str]]:
     }  # fmt: skip
     for name in STEPS:
         if name in found:
-            facts = found[name]
-            sizes = [facts[who][what] for who in ("parent", "worker") for what in ("own", "resident")]
+            measured = found[name]
+            sizes = [measured[who][what] for who in ("parent", "worker") for what in ("own", "resident")]
             mib = [f"{size / 2**20:,.0f}" if size else "" for size in sizes]
-            yield [words.get(name, name), f"{facts['seconds']:,.0f}", *mib]
+            yield [words.get(name, name), f"{measured['seconds']:,.0f}", *mib]
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -255,11 +254,11 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=10_000_000)
     parser.add_argument("--steps", default=",".join(STEPS), help="which steps, separated by commas")
-    parser.add_argument("--note", default="", help="a remark for the report")
+    parser.add_argument("--note", default="", help="a note for the report")
     parser.add_argument("--kill-at", type=int, default=50, metavar="PERCENT", help="when to kill the conversion")
     parser.add_argument("--num-workers", type=int, default=2)
-    parser.add_argument("--work-dir", type=Path, default=Path("/tmp/beton-benchmarks"), help="inputs are kept here")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="results go here")
+    parser.add_argument("--work-dir", type=Path, default=Path("/tmp/beton-benchmarks"), help="folder for inputs")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for results")
     options = parser.parse_args(argv)
     folder = options.work_dir / f"memory-{options.samples}"
     folder.mkdir(parents=True, exist_ok=True)

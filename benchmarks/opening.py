@@ -1,10 +1,10 @@
-"""Opening a file, and getting its first shuffled batch, against the number of samples.
+"""Measure opening a file and its first shuffled batch, against the number of samples.
 
     python benchmarks/opening.py --photos DIR [--samples 100000,1000000,10000000,50000000]
 
-The files are synthetic: true tables, black raw images of 32x32 in a hole that takes no room on the disk (48 bytes a
-sample do: 2.4 GB for 50 million). Each step is timed in a fresh process; memory is what the process has of its own,
-less what it had after the imports. Files are deleted afterwards. About 3 minutes, 1 more for FFCV.
+The files are synthetic: real tables (48 bytes per sample: 2.4 GB for 50 million), and black raw images of 32x32 in a
+hole that takes no disk space. Each step is timed in a new process; memory is the process's own, minus that after the
+imports. Files are deleted afterwards. About 3 minutes, 1 more for FFCV.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def own():
     return sum(int(n) for n in re.findall(r"^Pss_(?:Anon|Shmem): +(\\d+)", text, re.M)) * 1024
 def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) * 1024
-facts = {}
+measured = {}
 if loader == "beton":
     from dataloading import Loader, Reader, transforms as T
     make = lambda: Loader(path, batch_size=256, shuffle="global", num_workers=workers, rank=0, world_size=1,
                           transforms={"image": [T.RandomResizedCrop(24)]})
     base = own()
     start = time.perf_counter(); reader = Reader(path); count = reader.num_samples
-    facts["open_seconds"] = time.perf_counter() - start; facts["open_bytes"] = own() - base
+    measured["open_seconds"] = time.perf_counter() - start; measured["open_bytes"] = own() - base
 else:
     from ffcv.fields.basics import IntDecoder
     from ffcv.fields.rgb_image import RandomResizedCropRGBImageDecoder
@@ -48,21 +48,21 @@ else:
                           pipelines=pipelines)
     base = own()
     start = time.perf_counter(); reader = Reader(path); count = reader.num_samples
-    facts["open_seconds"] = time.perf_counter() - start; facts["open_bytes"] = own() - base
+    measured["open_seconds"] = time.perf_counter() - start; measured["open_bytes"] = own() - base
 del reader
 start = time.perf_counter(); made = make(); length = len(made)
-facts["loader_seconds"] = time.perf_counter() - start
+measured["loader_seconds"] = time.perf_counter() - start
 start = time.perf_counter(); iterator = iter(made); batch = next(iterator)  # kept: it owns the order
-facts["first_batch_seconds"] = time.perf_counter() - start
-facts["batch_bytes"] = own() - base; facts["peak_resident_bytes"] = peak(); facts["num_batches"] = length
+measured["first_batch_seconds"] = time.perf_counter() - start
+measured["batch_bytes"] = own() - base; measured["peak_resident_bytes"] = peak(); measured["num_batches"] = length
 assert len(batch[0]) == 256
-print(json.dumps(facts)); sys.stdout.flush()
+print(json.dumps(measured)); sys.stdout.flush()
 import os; os._exit(0)
 """
 
 
 def one(path: Path, loader: str, num_workers: int) -> dict[str, Any]:
-    """Open the file in a fresh process."""
+    """Open the file in a new process."""
     done = subprocess.run(
         [sys.executable, "-c", STEPS, str(path), loader, str(num_workers)],
         cwd=ROOT,
@@ -73,8 +73,8 @@ def one(path: Path, loader: str, num_workers: int) -> dict[str, Any]:
     )
     if done.returncode:
         return {"error": last_line(done.stderr)}
-    facts: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return facts
+    measured: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return measured
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -83,7 +83,7 @@ def main(argv: list[str] | None = None) -> None:
 
     def add_options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--samples", default="100000,1000000,10000000,50000000")
-        parser.add_argument("--ffcv-limit", type=int, default=10_000_000, help="FFCV gets files up to this size only")
+        parser.add_argument("--ffcv-limit", type=int, default=10_000_000, help="largest number of samples for FFCV")
 
     options = parse(__doc__, argv, add_options=add_options, rounds=3)
     counts = [int(word) for word in options.samples.split(",")] if not options.quick else [10_000, 100_000]
@@ -99,13 +99,13 @@ def main(argv: list[str] | None = None) -> None:
                 if loader == "ffcv" and count > options.ffcv_limit:
                     rows.append([loader, f"{count:,}", "-", "not run (--ffcv-limit)"])
                     continue
-                facts = [one(path, loader, options.num_workers) for _ in range(options.rounds)]
-                data.append({"loader": loader, "num_samples": count, "runs": facts})
-                bad = next((entry["error"] for entry in facts if "error" in entry), None)
+                measured = [one(path, loader, options.num_workers) for _ in range(options.rounds)]
+                data.append({"loader": loader, "num_samples": count, "runs": measured})
+                bad = next((entry["error"] for entry in measured if "error" in entry), None)
                 if bad:
                     rows.append([loader, f"{count:,}", "-", f"failed: {bad}"])
                     continue
-                middle = {key: statistics.median_high(entry[key] for entry in facts) for key in facts[0]}
+                middle = {key: statistics.median_high(entry[key] for entry in measured) for key in measured[0]}
                 mib = {key: f"{middle[key] / 2**20:,.0f}" for key in middle if key.endswith("_bytes")}
                 rows.append(
                     [
@@ -126,7 +126,7 @@ def main(argv: list[str] | None = None) -> None:
             path.unlink(missing_ok=True)
     head = ["loader", "samples", "open, ms", "own MiB then", "Loader and len, s", "first shuffled batch, s",
             "own MiB then", "peak resident MiB", "note"]  # fmt: skip
-    title = "Opening a file against its number of samples"
+    title = "Opening a file, by number of samples"
     figure = lines(series, title=title, x="samples", y="seconds to open", log_x=True, log_y=True) if series else None
     publish(
         options.out,
@@ -134,7 +134,7 @@ def main(argv: list[str] | None = None) -> None:
         "opening",
         title,
         f"Medians of {options.rounds} fresh processes, tables in the page cache. Peak resident includes torch "
-        "and, while pages of the file are mapped, those.",
+        "and mapped pages of the file.",
         head=head,
         rows=rows,
         data=data,

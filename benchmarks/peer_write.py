@@ -1,9 +1,9 @@
-"""Let another system's writer pack class folders, and print how long it took as JSON; run in the peers' environment.
+"""Pack class folders with another system's writer, and print the time as JSON; run in the peers' environment.
 
     .venv-peers/bin/python benchmarks/peer_write.py webdataset|litdata|mds FOLDER OUT [--num-workers N]
 
-Each keeps the images' very bytes, as its documentation shows it: ``webdataset.ShardWriter``, ``litdata.optimize`` (its
-workers), ``streaming.MDSWriter``. None of them looks at the images: a damaged file is packed like any other.
+Each copies the images' bytes, as in its documentation: ``webdataset.ShardWriter``, ``litdata.optimize`` (its workers),
+``streaming.MDSWriter``. None of them checks the images: a damaged file is packed like any other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Samples = list[tuple[str, int]]
 
 
 class Read:
-    """A sample's bytes and label, by number; sent to LitData's workers."""
+    """Returns a sample's bytes and label by index; sent to LitData's workers."""
 
     def __init__(self, samples: Samples) -> None:
         self.samples = samples

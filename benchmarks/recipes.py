@@ -1,11 +1,12 @@
-"""Images per second and core of each transform and of five recipes, beside torchvision v2, albumentations and Kornia.
+"""Measure images/s per core of each transform and of five recipes, against torchvision v2, albumentations and Kornia.
 
     python benchmarks/recipes.py --photos PHOTOS [--packages DIR] [--rounds 5] [--only NAME,...]
 
-One thread each. Transforms work on 224x224 images in memory: ours as in a loader, torchvision's on uint8 tensors,
-albumentations' on NumPy arrays, Kornia's on float batches of 32. Recipes start from stored JPEG files: ours by a Loader
-of one worker, torchvision's by decode_jpeg and the transforms of ``beton train --recipe``. Rounds are interleaved;
-medians are reported. Libraries that are not installed are left out; `--packages` names a folder with more of them.
+Each uses one thread. Transforms work on 224x224 images in memory: ours as in a loader, torchvision's on uint8 tensors,
+albumentations' on NumPy arrays, Kornia's on float batches of 32. Recipes start from stored JPEG files: ours with a
+Loader of one worker, torchvision's with decode_jpeg and the transforms of ``beton train --recipe``. Rounds are
+interleaved; medians are reported. Libraries that are not installed are skipped; `--packages` names a folder with more
+of them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from inputs import our_file
 SIDE, NUM = 224, 32
 Round = Callable[[], tuple[int, float]]  # images and seconds
 
-# Ours, and the same of albumentations and of Kornia where they have it; torchvision's are made of ours.
+# Ours, and the equivalents of albumentations and Kornia, if any; torchvision's are derived from ours.
 CASES: dict[str, tuple[str, str, str]] = {
     "flip": ("RandomHorizontalFlip(1.0)", "HorizontalFlip(p=1)", "RandomHorizontalFlip(p=1.0)"),
     "jitter": ("ColorJitter(0.4, 0.4, 0.4, 0.1)", "ColorJitter((0.6, 1.4), (0.6, 1.4), (0.6, 1.4), (-0.1, 0.1), p=1)",
@@ -67,7 +68,7 @@ def pixels() -> Any:
 
 
 def timed(work: Callable[[], int]) -> Round:
-    """Return a round that is timed as a whole."""
+    """Return one timed round."""
 
     def run() -> tuple[int, float]:
         start = time.perf_counter()
@@ -78,7 +79,7 @@ def timed(work: Callable[[], int]) -> Round:
 
 
 def our_round(expression: str, images: Any) -> Round:
-    """Return one round of ours: NUM images through the compiled pipeline."""
+    """Return a round of ours: NUM images through the compiled pipeline."""
     import numpy as np
 
     from dataloading import transforms as T
@@ -98,7 +99,7 @@ def our_round(expression: str, images: Any) -> Round:
 
 
 def torchvision_round(expression: str, images: Any) -> Round:
-    """Return one round of torchvision's equal."""
+    """Return a round of torchvision's equivalent."""
     import torch
     from torchvision.transforms import v2
 
@@ -111,7 +112,7 @@ def torchvision_round(expression: str, images: Any) -> Round:
 
 
 def albumentations_round(expression: str, images: Any) -> Round:
-    """Return one round of albumentations, or of its successor."""
+    """Return a round of albumentations, or of its successor."""
     import numpy as np
 
     library: Any = importlib.import_module("albumentations")
@@ -121,7 +122,7 @@ def albumentations_round(expression: str, images: Any) -> Round:
 
 
 def kornia_round(expression: str, images: Any) -> Round:
-    """Return one round of Kornia: a batch of floats."""
+    """Return a round of Kornia: a batch of floats."""
     import torch
 
     library: Any = importlib.import_module("kornia.augmentation")
@@ -150,7 +151,7 @@ def boxes_file(options: Options) -> str:
 
 
 def recipe_rounds(name: str, path: str) -> dict[str, Round]:
-    """Return a round of ours and of torchvision's for a recipe, from stored files on."""
+    """Return rounds of ours and of torchvision for a recipe, starting from stored files."""
     import numpy as np
     import torch
     from torchvision.io import decode_jpeg
@@ -176,7 +177,7 @@ def recipe_rounds(name: str, path: str) -> dict[str, Round]:
     loader = Loader(path, batch_size=32, shuffle="global", num_workers=1, transforms=recipe, indices=indices)
 
     def ours() -> tuple[int, float]:
-        # Batches that were made ahead of the first are left out, in number and in time.
+        # Batches that were prefetched before the first are excluded, in number and in time.
         done, start, ahead = 0, 0.0, loader.prefetch_batches + 2
         for number, batch in enumerate(loader):
             if number == ahead:
@@ -214,7 +215,7 @@ def measured(rounds: dict[str, Round], count: int) -> dict[str, float]:
 
 
 def transform_rounds(name: str, images: Any) -> dict[str, Round]:
-    """Return the rounds of one transform in every library that has it."""
+    """Return the rounds of one transform, in every library that has it."""
     ours, albumentations, kornia = CASES[name]
     makers = (("ours", our_round, ours), ("torchvision", torchvision_round, ours),
               ("albumentations", albumentations_round, albumentations), ("kornia", kornia_round, kornia))  # fmt: skip
@@ -224,13 +225,13 @@ def transform_rounds(name: str, images: Any) -> dict[str, Round]:
             continue
         try:
             rounds[library] = make(expression, images)
-        except Exception as error:  # not installed, or another version's names
+        except Exception as error:  # not installed, or a version with other names
             say(f"{name}: {library}: {type(error).__name__}: {error}")
     return rounds
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add what only this script has."""
+    """Add the options of this script."""
     parser.add_argument("--packages", default="", help="folder with albumentations and Kornia (pip install --target)")
     parser.add_argument("--only", default="", help="names of transforms and recipes, separated by commas")
 
@@ -265,7 +266,7 @@ def main() -> None:
         say(f"{name}: {rates}")
     publish(
         options.out, options.command, "recipes", "Augmentation: images per second of one core",
-        "Medians of interleaved rounds, one thread each; in brackets how many times as fast ours is.",
+        "Medians of interleaved rounds, one thread each; in brackets the ratio of ours to it.",
         head=["", "ours", "torchvision v2", "albumentations", "Kornia", "what"], rows=rows, data=data,
     )  # fmt: skip
 

@@ -1,10 +1,10 @@
-"""Run every benchmark, one after the other; each writes its results by itself.
+"""Run every benchmark in sequence; each writes its own results.
 
     python benchmarks/run_all.py --photos DIR [--only throughput,opening,...] [--quick] [...]
 
-All other options are passed on (see ``python benchmarks/throughput.py --help``). On two cores about an hour and a
-half; ``--quick`` tries everything in some minutes, but its figures mean nothing. A script that fails does not stop
-the others; the exit code is 1 then.
+All other options are passed to the scripts (see ``python benchmarks/throughput.py --help``). Takes about 90 minutes on
+two cores; ``--quick`` tries everything in a few minutes, but its figures mean nothing. If a script fails, the others
+still run, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ SCRIPTS = ("throughput", "cold_cache", "first_batch", "epoch_gap", "opening", "m
 
 
 def main() -> int:
-    """Run the scripts that were asked for."""
+    """Run the selected scripts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default=",".join(SCRIPTS), help="which scripts, by commas")
+    parser.add_argument("--only", default=",".join(SCRIPTS), help="scripts to run, separated by commas")
     options, rest = parser.parse_known_args()
     failed = []
     for name in options.only.split(","):

@@ -1,8 +1,8 @@
-"""Plot what a window of pages gives: distinct classes per batch, for a class-sorted set like ImageNet.
+"""Plot distinct classes per batch against the window of pages, for a class-sorted dataset like ImageNet.
 
     python benchmarks/shuffle_windows.py docs/images/shuffle_windows.png
 
-Nothing is read: samples are numbers, laid out as 110 KB images on pages of 8 MiB, 1,000 classes one after another.
+No file is read: samples are numbers, laid out as 110 KB images on pages of 8 MiB, 1,000 classes in sequence.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Images per second of every loader, on every kind of input.
+"""Measure images per second of every loader, on every kind of input.
 
     python benchmarks/throughput.py --photos DIR [--topics jpeg500,raw256,...]
 
-Topics (each about ``loaders x rounds x (seconds + 2)`` long, and starts of up to 30 s):
+Topics (each takes about ``loaders x rounds x (seconds + 2)``, plus start-ups of up to 30 s):
 
 ================ ==================================================================================================
 ``jpeg500``      longest side 500, quality 90, training pipeline: all loaders; the project's main figure
@@ -45,15 +45,15 @@ class Topic:
     title : str
         For the report.
     longest, mode : int, str
-        Of the input.
+        Longest side and mode of the input.
     pipeline : str
         Of `PIPELINES`.
     loaders : sequence of str
-        On our file.
+        Loaders on our file.
     on_ffcv_file : sequence of str
-        On the file FFCV wrote of the same images; the first is the baseline.
+        Loaders on the file that FFCV wrote of the same images; the first is the baseline.
     search : bool
-        Also give the stock loader the best number of workers.
+        Also measure the stock loader with its best number of workers.
     """
 
     title: str
@@ -107,7 +107,7 @@ def specs_of(topic: Topic, options: Options) -> list[BenchSpec]:
     ours = our_file(options, topic.longest, topic.mode)
     pairs: list[tuple[str, Path, str]] = []
     for name in topic.on_ffcv_file:
-        # FFCV on its own file is simply "ffcv"; everything else says whose file it read.
+        # FFCV on its own file is just "ffcv"; other labels say whose file was read.
         label = name if name == "ffcv" or not topic.loaders else f"{name}, FFCV's file"
         pairs.append((name, foreign or ours, label))
     for name in topic.loaders:
@@ -172,28 +172,28 @@ def _measure(specs: Sequence[BenchSpec], options: Options) -> list[Result]:
 
 
 def summary(results: Sequence[Result], baseline: str) -> str:
-    """Return the main ratios as a list."""
+    """Return the main ratios as a Markdown list."""
     done = {result.spec.label: result for result in results if result.rates}
     ours = next((result for label, result in done.items() if result.spec.loader == "beton"), None)
     if ours is None:
         return ""
-    facts = []
+    items = []
     if baseline in done and done[baseline] is not ours:
         ratio = compare(ours.rates, done[baseline].rates)
-        facts.append(
+        items.append(
             f"- ours against {baseline}: **{ratio.of_medians:.2f}x** (rounds {ratio.low:.2f}-{ratio.high:.2f})"
         )
     peers = [r for r in done.values() if r.spec.loader not in ("beton", *CEILINGS)]
     if peers:
         best = max(peers, key=lambda result: result.summary.median if result.summary else 0.0)
-        facts.append(f"- ours against the best other loader ({best.spec.label}): "
+        items.append(f"- ours against the best other loader ({best.spec.label}): "
                      f"**{compare(ours.rates, best.rates).of_medians:.2f}x**")  # fmt: skip
     kernels = next((result for result in done.values() if result.spec.loader == "kernels"), None)
     if kernels is not None:
         share = compare(ours.rates, kernels.rates).of_medians
-        facts.append(f"- the Loader delivers **{share:.0%}** of what its kernels reach without it")
-    facts += [f"- {ours.report['verdict']}"] if ours.report.get("verdict") else []
-    return "\n".join(facts)
+        items.append(f"- the Loader delivers **{share:.0%}** of what its kernels reach without it")
+    items += [f"- {ours.report['verdict']}"] if ours.report.get("verdict") else []
+    return "\n".join(items)
 
 
 def run_workers(options: Options) -> None:
@@ -232,7 +232,7 @@ def main(argv: list[str] | None = None) -> None:
     runs["workers"] = run_workers
 
     def add_topics(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--topics", default=",".join(runs), help="which, by commas")
+        parser.add_argument("--topics", default=",".join(runs), help="topics to run, separated by commas")
 
     options = parse(__doc__, argv, add_options=add_topics)
     for name in options.topics.split(","):

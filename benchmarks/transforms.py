@@ -1,9 +1,9 @@
-"""What each transform costs: seconds to compile in a fresh process, milliseconds per image afterwards.
+"""Measure the cost of each transform: seconds to compile in a new process, and milliseconds per image.
 
     python benchmarks/transforms.py [--size 224] [--quick]
 
-Compile times are of processes started for the purpose: the first with an empty folder for stored programs, the
-second with the program of the first. CPU seconds, importing Numba included, since that is when it is imported.
+Compile times are measured in new processes: the first with an empty folder for stored programs, the second with the
+program of the first. They are CPU seconds, including the import of Numba.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def start_up(chain: list[str], size: int, cache: str) -> tuple[float, float]:
 
 
 def milliseconds(chain: list[str], size: int, rounds: int) -> float:
-    """Return the time per image of the pixel transforms, the best of several rounds over 32 images."""
+    """Return the time per image of the pixel transforms: the best of several rounds over 32 images."""
     import numpy as np
 
     from dataloading import transforms as T

@@ -1,8 +1,8 @@
 """The reference trainer and the loader comparison: an application on top of ``dataloading``.
 
-Owns: an ImageNet-style training loop (DDP or FSDP2) that can be fed by our loader or by a peer, and the
-comparison between them. It uses only the public names of ``dataloading``; nothing imports it.
+Contains an ImageNet-style training loop (DDP or FSDP2) for our loader or a peer, and the comparison of loaders. It uses
+only the public names of ``dataloading``; nothing imports it.
 
-Where to start reading: ``options`` (what can be chosen), ``trainer`` (the loop), ``loaders`` (where batches come
-from), ``compare`` (the same training with several loaders).
+Start reading with ``options`` (all options), ``trainer`` (the loop), ``loaders`` (one adapter per loader) and
+``compare`` (the same training with several loaders).
 """

@@ -1,4 +1,4 @@
-"""How many images each rank's batch holds when a data set does not divide evenly: pure arithmetic.
+"""Computes the number of images in each rank's batch when a dataset does not divide evenly.
 
 The trainer uses it to weight losses and to count correct answers without the padding, for loaders that do not report
 these numbers. The layout is that of ``torch.utils.data.DistributedSampler``: the order of the epoch is padded (or cut)
@@ -24,7 +24,7 @@ class Shares:
     rank, world_size, batch_size : int
         As usual; the batch size is per rank.
     drop_last : bool
-        Leave out what does not fill a batch on every rank; otherwise pad.
+        Drop the images that do not fill a batch on every rank; otherwise pad.
 
     Raises
     ------
@@ -40,11 +40,11 @@ class Shares:
 
     def __post_init__(self) -> None:
         if self.num_samples < 1 or self.batch_size < 1 or not 0 <= self.rank < self.world_size:
-            raise UsageError(f"impossible division of an epoch: {self}")
+            raise UsageError(f"an epoch cannot be divided like this: {self}")
 
     @property
     def per_rank(self) -> int:
-        """Entries each rank gets, padding included."""
+        """Entries per rank, padding included."""
         if self.drop_last:
             return self.num_samples // self.world_size
         return -(-self.num_samples // self.world_size)

@@ -1,4 +1,4 @@
-"""Empty matplotlib figures: without a window, and without matplotlib's global state."""
+"""Creates matplotlib figures without a window and without matplotlib's global state."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataloading import UsageError
 
 __all__ = ["OURS", "lines", "new_figure", "one_chart", "set_title"]
 
-# Okabe and Ito's colours can be told apart with any colour vision; ours is always the strong blue.
+# Okabe and Ito's colour-blind-safe palette; our loader is always the strong blue.
 OURS = "#0072B2"
 
 
 def new_figure(width: float, height: float, **options: Any) -> Any:
-    """Make a Figure of so many inches.
+    """Create a Figure; its size is in inches.
 
     Raises
     ------
@@ -26,14 +26,14 @@ def new_figure(width: float, height: float, **options: Any) -> Any:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise UsageError(f"pictures need matplotlib ({error}); pip install 'beton[plot]'") from error
+        raise UsageError(f"plots need matplotlib ({error}); pip install 'beton[plot]'") from error
     figure = Figure(figsize=(width, height), **options)
     FigureCanvasAgg(figure)
     return figure
 
 
 def one_chart(width: float, height: float) -> tuple[Any, Any]:
-    """Make a Figure of so many inches with one pair of axes, open above and on the right."""
+    """Create a Figure with one pair of axes, without the top and right lines; its size is in inches."""
     figure = new_figure(width, height, layout="constrained")
     axes = figure.add_subplot()
     axes.spines[["top", "right"]].set_visible(False)
@@ -41,7 +41,7 @@ def one_chart(width: float, height: float) -> tuple[Any, Any]:
 
 
 def set_title(figure: Any, title: str) -> None:
-    """Write a title of any length above a chart, in as many lines as needed; the figure grows by them."""
+    """Write a title above a chart, wrapped to as many lines as needed; the figure grows with them."""
     width, height = figure.get_size_inches()
     lines = textwrap.wrap(title, int(11 * width)) or [""]
     figure.set_size_inches(width, height + 0.19 * (len(lines) - 1))
@@ -57,7 +57,7 @@ def lines(
     log_x: bool = False,
     log_y: bool = False,
 ) -> Any:
-    """Draw a line per series of (x, y) points; ours in blue.
+    """Draw a line per series of (x, y) points; our loader is blue.
 
     Returns
     -------
@@ -70,7 +70,7 @@ def lines(
         axes.plot(*zip(*points, strict=True), marker="o", label=name, color=colour, lw=2 if name == "beton" else 1.2)
     axes.set_xscale("log" if log_x else "linear")
     if not log_x:
-        axes.xaxis.get_major_locator().set_params(integer=True)  # workers are whole
+        axes.xaxis.get_major_locator().set_params(integer=True)  # numbers of workers are integers
     axes.set_yscale("log" if log_y else "linear")
     if not log_y:
         axes.set_ylim(bottom=0)

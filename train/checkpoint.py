@@ -1,6 +1,6 @@
-"""Checkpoints that are complete or absent, and that resume a run bit for bit, on other ranks exactly.
+"""Checkpoints: complete or absent; they resume a run bit for bit, and exactly on another number of ranks.
 
-Owns the layout on disk and the order of writes. A checkpoint is a directory ``step-00000123``:
+Defines the layout on disk and the order of writes. A checkpoint is a directory ``step-00000123``:
 
 =====================  ======================================================================================
 ``.metadata, *.distcp``  weights, optimiser and moving average, by torch.distributed.checkpoint: names are those of
@@ -10,7 +10,7 @@ Owns the layout on disk and the order of writes. A checkpoint is a directory ``s
 ``meta.json``          step, epoch, world size, options; written last
 =====================  ======================================================================================
 
-It is written under a temporary name, synced, and renamed when every rank is done.
+It is written under a temporary name, synced to disk, and renamed when every rank has finished.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Progress:
     epoch : int
         Current epoch, or the next one.
     images : int
-        Images of that epoch that were used, over all ranks.
+        Images of that epoch used so far, over all ranks.
     """
 
     step: int = 0
@@ -75,7 +75,7 @@ def newest_checkpoint(directory: Path) -> Path | None:
 
 
 def random_state(device: torch.device) -> dict[str, Any]:
-    """Return the state of every generator of this process that training may draw from."""
+    """Return the state of every random generator of this process that training may use."""
     state: dict[str, Any] = {
         "torch": torch.get_rng_state(),
         "numpy": np.random.get_state(),  # noqa: NPY002  (third-party models may draw from it)
@@ -87,7 +87,7 @@ def random_state(device: torch.device) -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any], device: torch.device) -> None:
-    """Restore the generators."""
+    """Restore the random generators."""
     torch.set_rng_state(state["torch"])
     np.random.set_state(state["numpy"])  # noqa: NPY002
     random.setstate(state["python"])
@@ -109,8 +109,8 @@ def save_checkpoint(
 ) -> Path:
     """Write one checkpoint and return its folder; every rank calls it.
 
-    `directory` is shared by all nodes. `rank_state` holds what only this rank knows, `meta` what a run must share to
-    resume from here. Of the older checkpoints only the `keep` newest stay.
+    `directory` is shared by all nodes. `rank_state` is this rank's own state; `meta` must match in a run that resumes
+    from here. Only the `keep` newest of the older checkpoints are kept.
     """
     final = directory / f"step-{progress.step:08d}"
     partial = directory / f".partial-{final.name}"
@@ -132,7 +132,7 @@ def save_checkpoint(
         for path in partial.iterdir():
             _sync(path)
         _sync(partial)
-        if final.exists():  # the same step, written again after a resume
+        if final.exists():  # the same step was written before the resume
             shutil.rmtree(final)
         partial.rename(final)
         _sync(directory)
@@ -147,7 +147,7 @@ def read_meta(path: Path, expected: dict[str, Any]) -> dict[str, Any]:
     Raises
     ------
     UsageError
-        It is not one of our checkpoints, or an option that shapes the run differs.
+        It is not one of our checkpoints, or an option that must match differs.
     """
     try:
         meta: dict[str, Any] = json.loads((path / "meta.json").read_text(encoding="utf-8"))
@@ -173,7 +173,7 @@ def load_checkpoint(
     ema: MovingAverage | None,
     expected: dict[str, Any],
 ) -> tuple[Progress, dict[str, Any], dict[str, Any]]:
-    """Read one checkpoint into the objects given; every rank calls it.
+    """Load a checkpoint into the given objects; every rank calls it.
 
     Returns
     -------
@@ -208,13 +208,13 @@ def load_checkpoint(
 
 
 def _read_rank_state(path: Path, rank: int) -> dict[str, Any]:
-    # Written by this program beside the weights; it holds NumPy and Python generator states, not only tensors.
+    # Our own file, beside the weights; it holds NumPy and Python generator states, not only tensors.
     state: dict[str, Any] = torch.load(path / f"rank-{rank}.pt", map_location="cpu", weights_only=False)
     return state
 
 
 def choose_checkpoint(resume: str, directory: Path | None) -> Path | None:
-    """Return what ``--resume`` means here; rank 0 looks, so that all ranks agree."""
+    """Return the checkpoint that ``--resume`` selects; rank 0 looks, so that all ranks agree."""
     if resume == "no":
         return None
     choice = Path(resume) if resume != "auto" else newest_checkpoint(directory) if directory is not None else None
@@ -237,7 +237,7 @@ def _sync(path: Path) -> None:
 
 
 def prune_checkpoints(directory: Path, keep: int, written: Path) -> None:
-    """Remove all but the `keep` that were written last; `written` always stays."""
+    """Remove all but the `keep` most recently written checkpoints; `written` is never removed."""
     others = [path for path in find_checkpoints(directory).values() if path != written]
     others.sort(key=lambda path: (path / "meta.json").stat().st_mtime_ns)
     for path in others[: max(0, len(others) - (keep - 1))]:
@@ -246,7 +246,7 @@ def prune_checkpoints(directory: Path, keep: int, written: Path) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    # DCP warns on every call without a process group, which is a normal way to run this program.
+    # DCP warns on every call without a process group, but a single process without one is a normal run.
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"torch\.distributed.*")
         yield

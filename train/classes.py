@@ -1,6 +1,6 @@
-"""Checks that labels mean the same in two data sets, and that they are in range, before anything is trained.
+"""Checks before training that labels mean the same in two datasets, and that they are in range.
 
-Imports no torch and knows no loader: it compares class names and label columns.
+Imports no torch: it compares class names and label columns.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SHOWN = 6
 
 
 class Labelled(Protocol):
-    """A data set with labels; `named` is False where `classes` are mere numbers."""
+    """A dataset with labels; `named` is False if `classes` are only numbers."""
 
     path: str
     classes: list[str]
@@ -47,25 +47,25 @@ def _described(data: Labelled) -> str:
 
 
 def match_classes(train: Labelled, other: Labelled, *, num_classes: int = 0) -> list[int] | None:
-    """Find the number that `train` gives to each class of `other`.
+    """Find the training label of each class of `other`.
 
     Parameters
     ----------
     train, other : Labelled
-        Training data, and data whose labels must mean the same.
+        Training data, and data whose labels must have the same meaning.
     num_classes : int
         Outputs of the network if the user set them, else 0; if set, unnamed numbers are used as they are.
 
     Returns
     -------
     list of int or None
-        By number in `other`; None where the numbers are the same in both.
+        Training labels, indexed by label in `other`; None if the labels are the same in both.
 
     Raises
     ------
     UsageError
-        `other` has a class that `train` lacks, or only one of the two has names, or neither and the numbers of
-        classes differ. Both lists are shown.
+        `other` has a class that `train` lacks, or only one of the two has names, or neither has and their numbers of
+        classes differ. The message shows both lists.
     """
     both = f"{_described(train)}; {_described(other)}"
     if train.named != other.named:
@@ -77,7 +77,7 @@ def match_classes(train: Labelled, other: Labelled, *, num_classes: int = 0) -> 
     if not train.named:
         if len(train.classes) != len(other.classes) and not num_classes:
             raise UsageError(
-                f"the numbers of classes differ, and there are no names to go by: {both}. If the same number means "
+                f"the numbers of classes differ, and there are no names to match: {both}. If the same number means "
                 f"the same class in both, pass --num-classes"
             )
         return None
@@ -97,18 +97,18 @@ def match_classes(train: Labelled, other: Labelled, *, num_classes: int = 0) -> 
 
 
 def describe_match(train: Labelled, other: Labelled, numbers: Sequence[int]) -> str:
-    """Return one line that says how labels are translated."""
+    """Return a one-line description of how labels are translated."""
     moved = [
         f"{name} {label} -> {number}"
         for label, (name, number) in enumerate(zip(other.classes, numbers, strict=True))
         if label != number
     ]
-    detail = listed(moved) if moved else f"{counted(len(train.classes) - len(numbers), 'class')} has no image there"
-    return f"{other.path} lists other classes than {train.path}: its labels are matched by name ({detail})"
+    detail = listed(moved) if moved else f"{counted(len(train.classes) - len(numbers), 'class')} has no image in it"
+    return f"{other.path} lists its classes differently from {train.path}: its labels are matched by name ({detail})"
 
 
 def check_labels(data: Labelled, num_classes: int) -> None:
-    """Refuse labels that are not a class.
+    """Refuse labels outside the range of classes.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""``beton train`` and ``beton compare``: command lines made from the options, nothing more.
+"""The commands ``beton train`` and ``beton compare``, generated from the options.
 
 Imports no torch until a command runs, so that ``--help`` is immediate.
 """
@@ -29,7 +29,7 @@ def training_options(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that adds one click option for each training option but those in `skip`.
 
-    `shown` says, in words, what is done where an option is not given, if that is not its default.
+    `shown` describes the default of options whose effective default differs from the declared one.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -58,12 +58,12 @@ def training_options(
 
 
 @click.command("train", context_settings={"show_default": True, "max_content_width": 110})
-@click.option("--nproc-per-node", type=click.IntRange(min=0), default=0, help="start so many processes with torchrun")
+@click.option("--nproc-per-node", type=click.IntRange(min=0), default=0, help="processes to start with torchrun")
 @training_options()
 def train(nproc_per_node: int, **values: Any) -> int:
     """Train an ImageNet-style model with DDP or FSDP.
 
-    Start it by itself, let --nproc-per-node start the processes, or start it under srun (`srun beton train ...`) or
+    Run it as one process, let --nproc-per-node start several, or start it under srun (`srun beton train ...`) or
     torchrun (`torchrun --nproc-per-node 2 "$(command -v beton)" train ...`).
     """
     options = make_options(**values)
@@ -84,7 +84,7 @@ def _leave(status: int) -> int:
 
 
 def _launch(nproc_per_node: int) -> int:
-    """Run this command line again, in several processes, and pass signals on."""
+    """Run this command line in several processes, and forward signals to them."""
     arguments = _without_option(_own_arguments(), "--nproc-per-node")
     child = subprocess.Popen(torchrun_command(nproc_per_node, arguments), env=launched_environment(os.environ))
 
@@ -101,7 +101,7 @@ def _launch(nproc_per_node: int) -> int:
 
 
 def _own_arguments() -> list[str]:
-    # click has parsed them, but a launcher needs the words: those of the process, after the verb if there is one.
+    # click has parsed the arguments, but the launcher needs the original ones: those after the verb, if there is one.
     words = sys.argv[1:]
     return words[words.index("train") + 1 :] if "train" in words[:2] else words
 
@@ -123,9 +123,9 @@ def _without_option(words: list[str], name: str) -> list[str]:
     "--loaders", default="torch,torch-fast,beton", callback=training_loaders, help="the first is the baseline"
 )
 @click.option("--nproc-per-node", type=click.IntRange(min=1), default=1, help="training processes")
-@click.option("--repeats", type=click.IntRange(min=1), default=3, help="runs of each loader, interleaved")
-@click.option("--warmup", type=click.IntRange(min=0), default=5, help="first steps left out of rates")
-@click.option("--stock-data", default="", help="what the torch loaders read instead of --data, e.g. the source folders")
+@click.option("--repeats", type=click.IntRange(min=1), default=3, help="runs per loader, interleaved")
+@click.option("--warmup", type=click.IntRange(min=0), default=5, help="first steps to exclude from rates")
+@click.option("--stock-data", default="", help="data for the torch loaders instead of --data, e.g. the source folders")
 @click.option("--out", default="compare-out", help="directory for compare.json, compare.png and the runs' logs")
 @click.option("--json", "as_json", is_flag=True, help="print the JSON instead of the table")
 @training_options(
@@ -144,8 +144,8 @@ def compare(
 ) -> int:
     """Run the same training with several loaders and compare them.
 
-    Each run is a set of fresh processes; repeats are interleaved, so that a slow minute of the machine hits all
-    loaders. The table goes to stdout; compare.json and compare.png to --out.
+    Each run starts new processes; repeats are interleaved, so that a slow minute of the machine affects all loaders.
+    The table goes to stdout; compare.json and compare.png go to --out.
     """
     with leaving_on_interrupt(lambda: f"interrupted; logs of the runs so far are in {os.path.join(out, 'runs')}"):
         from train.compare.report import comparison_table, write_reports

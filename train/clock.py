@@ -1,8 +1,8 @@
-"""Where a training step's time goes: waiting for data, or working. Also asks the GPU how busy it is.
+"""Measures how long each training step waits for data and works, and how busy the GPU is.
 
 On the CPU (and for a simulated device) waiting is the time inside ``next(loader)``. On CUDA the host runs ahead of the
-device, so host time says little: there, waiting is the time the device's stream was idle between the end of one
-micro-batch's work and the arrival of the next, measured with events and read only when the log is written.
+device, so host time means little: there, waiting is the time that the device's stream was idle between the end of one
+micro-batch's work and the arrival of the next. It is measured with events, which are read only when the log is written.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import torch
 
 @dataclass
 class StepTimes:
-    """One optimiser step, in seconds.
+    """The times of one optimiser step, in seconds.
 
     Parameters
     ----------
     start : float
-        When its first fetch began, seconds since the clock was made.
+        Start of its first fetch, in seconds since the clock was created.
     total : float
-        Until its work was done (CUDA: submitted).
+        Time until its work was done (CUDA: submitted).
     waited : float
-        Of which waiting for data; on CUDA known after `resolve`.
+        Part of `total` spent waiting for data; on CUDA known after `resolve`.
     slept : float
-        Of which a simulated device was busy.
+        Part of `total` in which a simulated device was busy.
     """
 
     start: float
@@ -37,7 +37,7 @@ class StepTimes:
     _gaps: list[tuple[torch.cuda.Event, torch.cuda.Event]] = field(default_factory=list)
 
     def resolve(self) -> None:
-        """Read the events; the device must have passed them."""
+        """Read the events, which the device must have completed."""
         self.waited += sum(before.elapsed_time(after) for before, after in self._gaps) / 1000.0
         self._gaps.clear()
         self.waited = min(self.waited, self.total)
@@ -54,7 +54,7 @@ class StepClock:
         self._idle_since: torch.cuda.Event | None = None
 
     def fetching(self) -> None:
-        """Note that the next batch is requested."""
+        """Record that the next batch is requested."""
         self._fetch_start = time.perf_counter()
         if self._current is None:
             self._current = StepTimes(start=self._fetch_start - self._origin)
@@ -62,7 +62,7 @@ class StepClock:
             self._idle_since = _mark()
 
     def fetched(self) -> None:
-        """Note that the batch has arrived."""
+        """Record that the batch has arrived."""
         assert self._current is not None, "fetched() without fetching()"
         if self._idle_since is not None:
             self._current._gaps.append((self._idle_since, _mark()))
@@ -70,7 +70,7 @@ class StepClock:
             self._current.waited += time.perf_counter() - self._fetch_start
 
     def slept(self, seconds: float) -> None:
-        """Note that a simulated device was busy for `seconds`."""
+        """Record that a simulated device was busy for `seconds`."""
         assert self._current is not None, "slept() without fetching()"
         self._current.slept += seconds
 
@@ -102,7 +102,7 @@ class DeviceMonitor:
             import pynvml
 
             pynvml.nvmlInit()
-            # NVML counts physical devices; the identifier finds ours whatever CUDA_VISIBLE_DEVICES says.
+            # NVML numbers physical devices; the UUID finds ours for any CUDA_VISIBLE_DEVICES.
             identifier = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
             handle = pynvml.nvmlDeviceGetHandleByUUID(identifier.encode())
             pynvml.nvmlDeviceGetUtilizationRates(handle)
@@ -120,7 +120,7 @@ class DeviceMonitor:
             self.samples.append(float(rates.gpu))
 
     def take_percent(self) -> float | None:
-        """Return the mean utilisation in percent since the last call, or None where it is not known."""
+        """Return the mean utilisation in percent since the last call, or None if unknown."""
         samples, self.samples = self.samples, []
         return sum(samples) / len(samples) if samples else None
 

@@ -1,6 +1,6 @@
-"""The training and validation loaders of one process, made from the options.
+"""Creates the training and validation loaders of one process from the options.
 
-Owns opening the data sets, splitting one for ``--val-fraction``, and what loaders are asked for.
+Opens the datasets, splits one for ``--val-fraction``, and defines the loaders' specs.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from .options import TrainOptions
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingData:
-    """What a run trains and validates on.
+    """The loaders and classes that a run trains and validates with.
 
     Parameters
     ----------
     loader : TrainingLoader
-        Training batches.
+        The training loader.
     spec : LoaderSpec
-        What the loader was asked for.
+        The options of the loader.
     classes : list of str
-        Names of the classes, by number.
+        Class names, by label.
     num_images : int
-        Images of a training epoch, before any are left out.
+        Images of a training epoch, before any are dropped.
     val_loader : TrainingLoader or None
-        Validation batches, as many on every rank.
+        The validation loader, with the same number of batches on every rank.
     num_val : int
-        Images that a validation must count.
+        Number of images that a validation must count.
     val_numbers : torch.Tensor or None
-        Training number of each class of the validation data, where they differ.
+        Training label of each class of the validation data, if they differ.
     mixes : tuple
         The recipe's transforms of a batch.
     notes : tuple of str
-        What the user should know about the data.
+        Messages about the data for the user.
     """
 
     loader: TrainingLoader
@@ -62,7 +62,7 @@ class TrainingData:
     notes: tuple[str, ...]
 
     def val_batches(self) -> Iterator[TrainBatch]:
-        """Go through the validation data; labels are the training data's numbers."""
+        """Iterate over the validation data, with the labels of the training data."""
         assert self.val_loader is not None
         for batch in self.val_loader:
             yield batch if self.val_numbers is None else batch._replace(labels=self.val_numbers[batch.labels])
@@ -75,7 +75,7 @@ class TrainingData:
 
 
 def make_data(options: TrainOptions, world: World, device: torch.device) -> TrainingData:
-    """Open what ``--data``, ``--val`` and ``--val-fraction`` name, with the loader ``--loader`` names.
+    """Open the datasets of ``--data``, ``--val`` and ``--val-fraction`` with the loader of ``--loader``.
 
     Raises
     ------
@@ -119,7 +119,7 @@ def make_data(options: TrainOptions, world: World, device: torch.device) -> Trai
     )
     val_loader, num_val, numbers = None, 0, None
     notes: list[str] = []
-    # A simulated device has nothing to validate.
+    # A simulated device trains nothing, so there is nothing to validate.
     if (data.val or val_indices is not None) and run.accelerator == REAL:
         path = data.val or data.data
         val_source = open_images(path)
@@ -152,12 +152,12 @@ def make_data(options: TrainOptions, world: World, device: torch.device) -> Trai
 
 
 def split_indices(num_samples: int, val_fraction: float, seed: int) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Split sample numbers into training and validation, at random but the same for each loader and rank.
+    """Split sample indices into training and validation: random, but the same for each loader and rank.
 
     Returns
     -------
     tuple of numpy.ndarray or None
-        Sorted int64 indices for training and for validation; None, None without a division.
+        Sorted int64 indices for training and for validation; None, None without a split.
 
     Raises
     ------
@@ -168,6 +168,6 @@ def split_indices(num_samples: int, val_fraction: float, seed: int) -> tuple[np.
         return None, None
     num_val = round(num_samples * val_fraction)
     if not 0 < num_val < num_samples:
-        raise UsageError(f"--val-fraction {val_fraction} of {num_samples} samples leaves one of the two parts empty")
+        raise UsageError(f"--val-fraction {val_fraction} of {num_samples} samples leaves one of the parts empty")
     order = np.random.default_rng(seed).permutation(num_samples)
     return np.sort(order[num_val:]), np.sort(order[:num_val])

@@ -1,7 +1,7 @@
-"""Rank and world size of this process, and the few collectives that the trainer needs.
+"""Rank and world size of this process, and the collectives of the trainer.
 
-Owns: reading the launcher's environment (torchrun, SLURM, or none), starting and ending the process group,
-reductions of small tensors, and the vote that lets all ranks stop at the same step. Knows nothing of models or data.
+Reads the launcher's environment (torchrun, SLURM, or none), starts and ends the process group, reduces small tensors,
+and holds the vote that lets all ranks stop at the same step.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes the log."""
+        """Whether this process (rank 0) writes the log."""
         return self.rank == 0
 
 
@@ -56,7 +56,7 @@ def detect_world(environ: Mapping[str, str]) -> World:
     Raises
     ------
     UsageError
-        A variable that must be there is missing or not a number.
+        A required variable is missing or not a number.
 
     Examples
     --------
@@ -74,7 +74,7 @@ def detect_world(environ: Mapping[str, str]) -> World:
             launcher="torchrun",
         )
     if "SLURM_PROCID" in environ:
-        # srun sets the numbers of its step; in a plain batch script only those of the job are there.
+        # srun sets the variables of its step; a plain batch script has only those of the job.
         tasks = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environ else "SLURM_NTASKS"
         world_size = _number(environ, tasks, "1")
         if world_size > 1:
@@ -124,7 +124,7 @@ def pick_device(choice: str, world: World) -> torch.device:
     Raises
     ------
     UsageError
-        CUDA was asked for and is not there, or this node has fewer devices than processes.
+        CUDA was requested but is not available, or this node has fewer devices than processes.
     """
     if choice == "cpu" or (choice == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
@@ -199,11 +199,11 @@ def gather_objects(value: object) -> list[Any]:
 
 
 class StopVote:
-    """Lets all ranks stop at the same step when one of them was asked to.
+    """Lets all ranks stop at the same step when one of them received a signal.
 
-    A signal reaches the ranks between different steps; if each acted at once, the others would wait in a collective
-    for ever. So each step casts a vote on the host (gloo) and reads the vote of the step before, which has arrived by
-    then: no rank waits, and all read the same.
+    Signals reach the ranks at different steps; if each rank stopped at once, the others would hang in a collective. So
+    each step casts a vote on the host (gloo) and reads the vote of the previous step, which has arrived by then: no
+    rank waits, and all read the same result.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Command lines and environments of training processes. Imports nothing heavy."""
+"""Command lines and environments of training processes. Imports neither torch nor NumPy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PARENT_SPEAKS = "BETON_LAUNCHED"
 
 
 def own_command(*words: str) -> list[str]:
-    """Return the command that runs ``beton`` with these words, by path: no module of the user's can replace ours."""
+    """Return the command that runs ``beton`` with these arguments, by path: no other module shadows ours."""
     return [sys.executable, str(_ROOT / "dataloading" / "entry.py"), *words]
 
 
@@ -41,7 +41,7 @@ def torchrun_command(nproc_per_node: int, arguments: list[str]) -> list[str]:
 
 
 def training_arguments(values: Mapping[str, Any]) -> list[str]:
-    """Return the command-line words for option values.
+    """Return the command-line arguments for option values.
 
     Examples
     --------
@@ -60,19 +60,19 @@ def training_arguments(values: Mapping[str, Any]) -> list[str]:
 def run_local_processes(command: list[str], num_processes: int, environ: Mapping[str, str], stream: IO[str]) -> int:
     """Run a command as every rank of a small job on this machine, and wait for it.
 
-    Like torchrun, without its restarts and its own import of torch, which would take longer than some of the runs
-    that are compared. When a rank fails, the others are terminated.
+    Like torchrun, but without restarts and without importing torch itself, which takes longer than some of the compared
+    runs. When a rank fails, the others are terminated.
 
     Parameters
     ----------
     command : list of str
-        The same for all ranks, which tell themselves apart by RANK.
+        The same for all ranks; the variable RANK differs.
     num_processes : int
-        With one, no RANK is set: the process is by itself.
+        With 1, RANK is not set: the process is not distributed.
     environ : Mapping
-        Environment of all.
+        Environment of all ranks.
     stream : file
-        Takes the output of all.
+        Receives the output of all ranks.
 
     Returns
     -------
@@ -119,15 +119,15 @@ def run_local_processes(command: list[str], num_processes: int, environ: Mapping
 
 @contextlib.contextmanager
 def leaving_on_interrupt(message: Callable[[], str]) -> Iterator[None]:
-    """In this context, let Ctrl-C end this process and all it started at once, with status 130 and one line.
+    """In this context, make Ctrl-C end this process and all its descendants at once, with status 130 and one line.
 
-    A KeyboardInterrupt is not enough: it waits for collectives and for C++ code, libraries turn it into other errors,
-    and torchrun may take half a minute to end. Files on disk are complete or absent either way.
+    KeyboardInterrupt is not enough: collectives and C++ code delay it, libraries turn it into other errors, and
+    torchrun may take half a minute to end. Files on disk are complete or absent either way.
 
     Parameters
     ----------
     message : callable
-        Returns the line.
+        Returns the line to print.
     """
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         yield
@@ -136,7 +136,7 @@ def leaving_on_interrupt(message: Callable[[], str]) -> Iterator[None]:
     os.set_blocking(writer, False)
 
     def watch() -> None:
-        # Signals arrive as bytes, written by the C handler whatever the main thread is doing.
+        # The C handler writes a byte per signal, whatever the main thread is doing.
         while number := os.read(reader, 1):
             if number[0] == signal.SIGINT:
                 kill_family(os.getpid())
@@ -157,9 +157,9 @@ def leaving_on_interrupt(message: Callable[[], str]) -> Iterator[None]:
 
 
 def kill_family(ancestor: int) -> None:
-    """Kill all descendants of a process; some of them may be in sessions of their own."""
+    """Kill all descendants of a process, including those in sessions of their own."""
     parents, family = _parents(), [ancestor]
-    for pid in family:  # grows while it is gone through
+    for pid in family:  # grows during the loop
         family += [child for child, parent in parents.items() if parent == pid]
     for pid in family[1:]:
         with contextlib.suppress(ProcessLookupError):
@@ -167,17 +167,17 @@ def kill_family(ancestor: int) -> None:
 
 
 def _parents() -> dict[int, int]:
-    """Return the parent of every process; nothing where the system has no /proc."""
+    """Return the parent of every process; empty on systems without /proc."""
     parents = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            # The name, in parentheses, may hold anything.
+            # The name, in parentheses, may contain any character.
             parents[int(status.parent.name)] = int(status.read_text(errors="replace").rpartition(")")[2].split()[1])
     return parents
 
 
 def launch_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return `environ` with this copy of the project findable, also where it is not installed."""
+    """Return `environ` with this copy of the project on the import path, even if it is not installed."""
     paths = [*filter(None, [environ.get("PYTHONPATH")]), str(_ROOT)]
     return {**environ, "PYTHONPATH": ":".join(paths)}
 

@@ -1,6 +1,6 @@
-"""Losses and correct answers, counted so that padding and uneven batches do not bias them; and the log they go to.
+"""Loss and accuracy, unbiased by padding and uneven batches; and the log of a run.
 
-The sums are one small float64 tensor, added over ranks once.
+The sums are one small float64 tensor, reduced over ranks once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .distributed import sum_over_ranks
 
 
 class Tally:
-    """Sums over images of this rank; means are taken after adding up all ranks."""
+    """Sums over this rank's images; means are computed after the reduction over ranks."""
 
     def __init__(self, device: torch.device) -> None:
         # count, loss, top-1 hits, top-5 hits
@@ -25,7 +25,7 @@ class Tally:
         self.sums = torch.zeros(4, dtype=dtype, device=device)
 
     def add(self, logits: torch.Tensor, labels: torch.Tensor, num_valid: int, losses: torch.Tensor) -> None:
-        """Count the first `num_valid` rows of a batch: logits (N, C), class numbers (N,), the loss of each row (N,)."""
+        """Count the first `num_valid` rows of a batch: logits (N, C), labels (N,), the loss of each row (N,)."""
         logits, labels = logits[:num_valid].float(), labels[:num_valid]
         best = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
         count = self.sums.new_tensor(num_valid)
@@ -34,7 +34,7 @@ class Tally:
         )
 
     def result(self) -> dict[str, float]:
-        """Return ``num_images, loss, top1, top5`` of all ranks together; shares are percent."""
+        """Return ``num_images, loss, top1, top5`` over all ranks; accuracies in percent."""
         count, loss, top1, top5 = sum_over_ranks(self.sums).tolist()
         divisor = max(count, 1.0)
         return {
@@ -46,12 +46,12 @@ class Tally:
 
 
 def row_losses(logits: torch.Tensor, targets: torch.Tensor, label_smoothing: float) -> torch.Tensor:
-    """Return the cross entropy of each row in float32, for class numbers or for target probabilities."""
+    """Return the cross entropy of each row in float32, for labels or for target probabilities."""
     return functional.cross_entropy(logits.float(), targets, label_smoothing=label_smoothing, reduction="none")
 
 
 class RunLog:
-    """The main process's log: JSON lines in a file, short lines for people on stderr; silent elsewhere.
+    """The log of rank 0: JSON lines in a file, short readable lines on stderr; other ranks log nothing.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class RunLog:
     active : bool
         False on all ranks but the first.
     stream : TextIO, optional
-        Where the lines for people go.
+        Destination of the readable lines.
     """
 
     def __init__(self, path: Path | None, *, active: bool, stream: TextIO | None = None) -> None:
@@ -78,7 +78,7 @@ class RunLog:
             self._file.flush()
 
     def say(self, text: str) -> None:
-        """Write one line for people."""
+        """Write one readable line."""
         if self._active:
             self._stream.write(text + "\n")
             self._stream.flush()
@@ -91,6 +91,6 @@ class RunLog:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a log; an unfinished last line (the writer was killed) is left out."""
+    """Return the records of a log; an incomplete last line (the writer was killed) is dropped."""
     with path.open(encoding="utf-8") as lines:
         return [json.loads(line) for line in lines if line.endswith("\n")]

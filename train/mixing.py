@@ -1,4 +1,4 @@
-"""Mixup and CutMix on the device, for whatever loader feeds the trainer: our transforms, drawn per micro-batch."""
+"""Mixup and CutMix on the device, for any loader: our transforms, drawn per micro-batch."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def mix_batch(
     images_NCHW : torch.Tensor
         Float images; not changed.
     labels : torch.Tensor
-        Class numbers, shape (N,).
+        Labels, shape (N,).
     num_classes : int
         Length of the target vectors.
     mixup, cutmix : float
-        Alphas of the two Beta distributions, at least one of them above 0; with both, one of them is drawn per batch.
+        Alphas of the two Beta distributions, at least one of them above 0; with both, one is drawn per batch.
     key : tuple of int
-        Seed, optimiser step, micro-batch and rank. The draw depends on nothing else, so a resumed run mixes as the
-        interrupted one would have.
+        Seed, optimiser step, micro-batch and rank. The draw depends on nothing else, so a resumed run mixes exactly as
+        an uninterrupted one.
 
     Returns
     -------
@@ -55,7 +55,7 @@ def mix_batch(
 def mix_as_told(
     images_NCHW: torch.Tensor, labels: torch.Tensor, mixes: Sequence[Any], *, key: tuple[int, int, int, int]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mix a batch as the end of a recipe says: by each of `mixes` in turn, or one of a `RandomChoice`'s.
+    """Mix a batch with the mixing transforms of a recipe: each of `mixes` in turn, or one of a `RandomChoice`.
 
     Parameters and results are those of `mix_batch`.
     """

@@ -1,7 +1,6 @@
-"""The network: made by name, laid out over processes by DDP or FSDP2, with parameter groups and a moving average.
+"""Creates the network by name, and wraps it in DDP or FSDP2; parameter groups and the moving average.
 
-Owns what differs between the two strategies, so that the training loop need not ask which one runs. Knows nothing of
-data.
+Hides the differences between the two strategies from the training loop.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from .options import ModelOptions
 
 
 class TinyNet(nn.Module):
-    """A network for tests, with batch norm, which keeps statistics, or group norm, which treats rows separately."""
+    """A network for tests, with batch norm (keeps statistics) or group norm (treats rows separately)."""
 
     def __init__(self, num_classes: int, *, batch_norm: bool = False) -> None:
         super().__init__()
@@ -45,7 +44,7 @@ class TinyNet(nn.Module):
 
 
 def build_model(name: str, num_classes: int) -> nn.Module:
-    """Make an untrained network.
+    """Create an untrained network.
 
     Parameters
     ----------
@@ -78,12 +77,12 @@ def build_model(name: str, num_classes: int) -> nn.Module:
 
 
 class Replica:
-    """A network laid out over the processes.
+    """A network wrapped for training on several processes.
 
     Parameters
     ----------
     model : torch.nn.Module
-        The plain network, equal on all ranks; it is moved to the device and wrapped in place.
+        The network, equal on all ranks; it is moved to the device and wrapped in place.
     options : ModelOptions
         Strategy, layout, compilation.
     device : torch.device
@@ -91,7 +90,7 @@ class Replica:
     """
 
     def __init__(self, model: nn.Module, options: ModelOptions, device: torch.device) -> None:
-        # FSDP2 shards contiguous parameters only; images in channels_last are enough for the kernels to follow.
+        # FSDP2 shards contiguous parameters only; kernels use channels_last if the images do.
         nhwc = options.channels_last and options.strategy != "fsdp"
         layout = torch.channels_last if nhwc else torch.contiguous_format
         model = model.to(device).to(memory_format=layout)
@@ -115,12 +114,12 @@ class Replica:
 
     @property
     def training_module(self) -> nn.Module:
-        """What the training step calls."""
+        """The module that the training step calls."""
         return self._ddp if self._ddp is not None else self.module
 
     @contextmanager
     def micro_batch(self, *, last: bool) -> Iterator[None]:
-        """Enclose forward and backward; gradients are averaged over ranks only for the last micro-batch."""
+        """Context for forward and backward; gradients are averaged over ranks only for the last micro-batch."""
         if self._fsdp is not None:
             self._fsdp.set_requires_gradient_sync(last)
         with self._ddp.no_sync() if self._ddp is not None and not last else nullcontext():
@@ -132,9 +131,9 @@ class Replica:
 
     @contextmanager
     def evaluating(self, ema: MovingAverage | None) -> Iterator[nn.Module]:
-        """Give the network for validation: with the moving average if there is one, and statistics averaged over ranks.
+        """Yield the network for validation: with moving averages, if any, and statistics averaged over ranks.
 
-        Everything is restored afterwards, so that validating does not change the training.
+        Everything is restored afterwards, so validation does not change the training.
         """
         weights = [_local(parameter) for parameter in self.module.parameters()]
         buffers = list(self.module.buffers())
@@ -153,8 +152,8 @@ class Replica:
         finally:
             self.module.train()
             if self._fsdp is not None:
-                # FSDP leaves the root's weights gathered after a forward pass; the next training step would
-                # compute with that copy of the averaged weights.
+                # FSDP keeps the root's weights gathered after a forward pass; the next training step would use that
+                # copy of the averaged weights.
                 self._fsdp.reshard()
             with torch.no_grad():
                 for tensor, value in zip((*weights, *buffers), kept, strict=True):
@@ -171,7 +170,7 @@ def _shard(model: nn.Module, device: torch.device) -> Any:
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-    # One group per block of a sequence (a residual block, a transformer layer): gathered just before it is used.
+    # One group per block of a sequence (a residual block, a transformer layer), gathered just before use.
     for container in list(model.modules()):
         if isinstance(container, (nn.Sequential, nn.ModuleList)):
             for block in container:
@@ -189,12 +188,12 @@ def _is_block(module: nn.Module) -> bool:
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
-    # A sharded parameter's own piece shares memory with the parameter.
+    # The local part of a sharded parameter shares memory with the parameter.
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def parameter_groups(model: nn.Module, *, weight_decay: float, decay_norms: bool) -> list[dict[str, Any]]:
-    """Split parameters into those that decay and those that do not (norms and biases: all with one dimension)."""
+    """Split parameters into those with weight decay and those without (norms and biases: all with one dimension)."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if decay_norms or weight_decay == 0:
         return [{"params": parameters, "weight_decay": weight_decay}]
@@ -208,8 +207,8 @@ def parameter_groups(model: nn.Module, *, weight_decay: float, decay_norms: bool
 class MovingAverage:
     """Exponential moving average of weights and floating-point buffers.
 
-    With the usual warm-up of the decay, ``min(decay, (1 + step) / (10 + step))``, early averages are not dominated by
-    the random start.
+    With the usual warm-up of the decay, ``min(decay, (1 + step) / (10 + step))``, the random initial weights do not
+    dominate early averages.
     """
 
     def __init__(self, module: nn.Module, decay: float) -> None:
@@ -231,13 +230,13 @@ class MovingAverage:
                 average.copy_(value)
 
     def copy_to(self, weights: list[torch.Tensor], buffers: list[torch.Tensor]) -> None:
-        """Write the averages into the tensors given, in the module's order."""
+        """Copy the averages into the given tensors, in the module's order."""
         for target, average in zip((*weights, *buffers), (*self.weights.values(), *self.buffers.values()), strict=True):
             target.copy_(_local(average))
 
 
 def count_flops(model: nn.Module, image_size: int) -> float:
-    """Return the floating-point operations of one forward pass of one image, counted on fake tensors."""
+    """Return the number of floating-point operations of one image's forward pass, counted on fake tensors."""
     import copy
 
     from torch.utils.flop_counter import FlopCounterMode

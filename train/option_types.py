@@ -1,4 +1,4 @@
-"""Values of options that several commands of this package read: lists of numbers and of loaders."""
+"""Option types that several commands share: lists of numbers and of loaders."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["LoaderChoice", "different_numbers", "measured_loaders", "training_lo
 
 
 def different_numbers(_ctx: click.Context, param: click.Parameter, value: str | None) -> list[int] | None:
-    """Read ``1,2,4``: different numbers of at least 1.
+    """Parse ``1,2,4``: distinct numbers of at least 1.
 
     Raises
     ------
     click.BadParameter
-        It is something else.
+        The text is anything else.
     """
     if value is None:
         return None
@@ -29,25 +29,25 @@ def different_numbers(_ctx: click.Context, param: click.Parameter, value: str | 
     except ValueError:
         numbers = [0]
     if min(numbers) < 1 or len(set(numbers)) != len(numbers):
-        raise click.BadParameter(f"{value!r}: write different numbers of at least 1, such as 1,2,4", param=param)
+        raise click.BadParameter(f"{value!r}: write distinct numbers of at least 1, such as 1,2,4", param=param)
     return numbers
 
 
 def measured_loaders(_ctx: click.Context, param: click.Parameter, value: str) -> list[str]:
-    """Read different names of loaders, separated by commas, or ``all``."""
+    """Parse distinct loader names, separated by commas, or ``all``."""
     return list(LOADERS) if value == "all" else _different_names(value, LOADERS, param, ", or all")
 
 
 def training_loaders(_ctx: click.Context, param: click.Parameter, value: str) -> list[str]:
-    """Read different names of loaders that can train, separated by commas."""
+    """Parse distinct names of loaders that can train, separated by commas."""
     return _different_names(value, TRAINING_LOADERS, param)
 
 
 class LoaderChoice(Choice):
-    """The name of a loader that can train; a loader that can only be measured is told apart from a wrong name."""
+    """The name of a loader that can train; loaders that can only be benchmarked get their own error message."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return ``value``, or fail with what there is."""
+        """Return ``value``, or fail and list the choices."""
         if why_not := cannot_train(str(value)):
             self.fail(f"{why_not}. Choose from {', '.join(map(str, self.choices))}.", param, ctx)
         return super().convert(value, param, ctx)

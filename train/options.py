@@ -1,7 +1,7 @@
-"""The options of a training run: four frozen dataclasses, checked when they are made.
+"""The options of a training run: four frozen dataclasses, checked on construction.
 
 An option is declared once, with its default, help text, range and choices; the command line (``cli``) and the checks
-are made from that. No torch is imported, so that ``beton train --help`` is immediate.
+are generated from that. No torch is imported, so that ``beton train --help`` is immediate.
 
 Defaults are the usual ImageNet recipe: SGD with Nesterov momentum, a linear warm-up, a cosine to zero, label
 smoothing 0.1, weight decay 5e-5 on all but norms and biases (He et al., arXiv:1812.01187).
@@ -34,7 +34,7 @@ def option(
     above: float | None = None,
     high: float | None = None,
 ) -> Any:
-    """Return a dataclass field that carries what the command line and the checks need to know about it."""
+    """Return a dataclass field with the metadata for the command line and the checks."""
     bounds = (("at least", low), ("above", above), ("at most", high))
     return field(
         default=default, metadata={"help": help_text, "choices": tuple(choices), "short": short, "bounds": bounds}
@@ -46,7 +46,7 @@ def _fail(name: str, value: object, rule: str) -> UsageError:
 
 
 class _Group:
-    """Options that are checked when they are made: each one by itself, then what they demand of each other."""
+    """Base of options that are checked on construction: each option alone, then their combinations."""
 
     def __post_init__(self) -> None:
         for item in fields(self):  # type: ignore[arg-type]
@@ -55,7 +55,7 @@ class _Group:
                 hint = f"; {cannot_train(value)}" if item.name == "loader" and cannot_train(value) else ""
                 raise _fail(item.name, value, f"expected one of {', '.join(choices)}{hint}")
             for words, bound in item.metadata["bounds"]:
-                # Written so that NaN is refused.
+                # This form of the comparison also refuses NaN.
                 fits = {"at least": operator.ge, "above": operator.gt, "at most": operator.le}[words]
                 if bound is not None and not fits(value, bound):
                     raise _fail(item.name, value, f"it must be {words} {bound}")
@@ -67,7 +67,7 @@ class _Group:
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions(_Group):
-    """Where images come from and how they are cut.
+    """Options of the data: source, crops and augmentation.
 
     Raises
     ------
@@ -80,7 +80,7 @@ class DataOptions(_Group):
     val_fraction: float = option(
         0.0, "without --val: hold out this share of --data for validation, 0 to 0.5", low=0, high=0.5
     )
-    loader: str = option("beton", "which loader feeds the training", choices=TRAINING_LOADERS)
+    loader: str = option("beton", "data loader", choices=TRAINING_LOADERS)
     batch_size: int = option(256, "images per process and micro-batch", short="-b", low=1)
     val_batch_size: int = option(0, "images per process while validating; 0 means --batch-size", low=0)
     num_workers: int = option(
@@ -96,9 +96,9 @@ class DataOptions(_Group):
     )
     tail: str = option(
         "auto",
-        "the end of a training epoch that fills no whole batch: `even` spreads it, every image once in batches that "
-        "differ by one image (beton); `pad` makes the last batch smaller; `drop` leaves it out; `auto` is even for "
-        "beton, drop for the others and with --compile, which wants one shape",
+        "how a training epoch ends that is no multiple of the batch: `even` uses every image once, in batches that "
+        "differ by one image (beton); `pad` makes the last batch smaller; `drop` drops it; `auto` is even for "
+        "beton, drop for the others and with --compile, which needs one shape",
         choices=TAILS,
     )
 
@@ -124,7 +124,7 @@ class DataOptions(_Group):
         if self.recipe:
             from dataloading.transforms import recipes  # not at the top: it needs NumPy
 
-            recipes.find(self.recipe)  # faults come before processes are started
+            recipes.find(self.recipe)  # errors must come before processes are started
             if self.loader == "ffcv":
                 raise _fail("recipe", self.recipe, "FFCV lacks most transforms; take beton, torch or torch-fast")
         if self.resize_size < self.image_size:
@@ -133,7 +133,7 @@ class DataOptions(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions(_Group):
-    """Which network, and how it is laid out over the processes.
+    """Options of the network and of its distribution over processes.
 
     Raises
     ------
@@ -142,7 +142,7 @@ class ModelOptions(_Group):
     """
 
     model: str = option("resnet18", "a torchvision classification model, or `tiny`, `tiny-bn` (tests)")
-    num_classes: int = option(0, "outputs of the network; 0 means as many as the data has classes", low=0)
+    num_classes: int = option(0, "outputs of the network; 0 means the number of classes in the data", low=0)
     strategy: str = option("ddp", "how processes share the work: replicas or sharded parameters", choices=STRATEGIES)
     amp: str = option("none", "mixed precision of forward and backward", choices=PRECISIONS)
     channels_last: bool = option(True, "NHWC memory layout for weights and images")
@@ -158,7 +158,7 @@ class ModelOptions(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class OptimOptions(_Group):
-    """The recipe: optimiser, schedule, regularisation.
+    """Options of the optimiser, the schedule and regularisation.
 
     Raises
     ------
@@ -168,7 +168,7 @@ class OptimOptions(_Group):
 
     epochs: int = option(90, "passes over the training data", low=1)
     steps: int = option(
-        0, "stop after so many optimiser steps, and spread the schedule over them; 0 means --epochs", low=0
+        0, "stop after this many optimiser steps, and spread the schedule over them; 0 means --epochs", low=0
     )
     lr: float = option(0.1, "learning rate for a global batch of 256 images; scaled linearly to the real one", above=0)
     scale_lr: bool = option(True, "scale --lr by global batch / 256 (Goyal et al., arXiv:1706.02677)")
@@ -177,7 +177,7 @@ class OptimOptions(_Group):
     weight_decay: float = option(5e-5, "L2 penalty", low=0)
     norm_weight_decay: bool = option(False, "apply --weight-decay to norms and biases too")
     warmup_epochs: float = option(5.0, "epochs of linear warm-up; at most half of the run is used", low=0)
-    label_smoothing: float = option(0.1, "share of a target spread over all classes", low=0, high=0.9999)
+    label_smoothing: float = option(0.1, "share of a target that is spread over all classes", low=0, high=0.9999)
     accum: int = option(1, "micro-batches per optimiser step", low=1)
     clip_norm: float = option(0.0, "largest gradient norm; 0 means no clipping", low=0)
     mixup: float = option(0.0, "alpha of mixup; 0 means off", low=0)
@@ -196,7 +196,7 @@ class OptimOptions(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(_Group):
-    """Where the run writes, how often, and what it runs on.
+    """Options of output, logging and hardware.
 
     Raises
     ------
@@ -204,7 +204,7 @@ class RunOptions(_Group):
         A value is out of range, or two of them contradict each other.
     """
 
-    output: str = option("", "directory for log.jsonl and checkpoints; none are written without it")
+    output: str = option("", "directory for log.jsonl and checkpoints; without it nothing is written")
     overwrite_output: bool = option(False, "remove the checkpoints and the log that an earlier run left in --output")
     resume: str = option("no", "`no`, `auto` (newest checkpoint of --output, if any) or a checkpoint directory")
     checkpoints: bool = option(True, "write checkpoints to --output")
@@ -215,8 +215,8 @@ class RunOptions(_Group):
     device: str = option("auto", "`auto`, `cpu` or `cuda`")
     accelerator: str = option(
         REAL,
-        "`real`, or `sim:RATE`: each process stands in for a device that takes RATE images/s by sleeping; `sim:NAME` "
-        "takes the published rate of a device, e.g. sim:a100-resnet50 (train/devices.py has the names and sources)",
+        "`real`, or `sim:RATE`: each process simulates a device of RATE images/s by sleeping; `sim:NAME` takes the "
+        "published rate of a device, e.g. sim:a100-resnet50 (train/devices.py has the names and sources)",
     )
     deterministic: bool = option(False, "only deterministic GPU kernels (slower)")
     peak_tflops: float = option(
@@ -230,7 +230,7 @@ class RunOptions(_Group):
         if self.resume == "auto" and not self.output:
             raise UsageError("--resume auto looks for checkpoints in --output, which is missing")
         if self.overwrite_output and not self.output:
-            raise UsageError("--overwrite-output is about --output, which is missing")
+            raise UsageError("--overwrite-output needs --output, which is missing")
         if self.overwrite_output and self.resume == "auto":
             raise UsageError("--resume auto continues the run in --output, --overwrite-output removes it; choose one")
         if self.resume not in ("no", "auto") and not Path(self.resume).is_dir():
@@ -248,13 +248,13 @@ class TrainOptions:
 
     @property
     def tail(self) -> Literal["even", "pad", "drop"]:
-        """What becomes of a training epoch's end: ``even``, ``pad`` or ``drop``."""
+        """How a training epoch ends: ``even``, ``pad`` or ``drop``."""
         if self.data.tail != "auto":
             return cast(Literal["even", "pad", "drop"], self.data.tail)
         return "even" if self.data.loader == "beton" and not self.model.compile else "drop"
 
     def flat(self) -> dict[str, Any]:
-        """Return every option under its own name, as the command line spells it with underscores."""
+        """Return every option by name, with underscores."""
         return {name: value for group in asdict(self).values() for name, value in group.items()}
 
 
@@ -267,7 +267,7 @@ def option_fields() -> list[Field[Any]]:
 
 
 def make_options(**values: Any) -> TrainOptions:
-    """Sort flat option values into their groups.
+    """Build the groups from flat option values.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
-"""The folder a run writes to: one run at a time, and never over what another run saved.
+"""The output folder of a run: one run at a time, which never overwrites another run's files.
 
-Owns the rules of ``--output`` and ``--overwrite-output``, and the lock; ``checkpoint`` knows what a checkpoint is.
+Implements ``--output``, ``--overwrite-output`` and the lock.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _LOCK = ".lock"
 
 @contextmanager
 def hold_folder(folder: Path, *, option: str = "--output") -> Iterator[None]:
-    """Lock a folder for this process; the system releases the lock when the process ends in any way.
+    """Lock a folder for this process; the system releases the lock when the process ends, even by a crash.
 
     Raises
     ------
     UsageError
         Another process has locked it.
     """
-    from dataloading.tools import open_locked  # here, so that --help does not import NumPy
+    from dataloading.tools import open_locked  # imported here, so that --help does not import NumPy
 
     folder.mkdir(parents=True, exist_ok=True)
     lock = folder / _LOCK
@@ -47,15 +47,15 @@ def hold_folder(folder: Path, *, option: str = "--output") -> Iterator[None]:
 
 
 def saved_so_far(output: str) -> str:
-    """Say from where an interrupted run can resume."""
+    """Return a message on how to resume an interrupted run."""
     saved = sorted(path.parent.name for path in Path(output).glob("checkpoints/step-*/meta.json")) if output else []
     if not saved:
         return "no checkpoint was saved"
-    return f"--resume auto goes on from {Path(output) / 'checkpoints' / saved[-1]}"
+    return f"--resume auto continues from {Path(output) / 'checkpoints' / saved[-1]}"
 
 
 def clear_for_run(folder: Path, checkpoints: dict[int, Path], *, resume: Path | None, overwrite: bool) -> list[str]:
-    """Make sure that this run's files cannot be confused with those of another run.
+    """Make sure that this run's files cannot be mixed up with another run's.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def clear_for_run(folder: Path, checkpoints: dict[int, Path], *, resume: Path | 
     Returns
     -------
     list of str
-        What was removed, to tell the user.
+        A message for each removal.
 
     Raises
     ------
@@ -84,8 +84,8 @@ def clear_for_run(folder: Path, checkpoints: dict[int, Path], *, resume: Path | 
         found = f"{folder} holds {counted(len(in_the_way), 'checkpoint')}, up to step {max(in_the_way)}"
         if here:
             raise UsageError(
-                f"{found}, of the run as it went on after step {here[0]}: pass --overwrite-output to remove what came "
-                f"after it, or choose another --output"
+                f"{found}, later than step {here[0]}, from which this run resumes: pass --overwrite-output to remove "
+                f"the later ones, or choose another --output"
             )
         raise UsageError(
             f"{found}, of another run: continue that run with --resume auto, choose another --output, or pass "

@@ -1,4 +1,4 @@
-"""The states of ranks, merged for a run that resumes with more or fewer ranks. Knows no files and no processes.
+"""Merges the states of ranks for a run that resumes with more or fewer ranks.
 
 `torch.distributed.checkpoint` handles weights, optimiser and averaged weights, and the position in the data is one
 number for all ranks. What remains is each rank's own state.
@@ -19,14 +19,14 @@ def merge_rank_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     Parameters
     ----------
     states : sequence of mapping
-        In the order of the ranks, at least one. ``buffers`` and ``ema_buffers`` map names to tensors, ``tally`` is a
-        tensor of sums; anything else is the same on all ranks, except ``random``.
+        One per rank, in order. ``buffers`` and ``ema_buffers`` map names to tensors, ``tally`` is a tensor of sums;
+        ``random`` differs, and anything else is the same on all ranks.
 
     Returns
     -------
     dict
-        Floating-point buffers (batch-norm statistics) are the mean over ranks, other buffers those of the first; sums
-        are added, for one rank to continue; ``random`` is left out, since generators cannot be merged.
+        Floating-point buffers (batch-norm statistics) are the mean over ranks, other buffers are rank 0's; sums are
+        added, for one rank to continue; ``random`` is dropped, since generators cannot be merged.
     """
     first = states[0]
     merged = {name: value for name, value in first.items() if name != "random"}

@@ -1,6 +1,6 @@
-"""How the processes of a run find one another, and what is reported while some are missing.
+"""Connects the processes of a run, and reports the ranks that are missing.
 
-Owns the store that the first rank offers at ``MASTER_ADDR:MASTER_PORT``, and the list of who has come.
+Rank 0 serves a store at ``MASTER_ADDR:MASTER_PORT``, in which ranks register.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def first_node(nodes: str) -> str:
     Raises
     ------
     UsageError
-        It is no node list.
+        It is not a node list.
 
     Examples
     --------
     >>> first_node("rack[1-2]node[03-04,07],login"), first_node("cn[01-04]-ib"), first_node("[1-3]x")
     ('rack1node03', 'cn01-ib', '1x')
     """
-    # Commas inside brackets separate numbers, those outside separate names; a name may have several brackets.
+    # Commas inside brackets separate numbers, commas outside separate names; a name may have several brackets.
     entry = re.match(r"(?:[^\s,\[\]]|\[\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*\])+(?=,|$)", nodes.strip())
     if entry is None:
         raise UsageError(f"the SLURM node list {nodes!r} cannot be read; set MASTER_ADDR to the host of the first task")
@@ -42,7 +42,7 @@ def first_node(nodes: str) -> str:
 
 
 def check_started_by_srun(environ: Mapping[str, str], num_tasks: int) -> None:
-    """Refuse a SLURM job of several tasks that was started without srun: the others would never come.
+    """Refuse a SLURM job of several tasks that was started without srun: the other ranks would never connect.
 
     Raises
     ------
@@ -51,7 +51,7 @@ def check_started_by_srun(environ: Mapping[str, str], num_tasks: int) -> None:
     """
     if not any(name.startswith("SLURM_STEP") for name in environ):
         raise UsageError(
-            f"this SLURM job has {num_tasks} tasks, but srun did not start this process, so the others will not come: "
+            f"this SLURM job has {num_tasks} tasks, but srun did not start this process, so the others never connect: "
             f"use `srun beton train ...`, or on one node `beton train --nproc-per-node {num_tasks} ...`"
         )
 
@@ -62,13 +62,13 @@ def wait_for_ranks(host: str, port: int, *, rank: int, world_size: int, speaks: 
     Parameters
     ----------
     host, port
-        Where the first rank listens.
+        Address of rank 0.
     rank, world_size : int
-        This process among how many.
+        This process's rank and the number of ranks.
     speaks : bool
-        Whether this process may report that it cannot reach the first rank, which itself reports who is missing.
+        Whether this process reports that it cannot reach rank 0. (Rank 0 reports missing ranks.)
     at_once : bool
-        Report at once that this rank waits for others.
+        Report immediately that this rank waits for others.
 
     Returns
     -------
@@ -78,7 +78,7 @@ def wait_for_ranks(host: str, port: int, *, rank: int, world_size: int, speaks: 
     Raises
     ------
     UsageError
-        The port is in use, the host is unknown or out of reach, or ranks did not come in time.
+        The port is in use, the host is unknown or unreachable, or ranks did not connect in time.
     """
     place = f"{host}:{port}"
     if rank == 0 and at_once:
@@ -90,7 +90,7 @@ def wait_for_ranks(host: str, port: int, *, rank: int, world_size: int, speaks: 
     def missing() -> str:
         absent = [number for number in range(world_size) if not store.check([f"here/{number}"])]
         shown = ", ".join(map(str, absent[:20])) + (", ..." if len(absent) > 20 else "")
-        return f"{counted(len(absent), 'process')} of {world_size} not there yet at {place}: rank {shown}"
+        return f"{counted(len(absent), 'process')} of {world_size} not connected yet to {place}: rank {shown}"
 
     _wait(lambda: store.add("come", 0) >= world_size, missing, speaks=rank == 0)
     return store
@@ -98,7 +98,7 @@ def wait_for_ranks(host: str, port: int, *, rank: int, world_size: int, speaks: 
 
 def _listen(host: str, port: int, world_size: int) -> TCPStore:
     try:
-        # The server listens on all interfaces; this process reaches it without asking how others call the machine.
+        # The server listens on all interfaces, so this process can use the local address.
         return TCPStore("localhost", port, world_size, True, timeout=LIMIT, wait_for_workers=False)
     except RuntimeError as error:
         if "in use" not in str(error) and "EADDRINUSE" not in str(error):
@@ -120,14 +120,14 @@ def _connect(host: str, port: int, rank: int, world_size: int, speaks: bool) -> 
             return False
         return True
 
-    # A Python socket first: the store's own attempts can neither be interrupted nor report anything.
+    # Try a Python socket first: the store's own attempts can neither be interrupted nor report anything.
     _wait(
         reached, lambda: f"rank {rank} cannot reach rank 0 at MASTER_ADDR {host}:{port} yet ({trouble})", speaks=speaks
     )
     try:
         return TCPStore(host, port, world_size, False, timeout=LIMIT, wait_for_workers=False)
     except RuntimeError as error:
-        raise UsageError(f"what answers at {host}:{port} is not rank 0 of this run: {error}") from error
+        raise UsageError(f"the server at {host}:{port} is not rank 0 of this run: {error}") from error
 
 
 def _wait(done: Callable[[], bool], report: Callable[[], str], *, speaks: bool) -> None:
@@ -152,19 +152,19 @@ def _say(text: str) -> None:
 
 
 def rendezvous_address(environ: Mapping[str, str], master: str) -> tuple[str, int] | None:
-    """Return where rank 0 listens, or None where torchrun's agent keeps the store.
+    """Return the address of rank 0, or None if torchrun's agent serves the store.
 
     Raises
     ------
     UsageError
-        The environment does not say, or not with a number for the port.
+        The environment does not define it, or the port is not a number.
     """
     if not master:
         if environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             return None
         for name in ("MASTER_ADDR", "MASTER_PORT"):
             if not environ.get(name):
-                raise UsageError(f"RANK and WORLD_SIZE are set, but {name} is not: it says where the ranks meet")
+                raise UsageError(f"RANK and WORLD_SIZE are set, but {name} is not: the ranks connect there")
         master = f"{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}"
     host, _, port = master.rpartition(":")
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):

@@ -1,6 +1,6 @@
-"""The learning rate as a pure function of the completed fraction of the run: there is no state to save.
+"""The learning rate as a pure function of the completed fraction of the run, without state to save.
 
-Fractions instead of steps keep a run on its curve that is resumed with another batch size.
+With fractions instead of steps, a run that resumes with another batch size stays on its curve.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Schedule:
     peak : float
         Learning rate at the end of the warm-up.
     warmup : float
-        Fraction of the run that warms up, 0 to 0.5.
+        Fraction of the run spent warming up, 0 to 0.5.
 
     Raises
     ------
@@ -39,7 +39,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if not 0 <= self.warmup <= 0.5:
-            raise UsageError(f"a warm-up takes 0 to 0.5 of the run, got {self.warmup}")
+            raise UsageError(f"the warm-up must be 0 to 0.5 of the run, got {self.warmup}")
 
     def __call__(self, start: float, end: float) -> float:
         """Return the learning rate of the step that takes the run from fraction `start` to `end` (0 to 1)."""

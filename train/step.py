@@ -1,13 +1,13 @@
-"""What a training step does with its batches: train the network, or stand in for a device by sleeping.
+"""A training step: train the network, or simulate a device by sleeping.
 
-Owns forward, backward, loss weighting, scaling, clipping and the optimiser; the loop around it (``trainer``) does not
-know which of the two runs.
+Contains forward, backward, loss weighting, scaling, clipping and the optimiser. The loop (``trainer``) does not know
+which of the two runs.
 
-**Loss weighting.** The gradient of an optimiser step is that of the mean loss over all images that count, of all
-ranks and all micro-batches, however unequal their shares: a micro-batch's loss is the sum over its rows times
-``world_size / nominal``, with ``nominal = batch_size * world_size * accum`` (DDP and FSDP divide by the world size),
-and where the sum of the micro-batches' `global_size`, which is known only after the last of them, is not ``nominal``,
-gradients are scaled by ``nominal / num_images`` before clipping.
+**Loss weighting.** The gradient of an optimiser step is that of the mean loss over all images that count, on all ranks
+and in all micro-batches, even if these differ in size. A micro-batch's loss is the sum over its rows times ``world_size
+/ nominal``, with ``nominal = batch_size * world_size * accum`` (DDP and FSDP divide by the world size). The sum of the
+micro-batches' `global_size` is known only after the last of them; if it is not ``nominal``, gradients are scaled by
+``nominal / num_images`` before clipping.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ _PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Compute(Protocol):
-    """What runs one optimiser step: its micro-batches, then the update."""
+    """Runs one optimiser step: its micro-batches, then the update."""
 
     def micro_batch(self, batch: TrainBatch, *, step: int, micro: int, last: bool) -> torch.Tensor:
-        """Take in one micro-batch and return this rank's summed loss, a float64 scalar on the device."""
+        """Process one micro-batch and return this rank's summed loss, a float64 scalar on the device."""
 
     def update(self, *, step: int, lr: float, num_images: int) -> None:
-        """Finish the step: `num_images` of all ranks and micro-batches counted."""
+        """Finish the step; `num_images` is the number of images that counted, of all ranks and micro-batches."""
 
 
 class SimulatedCompute:
-    """A stand-in for a device that takes a fixed number of images per second: it sleeps and computes nothing.
+    """A simulated device with a fixed number of images per second: it sleeps and computes nothing.
 
-    Ranks meet after each step, as they do when gradients are averaged.
+    Ranks synchronise after each step, as they do when gradients are averaged.
     """
 
     def __init__(self, rate: float, clock: StepClock) -> None:
@@ -55,7 +55,7 @@ class SimulatedCompute:
         self._zero = torch.zeros((), dtype=torch.float64)
 
     def micro_batch(self, batch: TrainBatch, *, step: int, micro: int, last: bool) -> torch.Tensor:
-        """Sleep for as long as the batch would take."""
+        """Sleep as long as the batch would take."""
         del step, micro, last
         start = time.perf_counter()
         time.sleep(len(batch.labels) / self._rate)
@@ -78,16 +78,15 @@ class NetworkCompute:
     options : TrainOptions
         Recipe.
     world, device
-        This process and where its network lives.
+        This process and the device of its network.
     replica, optimizer, ema
-        The wrapped network, the optimiser over its parameters, and the average that each step updates.
+        The wrapped network, its optimiser, and the moving average that each step updates.
     num_classes : int
         Outputs of the network.
     mixes : tuple
-        Transforms of a batch, instead of those of ``--mixup`` and ``--cutmix``. Where they smooth labels, the loss does
-        not.
+        Batch transforms that replace those of ``--mixup`` and ``--cutmix``. If they smooth labels, the loss does not.
     normaliser : Normaliser
-        Makes the network's input of the loader's images.
+        Converts the loader's images into the network's input.
     """
 
     options: TrainOptions
@@ -111,13 +110,13 @@ class NetworkCompute:
 
     @contextmanager
     def precision(self) -> Iterator[None]:
-        """Hold around a forward pass."""
+        """Context for a forward pass."""
         dtype = _PRECISION.get(self.options.model.amp)
         with torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None):
             yield
 
     def micro_batch(self, batch: TrainBatch, *, step: int, micro: int, last: bool) -> torch.Tensor:
-        """Add one micro-batch's gradients to those of this step."""
+        """Accumulate one micro-batch's gradients."""
         optim = self.options.optim
         images, labels = computed_rows(batch)
         images, targets = self.normaliser(images), labels
@@ -140,7 +139,7 @@ class NetworkCompute:
         return loss.detach().double()
 
     def update(self, *, step: int, lr: float, num_images: int) -> None:
-        """Scale, clip, step; then the moving average."""
+        """Scale, clip and step; then update the moving average."""
         self.scaler.unscale_(self.optimizer) if self.scaler.is_enabled() else None
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
         if 0 < num_images != self._nominal:
@@ -161,7 +160,7 @@ class NetworkCompute:
         Parameters
         ----------
         batches : iterator of TrainBatch
-            As many on every rank: sharded networks gather their weights in each.
+            The same number on every rank, since sharded networks gather their weights in each batch.
         normaliser : Normaliser
             For this loader's images.
         """
@@ -176,10 +175,10 @@ class NetworkCompute:
 
 
 def computed_rows(batch: TrainBatch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the images and labels that a rank computes: those that count, or one that does not if none do.
+    """Return the images and labels to compute: those that count, or one padding row if none do.
 
-    A rank without images of its own (fewer are left than there are ranks) must still take part in the collectives
-    of forward and backward; its single row has weight zero.
+    A rank without images (fewer are left than there are ranks) must still take part in the collectives of forward and
+    backward; its single row has weight zero.
     """
     images, labels, num_valid = batch.images, batch.labels, batch.num_valid
     if num_valid:
@@ -190,6 +189,6 @@ def computed_rows(batch: TrainBatch) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def make_simulated(options: TrainOptions, clock: StepClock) -> SimulatedCompute | None:
-    """Return the stand-in that ``--accelerator sim:RATE`` asks for, or None."""
+    """Return the simulated device of ``--accelerator sim:RATE``, or None."""
     rate = sim_rate(options.run.accelerator)
     return SimulatedCompute(rate, clock) if rate else None

@@ -1,7 +1,7 @@
-"""Numbers of each step, gathered without making the device wait.
+"""Collects and logs the figures of each step without synchronising the device.
 
-Owns the steps whose losses are still on the device, the one reduction that copies them to the host every
-``--log-steps`` steps, and their records and lines in the log.
+Losses stay on the device until one reduction copies them to the host, every ``--log-steps`` steps; then the steps are
+written to the log.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ _SHOWN = 16
 
 @dataclass(frozen=True, kw_only=True)
 class StepRecord:
-    """One optimiser step, as this rank saw it.
+    """One optimiser step of this rank.
 
     Parameters
     ----------
     step, epoch : int
-        Which one, counted from 0.
+        Counted from 0.
     lr : float
         Learning rate.
     num_images : int
         Images of all ranks.
     loss_sum : torch.Tensor
-        Sum of this rank's losses, float64 scalar, still on the device.
+        Sum of this rank's losses, a float64 scalar on the device.
     times : StepTimes
-        Where the time went.
+        The times of the step.
     indices : list of numpy.ndarray
-        This rank's samples, of each micro-batch; empty where the loader does not say.
+        This rank's samples, per micro-batch; empty if the loader does not report them.
     """
 
     step: int
@@ -53,16 +53,16 @@ class StepRecord:
 
 @dataclass
 class StepLog:
-    """Collects steps and writes them in groups.
+    """Collects steps and writes them to the log in groups.
 
     Parameters
     ----------
     log : RunLog
-        Where to.
+        Destination.
     world, device
-        How many ranks to add up, and where the losses are.
+        The ranks to reduce over, and the device of the losses.
     flops_per_image : float
-        Of forward and backward; 0 leaves the utilisation out.
+        Of forward and backward; with 0 the utilisation is not logged.
     peak_flops : float
         Of one device, per second.
     has_loss : bool
@@ -84,7 +84,7 @@ class StepLog:
         self.start_epoch(total_steps=0)
 
     def start_epoch(self, *, total_steps: int) -> None:
-        """Begin the sums of an epoch; the lines show `total_steps` of the run, as in "12/100"."""
+        """Begin the sums of an epoch; lines show the step and `total_steps` of the run, as in "12/100"."""
         self._total_steps = total_steps
         self.epoch_images = 0
         self._epoch_waited = 0.0
@@ -96,16 +96,16 @@ class StepLog:
         return 100.0 * self._epoch_waited / max(self._epoch_total, 1e-9)
 
     def add(self, step: StepRecord) -> None:
-        """Add one step, without waiting for the device."""
+        """Add one step, without synchronising the device."""
         self._pending.append(step)
 
     def flush(self) -> None:
-        """Copy the numbers of the last steps to the host, add up the ranks and write them; every rank calls it.
+        """Copy the figures of the last steps to the host, reduce them over ranks and write them; every rank calls it.
 
         Raises
         ------
         BetonError
-            On all ranks, if a loss is not a number or infinite: the step and its samples are named.
+            On all ranks, if a loss is NaN or infinite; the message names the step and its samples.
         """
         if not self._pending:
             return
@@ -120,7 +120,7 @@ class StepLog:
         busy = self._monitor.take_percent()
         broken = next((number for number, row in enumerate(sums) if not math.isfinite(row[0])), None)
         if broken is not None:
-            # All ranks read the same sum, so all of them raise.
+            # All ranks have the same sum, so all of them raise.
             self._fail(self._pending[broken], float(rows[broken][0]), sums[broken][0])
         records = [self._record(item, row, busy) for item, row in zip(self._pending, sums, strict=True)]
         for record in records:

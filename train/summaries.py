@@ -1,4 +1,4 @@
-"""The arithmetic of repeated measurements: summaries, ratios, the order of rounds. Pure functions."""
+"""Statistics of repeated measurements: summaries, ratios, the order of rounds. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Ratio", "Summary", "compare", "interleave", "summarise"]
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """Several measurements of one thing: mean, sample standard deviation (0 for one value), extremes."""
+    """A summary of repeated measurements: mean, sample standard deviation (0 for one value), extremes."""
 
     mean: float
     std: float
@@ -37,7 +37,7 @@ class Summary:
 
 
 def summarise(values: Sequence[float]) -> Summary:
-    """Summarise the values of one figure.
+    """Summarise the values of one quantity.
 
     Raises
     ------
@@ -65,7 +65,7 @@ class Ratio:
     of_medians : float
         Median divided by median: the figure to quote.
     low, high : float
-        Smallest and largest ratio of two rounds that ran next to each other: what noise does to it.
+        Smallest and largest ratio of two adjacent rounds: the effect of noise.
     """
 
     of_medians: float
@@ -74,7 +74,7 @@ class Ratio:
 
 
 def compare(rates: Sequence[float], baseline: Sequence[float]) -> Ratio:
-    """Return how many times faster `rates` are than `baseline`; round k of one ran beside round k of the other.
+    """Return the ratio of `rates` to `baseline`; round k of one ran next to round k of the other.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def compare(rates: Sequence[float], baseline: Sequence[float]) -> Ratio:
 
 
 def interleave(names: Sequence[str], num_rounds: int) -> Iterator[tuple[int, str]]:
-    """Give ``(round, name)`` in the order of measuring: A B C, A B C, ... so that drift affects all alike.
+    """Return ``(round, name)`` in the order of measurement: A B C, A B C, ... so that drift affects all equally.
 
     Examples
     --------

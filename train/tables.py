@@ -1,4 +1,4 @@
-"""Tables of text, for terminals and in Markdown."""
+"""Text tables, for terminals and in Markdown."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ __all__ = ["format_table", "markdown_table"]
 
 
 def format_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, notes: bool = True) -> str:
-    """Return a table for a terminal: first column to the left, figures to the right.
+    """Return a table for a terminal: the first column is left-aligned, figures are right-aligned.
 
     Parameters
     ----------
     head, rows
         Cells.
     notes : bool
-        The last column holds remarks, which stay on the left.
+        The last column holds notes, which are left-aligned.
     """
     table = [head, *rows]
     widths = [max(len(row[column]) for row in table) for column in range(len(head))]
@@ -31,7 +31,7 @@ def format_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, notes: b
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table, figures to the right."""
+    """Return a Markdown table, with figures right-aligned."""
     rule = ["---", *["---:"] * (len(head) - 1)]
     cells = [[str(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
     return "\n".join("| " + " | ".join(row) + " |" for row in [list(head), rule, *cells])

@@ -1,7 +1,6 @@
 """The training loop: epochs and steps, logging, validation, checkpoints, signals.
 
-What a step does is in ``step``, where batches come from in ``loaders``, what a checkpoint is in ``checkpoint``; each
-can be read without the others.
+A step is defined in ``step``, the loaders in ``loaders``, checkpoints in ``checkpoint``; each can be read alone.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class Trainer:
     Raises
     ------
     UsageError
-        The data gives no step, or the options do not fit it.
+        The data is too small for one step, or does not match the options.
     """
 
     def __init__(self, options: TrainOptions, world: World, device: torch.device) -> None:
@@ -124,7 +123,7 @@ class Trainer:
                 weight_decay=options.optim.weight_decay,
                 decay_norms=options.optim.norm_weight_decay,
             ),
-            lr=self.schedule.peak,  # set anew in each step
+            lr=self.schedule.peak,  # set in each step
             momentum=options.optim.momentum,
             nesterov=options.optim.nesterov,
         )
@@ -157,7 +156,7 @@ class Trainer:
         Returns
         -------
         int
-            Exit status: 0, or 143 when the run was asked to stop (its checkpoint is written).
+            Exit status: 0, or 143 after a stop by a signal (the checkpoint is written).
         """
         options = self._options
         self._announce()
@@ -184,14 +183,14 @@ class Trainer:
         return progress.step >= optim.steps if optim.steps else progress.epoch >= optim.epochs
 
     def _share_done(self, progress: Progress) -> float:
-        """Return the completed fraction of the run: of its images, or with ``--steps`` of its steps."""
+        """Return the completed fraction of the run's images, or with ``--steps`` of its steps."""
         optim = self._options.optim
         if optim.steps:
             return progress.step / optim.steps
         return (progress.epoch + progress.images / self._data.num_images) / optim.epochs
 
     def _total_steps(self) -> int:
-        """Count the steps of the whole run; steps before a resume may have had another size."""
+        """Count the steps of the whole run; steps before a resume may have had another batch size."""
         optim, progress = self._options.optim, self.progress
         if self._finished:
             return progress.step
@@ -202,7 +201,7 @@ class Trainer:
     def _train_epoch(self) -> tuple[bool, bool]:
         """Train the rest of an epoch; return whether a signal stopped it, and whether it was completed."""
         self._epoch_start = time.perf_counter()
-        self._loader.set_epoch(self.progress.epoch)  # where a resumed loader is already
+        self._loader.set_epoch(self.progress.epoch)  # a resumed loader is already there
         left = self._loader.batches_left
         self._steps.start_epoch(total_steps=self._total_steps())
         batches = iter(self._loader)
@@ -217,10 +216,10 @@ class Trainer:
                 if every and self.progress.step % every == 0 and self._network is not None:
                     self._save()
             if not left and next(batches, None) is not None:
-                # Asking once more also ends the epoch for the loader: ours prefetches the next one meanwhile.
-                raise UsageError(f"--loader {self._options.data.loader} delivers more batches than it said")
+                # One more `next` also ends the epoch for the loader: ours prefetches the next epoch meanwhile.
+                raise UsageError(f"--loader {self._options.data.loader} delivers more batches than its length")
         finally:
-            # Leaving early must end the loader's work now, not when the garbage collector finds it.
+            # After an early exit the loader must stop now, not at the next garbage collection.
             close = getattr(batches, "close", None)
             if close is not None:
                 close()
@@ -238,7 +237,7 @@ class Trainer:
             if batch is None:
                 raise UsageError(
                     f"--loader {self._options.data.loader} ended epoch {progress.epoch} after {progress.images} "
-                    f"images of {self._data.num_images}: it delivers fewer batches than it said"
+                    f"images of {self._data.num_images}: it delivers fewer batches than its length"
                 )
             num_images += batch.global_size
             if batch.indices is not None:
@@ -356,7 +355,7 @@ class Trainer:
     # ------------------------------------------------------------------ checkpoints and signals
 
     def _identity(self) -> dict[str, Any]:
-        """Return what must be the same to resume a run: its data, its network and its length."""
+        """Return the options that must match to resume a run: its data, its network and its length."""
         options = self._options
         return {
             "model": options.model.model,
@@ -427,7 +426,7 @@ class Trainer:
         self._network.scaler.load_state_dict(state["scaler"])
         if self.progress.images:
             self._loader.load_state_dict(state["loader"])
-        # With --steps the warm-up depends on the size of a step; a resumed run keeps its curve.
+        # With --steps the warm-up depends on the size of a step; a resumed run keeps its schedule.
         self.schedule = replace(self.schedule, warmup=meta["warmup"])
         if "random" in state or self._world.is_main:
             self._network.tally.sums.copy_(state["tally"])
@@ -439,7 +438,7 @@ class Trainer:
 
     @contextmanager
     def _signals_noted(self) -> Iterator[None]:
-        """Turn SIGTERM (and SLURM's SIGUSR1 before the time limit) into a request to stop after the step."""
+        """Make SIGTERM (and SLURM's SIGUSR1 before the time limit) stop the run after the current step."""
 
         def note(_number: int, _frame: object) -> None:
             self._stop_asked = True
@@ -452,14 +451,14 @@ class Trainer:
                 signal.signal(number, handler)
 
     def close(self) -> None:
-        """End loaders, threads and files."""
+        """Close loaders, threads and files."""
         self.log.close()
         self._steps.close()
         self._data.close()
 
 
 def _changed_options(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """List the options that shape the training and differ, as ``lr 0.5 -> 0.1``."""
+    """List the changed options that affect the training, as ``lr 0.5 -> 0.1``."""
     aside = {
         "output",
         "overwrite_output",
@@ -479,12 +478,12 @@ def _changed_options(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[
 
 @contextmanager
 def output_held(run: RunOptions, world: World) -> Iterator[None]:
-    """Lock ``--output`` for this run, on the first rank for all; every rank raises that rank's error.
+    """Lock ``--output`` for this run on rank 0; every rank raises rank 0's error.
 
     Raises
     ------
     UsageError
-        Another run writes there, or has left checkpoints that this one does not continue.
+        Another run is writing there, or left checkpoints that this run does not continue.
     """
     if not run.output:
         yield
@@ -510,7 +509,7 @@ def output_held(run: RunOptions, world: World) -> Iterator[None]:
 
 
 def run_training(options: TrainOptions, environ: Mapping[str, str] | None = None) -> int:
-    """Run one process of a training job, as the launcher's environment describes it.
+    """Run one process of a training job, configured by the launcher's environment.
 
     Returns
     -------

@@ -78,7 +78,7 @@ def test_the_first_rank_says_who_is_missing_until_all_are_there(
     real = sys.stderr.write
 
     def heard(text: str) -> int:
-        if "not there yet" in text:
+        if "not connected yet" in text:
             reports.set()
         return real(text)
 
@@ -101,7 +101,7 @@ def test_the_first_rank_says_who_is_missing_until_all_are_there(
         thread.join(30)
     said = capfd.readouterr().err
     assert said.startswith(f"beton: rank 0 waits for 3 more processes at 127.0.0.1:{port}\n")
-    assert f"beton: 2 processes of 4 not there yet at 127.0.0.1:{port}: rank 1, 3\n" in said
+    assert f"beton: 2 processes of 4 not connected yet to 127.0.0.1:{port}: rank 1, 3\n" in said
     assert len(met) == 4
 
 

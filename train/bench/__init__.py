@@ -1,14 +1,14 @@
-"""Measure loaders against each other: one harness, one pipeline definition, the same bytes, a process each.
+"""Benchmarks loaders against each other: the same pipeline and the same bytes, one process per loader.
 
-Owns what ``beton bench`` and the scripts in ``benchmarks/`` share; the loaders are those of ``train.loaders``.
+``beton bench`` and the scripts in ``benchmarks/`` share this code; the loaders are those of ``train.loaders``.
 
 ==================  ==========================================================================================
 ``cli``             ``beton bench FILE``
-``spec``            what one loader is asked to do: file, pipeline, batch size, workers
-``harness``         starts a process for each loader, interleaves their rounds, freezes those not measured
-``timing``          the process: builds one loader, times a round when asked
-``machine``         which machine, which versions, who else used the processor
-``report``          JSON, Markdown and picture
-``shuffle``         ``beton bench shuffle``; what it shows is in ``shuffle_report``
+``spec``            one loader's task: file, pipeline, batch size, workers
+``harness``         starts a process per loader, interleaves rounds, pauses loaders that are not being measured
+``timing``          the child process: builds one loader, times a round on request
+``machine``         the machine, package versions, CPU time used by other processes
+``report``          JSON, Markdown and plots
+``shuffle``         ``beton bench shuffle``; its report is in ``shuffle_report``
 ==================  ==========================================================================================
 """

@@ -1,7 +1,7 @@
-"""``beton bench FILE``: how fast a file loads on this machine, where the time goes, and how others do on it.
+"""The command ``beton bench FILE``: measures our loader and others on a file.
 
-Parses options and prints; the measuring is in ``harness``. Progress goes to stderr, the result to stdout.
-``beton bench shuffle``, a verb of its own, is in ``shuffle``.
+Parses options and prints; ``harness`` measures. Progress goes to stderr, the result to stdout. The subcommand ``beton
+bench shuffle`` is in ``shuffle``.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 __all__ = ["bench"]
 
-# Small files are repeated to epochs of this many images: 40 to 160 batches, as borders are rare in real training.
+# Small files are repeated to epochs of this many images (40 to 160 batches), since real epochs are long.
 _EPOCH_IMAGES = 20_000
 _DEFAULT_LOADERS = "beton,torch,kernels,synthetic"
 
 
 class _Bench(click.Command):
-    """A command with verbs of its own: the first word is one of them, or it belongs to this command."""
+    """A command with subcommands: the first argument names one, or belongs to this command."""
 
-    verbs: Mapping[str, str] = {"shuffle": 'Show how well shuffle="pages" mixes files for several windows.'}
+    verbs: Mapping[str, str] = {"shuffle": 'Show how well shuffle="pages" mixes files, for several windows.'}
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Make the verb's context where there is one; a file of a verb's name is ``./shuffle``."""
+        """Create the subcommand's context if one is named; a file of that name is written ``./shuffle``."""
         if args and args[0] in self.verbs:
             from train.bench.shuffle import shuffle
 
@@ -50,11 +50,11 @@ class _Bench(click.Command):
         return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the context's command, which is this one or a verb."""
+        """Run the context's command: this one or a subcommand."""
         return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the verbs below the options."""
+        """List the subcommands below the options."""
         super().format_options(ctx, formatter)
         with formatter.section("Commands"):
             formatter.write_dl(list(self.verbs.items()))
@@ -80,10 +80,10 @@ class _Bench(click.Command):
 @click.option("--seconds", type=click.FloatRange(0.1, 600.0), default=3.0, help="Length of a round.")
 @click.option("--baseline", default=None, help="Loader whose rate is 1.  [default: the first]")
 @click.option("--peers-python", type=click.Path(exists=True, dir_okay=False), default=None,
-              help="Interpreter with the loaders missing here (benchmarks/peers.sh makes one).")  # fmt: skip
+              help="Interpreter with loaders that are missing here (benchmarks/peers.sh makes one).")  # fmt: skip
 @click.option("--work-dir", type=click.Path(file_okay=False), default=None,
-              help="Keep copies in other loaders' formats here.  [default: a temporary folder]")  # fmt: skip
-@click.option("--out", type=click.Path(file_okay=False), default=None, help="Write Markdown, JSON and a picture here.")
+              help="Folder for copies in other loaders' formats.  [default: a temporary folder]")  # fmt: skip
+@click.option("--out", type=click.Path(file_okay=False), default=None, help="Folder for Markdown, JSON and a plot.")
 @option_seed
 @option_json
 @option_quiet
@@ -101,10 +101,10 @@ def bench(
 ) -> None:
     """Measure how fast FILE loads on this machine.
 
-    Each loader runs in a process of its own with the same stored images and the same transforms, in turns; the table
-    shows the median of the rounds and their spread. Below it: seconds by hop, and what limits our Loader.
+    Each loader runs in its own process, with the same stored images and transforms; rounds are interleaved. The table
+    shows the median of the rounds and their spread. Below it: seconds per hop, and the bottleneck of our Loader.
     """
-    with Reader(file) as reader:  # a file that cannot be read fails here, before any process starts
+    with Reader(file) as reader:  # an unreadable file fails here, before any process starts
         num_samples, num_bytes = reader.num_samples, reader.num_bytes
     with tempfile.TemporaryDirectory(prefix="beton-bench-") as temporary:
         counts = workers or [num_workers or default_num_workers()]
@@ -193,7 +193,7 @@ def _text(results: Sequence[Result], baseline: str) -> list[str]:
 
 
 def _stock_lines(results: Sequence[Result]) -> list[str]:
-    """Describe how the stock loaders that were measured are tuned."""
+    """Describe the tuning of the stock loaders."""
     from train.loaders import LOADERS
 
     tuned = "processes that persist, prefetch_factor=4, one thread each; the same images and transforms"
@@ -216,7 +216,7 @@ def _best(results: Sequence[Result], loader: str, num_workers: int | None = None
 
 
 def hop_lines(result: Result) -> list[str]:
-    """Return our Loader's worker time by hop, one line each."""
+    """Return our Loader's worker time per hop, one line each."""
     seconds = result.report.get("hop_seconds", {})
     total = sum(seconds.values())
     if not total:
@@ -224,7 +224,7 @@ def hop_lines(result: Result) -> list[str]:
     made = max(1, result.report["num_samples"])
     return [
         f"hops of {result.spec.label}, worker time:",
-        *(f"  {hop:<10}{value / made * 1e3:8.3f} ms an image {value / total:6.1%}" for hop, value in seconds.items()),
+        *(f"  {hop:<10}{value / made * 1e3:8.3f} ms per image {value / total:6.1%}" for hop, value in seconds.items()),
     ]
 
 

@@ -1,7 +1,6 @@
-"""The harness: starts a process for each loader, interleaves their rounds, freezes those that are not measured.
+"""Starts a process per loader, interleaves their rounds, and pauses loaders that are not being measured.
 
-Owns the processes and their failures: a loader that is not installed, crashes or hangs gives a result that says so,
-and the others continue. Knows nothing of how a batch is made.
+If a loader is not installed, crashes or hangs, its result says so, and the others continue.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from train.summaries import Summary, interleave, summarise
 __all__ = ["LoaderProcess", "LoaderProcessError", "Result", "find_peers_python", "measure", "search_workers"]
 
 ROOT = Path(__file__).resolve().parents[2]
-# The checkout's folder comes last on the path: in another environment that environment's packages win.
-# With another interpreter only our packages come from here; the current directory is not for either.
+# The checkout's folder comes last on the path, so that packages of another environment take precedence. The current
+# directory is not on the path.
 START_CODE = (
     f"import runpy, sys; sys.path[:] = [each for each in sys.path if each]; "
     f"runpy.run_path({str(ROOT / 'dataloading' / 'entry.py')!r}, run_name='entry'); "
@@ -40,7 +39,7 @@ _Progress = Callable[[str], None]
 
 @dataclass(kw_only=True)
 class Result:
-    """What was measured of one loader, or why nothing was.
+    """The measurements of one loader, or the reason why there are none.
 
     Parameters
     ----------
@@ -49,13 +48,13 @@ class Result:
     status : str
         "ok", "not installed: ..." or "failed: ...".
     rates : list of float
-        Images per second, one a round.
+        Images per second, one per round.
     rounds : list of dict
-        What the process reported of each round.
+        The child's report of each round.
     start : dict
-        Seconds to import, build and deliver the first batch; versions; what a batch looks like.
+        Seconds to import, build and deliver the first batch; versions; description of a batch.
     report : dict
-        What the loader itself reported.
+        The loader's own report.
     """
 
     spec: BenchSpec
@@ -67,22 +66,22 @@ class Result:
 
     @property
     def summary(self) -> Summary | None:
-        """Median, smallest and largest rate, or None where nothing was measured."""
+        """Median, smallest and largest rate, or None if nothing was measured."""
         return summarise(self.rates) if self.rates else None
 
     @property
     def median(self) -> float:
-        """Median rate, 0 where nothing was measured."""
+        """Median rate, or 0 if nothing was measured."""
         return self.summary.median if self.summary is not None else 0.0
 
     def median_of(self, key: str) -> float | None:
-        """Return the median over rounds of a figure that the child reports."""
+        """Return the median over rounds of a figure in the child's reports."""
         values = [entry[key] for entry in self.rounds if entry.get(key) is not None]
         return summarise(values).median if values else None
 
 
 class LoaderProcessError(Exception):
-    """The process reported an error, ended, or stopped answering."""
+    """The child process reported an error, ended, or stopped answering."""
 
     def __init__(self, message: str, *, missing: bool = False) -> None:
         super().__init__(message)
@@ -110,11 +109,11 @@ class LoaderProcess:
 
     @property
     def pid(self) -> int:
-        """The process, which leads its group."""
+        """The child process, which leads its process group."""
         return self._process.pid
 
     def start(self) -> dict[str, Any]:
-        """Send the task and wait for the first batch."""
+        """Send the spec and wait for the first batch."""
         return self._ask({"spec": self.spec.as_dict(), "spawned_at": time.time()}, _START_LIMIT_SECONDS)
 
     def round(self, seconds: float) -> dict[str, Any]:
@@ -123,7 +122,7 @@ class LoaderProcess:
         return self._ask({"do": "round", "seconds": seconds}, 10 * seconds + 120.0)
 
     def rest_of_epoch(self) -> dict[str, Any]:
-        """Measure the epoch that has begun, to its end: images and seconds."""
+        """Measure the rest of the current epoch: images and seconds."""
         return self._ask({"do": "epoch"}, _START_LIMIT_SECONDS)
 
     def report(self) -> dict[str, Any]:
@@ -133,19 +132,19 @@ class LoaderProcess:
         return answer
 
     def freeze(self) -> None:
-        """Stop all its processes, so that they cannot disturb another loader's round."""
+        """Pause all its processes, so that they cannot disturb another loader's round."""
         if self.spec.stop_between and not self._frozen:
             self._signal(signal.SIGSTOP)
             self._frozen = True
 
     def thaw(self) -> None:
-        """Let them continue."""
+        """Resume them."""
         if self._frozen:
             self._signal(signal.SIGCONT)
             self._frozen = False
 
     def close(self) -> None:
-        """End all its processes."""
+        """Kill all its processes."""
         self._signal(signal.SIGKILL)
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._log):
@@ -154,7 +153,7 @@ class LoaderProcess:
                     stream.close()
 
     def _signal(self, number: int) -> None:
-        # The group's number is free for others once its leader was waited for.
+        # Once its leader was waited for, the group's id may be reused.
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
@@ -193,7 +192,7 @@ class LoaderProcess:
 
 
 def find_peers_python(given: str | None = None) -> str | None:
-    """Return the interpreter of the environment with the other loaders, or None.
+    """Return the Python interpreter of the environment with the other loaders, or None.
 
     It is `given`, else ``$BETON_PEERS_PYTHON``, else ``.venv-peers`` in the working directory or beside the package.
     """
@@ -203,7 +202,7 @@ def find_peers_python(given: str | None = None) -> str | None:
 
 
 def _start(spec: BenchSpec, peers_python: str | None) -> tuple[LoaderProcess | None, Result]:
-    """Start a loader in this environment, or in the peers' one if it is missing here."""
+    """Start a loader in this environment, or in the peers' environment if it is missing here."""
     result = Result(spec=spec)
     for python in (sys.executable, peers_python):
         if python is None:
@@ -233,25 +232,25 @@ def measure(
     peers_python: str | None = None,
     progress: _Progress = lambda text: None,
 ) -> list[Result]:
-    """Measure loaders against each other, in interleaved rounds.
+    """Benchmark loaders in interleaved rounds.
 
     Parameters
     ----------
     specs : sequence of BenchSpec
         One per loader; their labels must differ.
     num_rounds : int
-        Rounds of each.
+        Rounds per loader.
     seconds : float
-        Shortest length of a round.
+        Minimum length of a round.
     peers_python : str, optional
         Interpreter for loaders that are missing in this environment.
     progress : callable
-        Called with a line of text now and then.
+        Called with lines of progress.
 
     Returns
     -------
     list of Result
-        One for each spec, in their order, also for those that failed.
+        One per spec, in order, including those that failed.
     """
     children: dict[str, LoaderProcess] = {}
     results: dict[str, Result] = {}
@@ -309,7 +308,7 @@ def search_workers(
 ) -> tuple[int, dict[int, float]]:
     """Return the number of workers with the highest rate, and the rate of each candidate (one round each).
 
-    Candidates that fail count as 0 images/s; `spec`'s own number is returned where all do.
+    Candidates that fail count as 0 images/s; if all fail, `spec`'s own number is returned.
     """
     rates = {}
     for num_workers in candidates:

@@ -1,4 +1,4 @@
-"""The machine, installed versions, and the resources that a process group uses; from ``/proc`` (Linux only)."""
+"""Describes the machine, installed versions, and the resources of a process group, from ``/proc`` (Linux only)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 def hardware() -> dict[str, object]:
-    """Return processor, cores this process may use, memory in GiB and kernel, for the head of a report."""
+    """Return the CPU, the cores this process may use, memory in GiB and the kernel, for the head of a report."""
     model = platform.processor() or platform.machine()
     memory = 0.0
     try:
@@ -38,7 +38,7 @@ def hardware() -> dict[str, object]:
     }
 
 
-def hardware_slug(facts: dict[str, object]) -> str:
+def hardware_slug(machine: dict[str, object]) -> str:
     """Return a short name for file names, such as ``epyc-2core``.
 
     Examples
@@ -46,9 +46,9 @@ def hardware_slug(facts: dict[str, object]) -> str:
     >>> hardware_slug({"cpu": "AMD EPYC 7B13 64-Core Processor", "cores": 2})
     'epyc-2core'
     """
-    words = [word for word in re.findall(r"[a-z0-9]+", str(facts["cpu"]).lower()) if word not in _NOISE]
+    words = [word for word in re.findall(r"[a-z0-9]+", str(machine["cpu"]).lower()) if word not in _NOISE]
     family = next((word for word in words if word in _FAMILIES), words[0] if words else "cpu")
-    return f"{family}-{facts['cores']}core"
+    return f"{family}-{machine['cores']}core"
 
 
 _NOISE = {"amd", "intel", "r", "tm", "cpu", "processor", "core"}
@@ -56,7 +56,7 @@ _FAMILIES = ("epyc", "xeon", "ryzen", "threadripper", "graviton", "ampere", "neo
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Return the installed version of each package; those that are missing are left out."""
+    """Return the versions of the packages that are installed."""
     found = {}
     for name in packages:
         try:
@@ -67,14 +67,14 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 class Memory(NamedTuple):
-    """Memory of the processes of one group.
+    """Memory of a process group.
 
     Parameters
     ----------
     own_bytes : int
-        Memory that exists only because they run: anonymous, shared or not, each page counted once.
+        Anonymous memory, shared or not, each page counted once.
     mapped_bytes : int
-        Their part of the file pages they have mapped: page cache, which all share and the system can reclaim.
+        Their share of mapped file pages: page cache, which all processes share and the system can reclaim.
     """
 
     own_bytes: int
@@ -82,10 +82,10 @@ class Memory(NamedTuple):
 
 
 def _processes(group: int) -> Iterator[tuple[Path, list[str]]]:
-    """Give each process of a group: its folder in ``/proc``, and the fields of its ``stat`` from the state on."""
+    """Yield each process of a group: its folder in ``/proc``, and the fields of its ``stat`` from the state on."""
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            # The command's name may hold spaces and brackets: fields count from behind its last ")".
+            # The command's name may contain spaces and parentheses, so fields are counted from its last ")".
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue  # it has just ended
@@ -94,12 +94,12 @@ def _processes(group: int) -> Iterator[tuple[Path, list[str]]]:
 
 
 def cpu_of_group(group: int) -> float:
-    """Return the processor time in seconds of a process group so far, and of children it has waited for."""
+    """Return the CPU seconds of a process group so far, including children it has waited for."""
     return sum(sum(map(int, fields[11:15])) for _, fields in _processes(group)) / _TICKS
 
 
 def memory_of_group(group: int) -> Memory:
-    """Add up the memory of a process group, by proportional set size."""
+    """Return the memory of a process group, by proportional set size."""
     own = mapped = 0
     for entry, _ in _processes(group):
         try:
@@ -113,11 +113,11 @@ def memory_of_group(group: int) -> Memory:
 
 
 def busy_seconds() -> float | None:
-    """Return the processor time all processes of the machine have used since it started, or None."""
+    """Return the CPU seconds of all processes since the machine started, or None."""
     try:
         fields = list(map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]))
     except (OSError, ValueError):
         return None
     user, nice, system, _idle, _iowait, irq, softirq, steal = fields
-    # Stolen time counts: another guest had the core while we wanted it.
+    # Stolen time counts: another guest used the core while we needed it.
     return (user + nice + system + irq + softirq + steal) / _TICKS

@@ -1,7 +1,6 @@
-"""Results as text, Markdown, JSON and pictures. Measures nothing.
+"""Reports benchmark results as text, Markdown, JSON and plots.
 
-Each result file states hardware, versions, the command that made it and the noise of the machine, so that it can be
-judged and reproduced.
+Each result file states hardware, versions, command and noise, so that it can be judged and reproduced.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ __all__ = [
 ]
 
 RATE_HEAD = ("loader", "images/s", "min-max", "x baseline", "CPU ms/image", "memory MiB", "note")
-_OTHER, _CEILING = "#7F7F7F", "#FFFFFF"  # ceilings are hollow
+_OTHER, _CEILING = "#7F7F7F", "#FFFFFF"  # ceilings are drawn hollow
 _STATED = ("beton", "torch", "torchvision", "numpy", "numba", "pillow", "ffcv")
 _CEILINGS = ("kernels", "synthetic")
 _BUSY_NEIGHBOUR = 0.1
@@ -44,7 +43,7 @@ def rate_rows(results: Sequence[Result], baseline: str) -> list[list[str]]:
     Parameters
     ----------
     results : sequence of Result
-        In the order of rows.
+        In row order.
     baseline : str
         Label whose rate is 1.
     """
@@ -86,7 +85,7 @@ def rates_by_workers(results: Sequence[Result]) -> dict[str, list[tuple[float, f
 
 
 def noise(results: Sequence[Result]) -> str | None:
-    """Return a warning when something else used the processor, or None."""
+    """Return a warning if other processes used the CPU, or None."""
     shares = [
         entry["other_cores"] for result in results for entry in result.rounds if entry.get("other_cores") is not None
     ]
@@ -94,12 +93,12 @@ def noise(results: Sequence[Result]) -> str | None:
         return None
     middle = statistics.median_high(shares)
     return (
-        f"Other processes used {middle:.2f} cores in the middle and {max(shares):.2f} at most while this was measured: "
+        f"Other processes used {middle:.2f} cores in the median and {max(shares):.2f} at most during the rounds: "
         "trust ratios and CPU ms/image more than rates."
     )
 
 
-def result_stem(topic: str, facts: Mapping[str, object], day: datetime.date) -> str:
+def result_stem(topic: str, host: Mapping[str, object], day: datetime.date) -> str:
     """Return the name of a result file without its ending: ``<topic>_<hardware>_<yyyymm>``.
 
     Examples
@@ -107,7 +106,7 @@ def result_stem(topic: str, facts: Mapping[str, object], day: datetime.date) -> 
     >>> result_stem("jpeg500", {"cpu": "AMD EPYC", "cores": 2}, datetime.date(2026, 11, 27))
     'jpeg500_epyc-2core_202611'
     """
-    return f"{topic}_{hardware_slug(dict(facts))}_{day:%Y%m}"
+    return f"{topic}_{hardware_slug(dict(host))}_{day:%Y%m}"
 
 
 def write_report(
@@ -127,36 +126,36 @@ def write_report(
     Parameters
     ----------
     out : Path
-        Folder; made when missing.
+        Folder; created if missing.
     topic, title : str
-        For the file's name and its heading.
+        For the file name and the heading.
     command : str
-        What to type to reproduce it.
+        Command that reproduces it.
     sections : sequence of str
         Markdown, in order.
     data : JSON-able
-        The numbers behind the text.
+        The underlying figures.
     results : sequence of Result
-        Loaders whose versions and noise are stated.
+        Results whose versions and noise are stated.
     versions : mapping, optional
         Further versions to state.
     figure : matplotlib Figure, optional
-        The picture.
+        The plot.
 
     Returns
     -------
     list of Path
-        What was written.
+        The files written.
     """
-    facts = hardware()
+    host = hardware()
     day = datetime.date.today()
-    stem = result_stem(topic, facts, day)
+    stem = result_stem(topic, host, day)
     out.mkdir(parents=True, exist_ok=True)
     known = {**installed_versions(_STATED), **(versions or {})}
     others: dict[str, list[str]] = {}
     for result in results:
         for name, version in result.start.get("versions", {}).items():
-            # The peers' environment has other versions of the same packages.
+            # The peers' environment may have other versions of the same packages.
             if known.setdefault(name, version) != version:
                 others.setdefault(f"{name} {version}", []).append(result.spec.label)
     stated = [f"{name} {version}" for name, version in sorted(known.items())]
@@ -164,7 +163,7 @@ def write_report(
     text = [
         f"# {title}",
         "",
-        f"- Machine: {facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']} GiB, Linux {facts['kernel']}",
+        f"- Machine: {host['cpu']}, {host['cores']} cores, {host['memory_gib']} GiB, Linux {host['kernel']}",
         f"- Date: {day:%Y-%m-%d}",
         "- Versions: " + "; ".join(stated),
         f"- Command: `{command}`",
@@ -178,7 +177,7 @@ def write_report(
         text += ["", section]
     paths = [out / f"{stem}.md", out / f"{stem}.json"]
     paths[0].write_text("\n".join(text) + "\n", encoding="utf-8")
-    payload = {"title": title, "hardware": facts, "date": str(day), "versions": stated, "command": command}
+    payload = {"title": title, "hardware": host, "date": str(day), "versions": stated, "command": command}
     payload["data"] = data
     paths[1].write_text(json.dumps(names_only(payload), indent=1, default=str) + "\n", encoding="utf-8")
     if figure is not None:
@@ -188,7 +187,7 @@ def write_report(
 
 
 def results_as_data(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """Return everything that was measured, JSON-able."""
+    """Return all measurements as JSON values."""
     return [
         {
             "label": result.spec.label,
@@ -205,7 +204,7 @@ def results_as_data(results: Sequence[Result]) -> list[dict[str, Any]]:
 
 
 def bars(results: Sequence[Result], *, title: str, baseline: str) -> Any:
-    """Draw rates as bars with the spread of the rounds, fastest above; ceilings are hollow.
+    """Draw rates as bars with the spread of the rounds, fastest on top; ceilings are hollow.
 
     Returns
     -------
@@ -236,7 +235,7 @@ def bars(results: Sequence[Result], *, title: str, baseline: str) -> Any:
 
 
 def names_only(value: Any) -> Any:
-    """Replace absolute paths by their last part: folders of this machine mean nothing to others."""
+    """Replace absolute paths by their last part, since local folders mean nothing to others."""
     if isinstance(value, dict):
         return {key: names_only(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,6 +1,6 @@
-"""``beton bench shuffle FILE...``: how well windows of pages mix, to choose ``window_pages`` before training.
+"""The command ``beton bench shuffle FILE...``: shows how well page windows mix, to choose ``window_pages``.
 
-Parses options and prints; `dataloading.compare_windows` measures, ``shuffle_report`` makes table and picture.
+Parses options and prints; `dataloading.compare_windows` measures, ``shuffle_report`` makes table and plot.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ __all__ = ["shuffle"]
 
 @click.command("shuffle", context_settings={"show_default": True, "max_content_width": 100})
 @click.argument("files", nargs=-1, required=True)
-@click.option("--batch-size", type=click.IntRange(min=1), default=256, help="Rows per batch and rank.")
+@click.option("--batch-size", type=click.IntRange(min=1), default=256, help="Samples per batch and rank.")
 @click.option("--windows", callback=different_numbers, metavar="LIST",
               help="Values of window_pages, such as 64,512.  [default: powers of two up to all pages]")  # fmt: skip
-@click.option("--num-nodes", type=click.IntRange(min=1), default=1, help="Machines that divide the pages.")
-@click.option("--num-batches", type=click.IntRange(min=1), default=1000, help="Batches to look at for each window.")
+@click.option("--num-nodes", type=click.IntRange(min=1), default=1, help="Number of nodes that share the pages.")
+@click.option("--num-batches", type=click.IntRange(min=1), default=1000, help="Batches to examine per window.")
 @click.option("--within", type=click.FloatRange(min=0), default=0.5,
-              help="Mark the smallest window that misses at most so many classes per batch.")  # fmt: skip
-@click.option("--plot", type=click.Path(dir_okay=False), default=None, help="Draw a picture (PNG, SVG or PDF).")
+              help="Mark the smallest window that lacks at most this many classes per batch.")  # fmt: skip
+@click.option("--plot", type=click.Path(dir_okay=False), default=None, help="Write a plot (PNG, SVG or PDF).")
 @option_seed
 @option_json
 @option_quiet
@@ -45,7 +45,7 @@ def shuffle(
     """Show how well shuffle="pages" mixes FILES for several windows.
 
     FILES are one dataset: files, patterns or a manifest. Only orders and labels are read, no images. Columns: distinct
-    classes per batch, those of a true shuffle, and the difference; rank correlation with the order in the file (a true
+    classes per batch, those of a true shuffle, and the difference; rank correlation with the file order (a true
     shuffle: 0); distance of neighbours in a batch relative to a true shuffle (1). Memory is that of two windows: one in
     use, one being read ahead.
     """
@@ -67,7 +67,7 @@ def shuffle(
         return
     click.echo("\n".join([files[0] + what, "", format_table(HEAD, window_rows(found, within))]))
     if found[0].quality.num_classes is None:
-        click.echo("\nThe files have no labels: only distances can be measured.")
+        click.echo("\nThe files have no labels, so only distances are measured.")
     elif smallest_window(found, within) is None:
         click.echo(
             f"\nNo window is within {within:g} classes of a true shuffle: use a larger one, or shuffle on writing."

@@ -1,4 +1,4 @@
-"""How well windows of pages mix, as a table, as data and as a picture: `compare_windows` measures it."""
+"""Reports the result of `compare_windows` as a table, as data and as a plot."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _QUALITY = ("mean_distinct_classes", "expected_distinct_classes", "missing_class
 
 
 def smallest_window(found: Sequence[WindowQuality], within: float) -> WindowQuality | None:
-    """Find the smallest window whose batches miss at most `within` classes; None if none does or there are none."""
+    """Return the smallest window whose batches lack at most `within` classes, or None."""
     good = [
         each
         for each in found
@@ -50,7 +50,7 @@ def window_rows(found: Sequence[WindowQuality], within: float) -> list[list[str]
 
 
 def windows_as_data(found: Sequence[WindowQuality], within: float) -> dict[str, Any]:
-    """Return everything that was measured, JSON-able."""
+    """Return all measurements as JSON values."""
     best = smallest_window(found, within)
     return {
         "within": within,
@@ -64,7 +64,7 @@ def windows_as_data(found: Sequence[WindowQuality], within: float) -> dict[str, 
 
 
 def draw_windows(found: Sequence[WindowQuality], within: float, *, title: str) -> Any:
-    """Draw distinct classes per batch over the window, against a true shuffle; without classes, neighbours' distance.
+    """Plot distinct classes per batch against the window, with a true shuffle's; without classes, neighbours' distance.
 
     Returns
     -------
@@ -101,7 +101,7 @@ def draw_windows(found: Sequence[WindowQuality], within: float, *, title: str) -
             ha="right" if at_the_end else "left",
             color=_MARK,
         )
-    # The last window is the whole of the file, and may be next to a power of two.
+    # The last window is the whole file, and may be close to a power of two.
     shown = [each for k, each in enumerate(found) if k + 1 == len(found) or windows[k + 1] >= 1.4 * windows[k]]
     axes.set_xscale("log", base=2)
     axes.set_xticks([each.window_pages for each in shown], [f"{each.window_pages:,}" for each in shown], rotation=45)
@@ -119,7 +119,7 @@ def draw_windows(found: Sequence[WindowQuality], within: float, *, title: str) -
 
 
 def _short(num_bytes: int) -> str:
-    """Return a size in few characters.
+    """Return a short text for a size.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What one loader is asked to do in a benchmark. Knows no loader and measures nothing."""
+"""The task of one loader in a benchmark."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ PIPELINES = {
     "train-normalized": "RandomResizedCrop(224) + RandomHorizontalFlip + Normalize, float32",
     "eval": "Resize(256) + CenterCrop(224), uint8",
 }
-"""The one definition of the work; every loader translates it. Defaults are torchvision's: scale 0.08..1, ratio
-3/4..4/3, bilinear with antialiasing where the loader can, flip with probability 0.5."""
+"""The definition of the work, which every loader translates. Defaults are torchvision's: scale 0.08..1, ratio
+3/4..4/3, bilinear with antialiasing if the loader supports it, flip with probability 0.5."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchSpec:
-    """One loader's task, JSON-able.
+    """One loader's task, as JSON values.
 
     Parameters
     ----------
@@ -33,22 +33,22 @@ class BenchSpec:
         The ``.beton`` file whose stored images are used. Loaders with a format of their own get the same bytes in it,
         in `work_dir`.
     work_dir : str
-        Where such copies are kept; a copy that exists for this file is used again.
+        Folder of these copies; an existing copy of the same file is reused.
     label : str
         Name in tables, by default the loader's.
     pipeline : str
         A key of `PIPELINES`.
     batch_size, num_workers : int
-        Images a batch; threads or processes, as the loader has them.
+        Images per batch; threads or processes, depending on the loader.
     image_size, resize_size : int
         Side of the crop, shorter side before the centre crop (pixels).
     seed : int
-        Of order and augmentation, where the loader takes one.
+        Of order and augmentation, if the loader accepts one.
     epoch_images : int
-        Smallest number of images in an epoch: a small file is repeated, where the loader can, so that the ends of
-        epochs weigh as little as those of a real data set.
+        Minimum number of images in an epoch: a small file is repeated, if the loader can, so that ends of epochs are as
+        rare as with a real dataset.
     stop_between : bool
-        Freeze the process while others are measured.
+        Pause the process while others are measured.
 
     Raises
     ------
@@ -79,7 +79,7 @@ class BenchSpec:
             object.__setattr__(self, "label", self.loader)
 
     def loader_spec(self) -> LoaderSpec:
-        """Return what the loader itself is asked: this task, as one process of training would ask it."""
+        """Return the options of the loader, as in a single training process."""
         from train.loaders.base import LoaderSpec
 
         return LoaderSpec(
@@ -98,5 +98,5 @@ class BenchSpec:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields, JSON-able; ``BenchSpec(**...)`` takes them back."""
+        """Return the fields as JSON values; ``BenchSpec(**...)`` reverses it."""
         return asdict(self)

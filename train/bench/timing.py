@@ -1,11 +1,11 @@
-"""The measuring process: builds one loader and times a round of it each time the harness asks.
+"""The child process: builds one loader and times a round on each request of the harness.
 
-Owns the clock's rules. Speaks JSON lines: stdin brings an object with a spec, then commands; answers go to what was
-stdout at the start (libraries print to stdout, so it is moved to stderr). Knows nothing of other loaders.
+Communicates in JSON lines: stdin gets an object with a spec, then commands. Answers go to the original stdout; stdout
+itself is redirected to stderr, because libraries print to it.
 
-A round: throw away as many batches as may have been ready beforehand, start the clock when the next one arrives, stop
-it at the first batch after `seconds` whose number is a multiple of the workers (worker processes deliver in bursts of
-that size). The stream of batches continues across epochs, and the gaps between them count.
+A round discards as many batches as may have been ready before it, starts the clock when the next batch arrives, and
+stops it at the first batch after `seconds` whose number is a multiple of the workers (worker processes deliver in
+bursts of that size). Batches continue across epochs, and the gaps between epochs count.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STATED = ("torch", "torchvision", "numpy", "numba", "pillow")
 
 
 class Stream:
-    """Batches of a loader, epoch after epoch, with the time between them."""
+    """The batches of a loader, across epochs, and their times."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -37,7 +37,7 @@ class Stream:
         self.intervals: list[float] = []
 
     def next(self) -> Any:
-        """Wait for the next batch, starting another epoch where one has ended."""
+        """Wait for the next batch, starting a new epoch if one has ended."""
         crossed = self._epoch is None
         while True:
             if self._epoch is None:
@@ -46,7 +46,7 @@ class Stream:
             if batch is not None:
                 break
             if crossed and self._last_arrival == 0.0:
-                raise RuntimeError("the loader gives no batch: fewer images than one batch?")
+                raise RuntimeError("the loader delivers no batch: fewer images than one batch?")
             self._epoch, crossed = None, True
         now = time.perf_counter()
         if self._last_arrival:
@@ -55,7 +55,7 @@ class Stream:
         return batch
 
     def rest_of_epoch(self) -> Iterator[Any]:
-        """Give the batches that are left of the epoch begun by `next`."""
+        """Yield the remaining batches of the epoch begun by `next`."""
         epoch, self._epoch = self._epoch, None
         if epoch is not None:
             yield from epoch
@@ -70,22 +70,22 @@ def time_round(
     batch_size: int,
     starting: Callable[[], None] = lambda: None,
 ) -> tuple[int, float]:
-    """Return ``(images, seconds)`` of one round; see the module for its rules.
+    """Return ``(images, seconds)`` of one round; the module's docstring defines a round.
 
     Parameters
     ----------
     stream : Stream
-        Or anything with `next`.
+        Any object with `next`.
     num_skipped : int
         Batches that may have been ready before.
     seconds : float
-        Length of the round, at least.
+        Minimum length of the round.
     burst : int
-        Stop only after a multiple of so many batches.
+        Stop only after a multiple of this many batches.
     batch_size : int
         Expected rows.
     starting : callable
-        Called when the clock is about to start.
+        Called just before the clock starts.
     """
     for _ in range(num_skipped + 1):
         stream.next()
@@ -101,9 +101,9 @@ def time_round(
 
 
 def time_rest_of_epoch(stream: Stream, *, num_skipped: int) -> tuple[int, float]:
-    """Return ``(images, seconds)`` from batch `num_skipped` of the epoch that has begun to its last one.
+    """Return ``(images, seconds)`` from batch `num_skipped` of the current epoch to its last.
 
-    For a first epoch from storage: the batches left out are those that may have been read while others compiled.
+    For a first epoch from storage: the skipped batches may have been read while others compiled.
     """
     images, start, now = 0, 0.0, 0.0
     for number, batch in enumerate(stream.rest_of_epoch()):
@@ -120,12 +120,12 @@ def time_rest_of_epoch(stream: Stream, *, num_skipped: int) -> tuple[int, float]
 def _rows(batch: Any, expected: int) -> int:
     rows = int(batch.shape[0])
     if rows != expected:
-        raise RuntimeError(f"a batch has {rows} rows instead of {expected}: rounds would not be comparable")
+        raise RuntimeError(f"a batch has {rows} rows, expected {expected}: rounds would not be comparable")
     return rows
 
 
 def main() -> None:
-    """Serve one parent until it closes stdin."""
+    """Answer the parent until it closes stdin."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     sys.path.append(str(Path(__file__).resolve().parents[2]))
@@ -135,7 +135,7 @@ def main() -> None:
         traceback.print_exc()
         _reply(replies, {"error": f"{type(error).__name__}: {error}", "missing": isinstance(error, ImportError)})
     replies.flush()
-    # Threads and compiled libraries of ten projects: not all of them survive the interpreter's own shutdown.
+    # Threads and compiled libraries of some projects crash during the interpreter's shutdown.
     os._exit(0)
 
 
@@ -153,7 +153,7 @@ def _serve(replies: TextIO) -> None:
 
     spec = BenchSpec(**task["spec"])
     entry = LOADERS[spec.loader]
-    if entry.needs:  # imported by itself, so that a missing package is told from a broken one
+    if entry.needs:  # imported separately, to distinguish a missing package from a broken one
         importlib.import_module(entry.needs)
     imported = time.perf_counter()
     loader = make_measured_loader(spec.loader, spec.loader_spec())
@@ -228,12 +228,12 @@ def _round(loader: Any, stream: Stream, spec: Any, seconds: float) -> dict[str, 
 
 
 def _describe(batch: Any) -> dict[str, Any]:
-    """Say what a batch looks like, so that a loader that does other work stands out in the report."""
-    facts: dict[str, Any] = {"shape": list(batch.shape), "dtype": str(batch.dtype).removeprefix("torch.")}
+    """Describe a batch, so that a loader that does different work stands out in the report."""
+    described: dict[str, Any] = {"shape": list(batch.shape), "dtype": str(batch.dtype).removeprefix("torch.")}
     if batch.shape[0]:
         pixels = batch.float() if hasattr(batch, "float") else batch.astype("float32")
-        facts.update(mean=round(float(pixels.mean()), 3), std=round(float(pixels.std()), 3))
-    return facts
+        described.update(mean=round(float(pixels.mean()), 3), std=round(float(pixels.std()), 3))
+    return described
 
 
 if __name__ == "__main__":

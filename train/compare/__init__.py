@@ -1,1 +1,1 @@
-"""The same training with several loaders, and the report."""
+"""Compares loaders by the same training, and reports."""

@@ -1,4 +1,4 @@
-"""The picture of a comparison: bars for the results, lines for the wait in each step."""
+"""Plots a comparison: bars for the results, lines for the wait in each step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COLOURS = {"beton": OURS, "torch": "#7F7F7F", "torch-fast": "#E69F00", "ffcv": 
 
 
 def draw(comparison: Comparison, path: Path, *, title: str, verdict: str) -> None:
-    """Write the picture.
+    """Write the plot.
 
     Raises
     ------
@@ -46,7 +46,7 @@ def draw(comparison: Comparison, path: Path, *, title: str, verdict: str) -> Non
         _bars(figure.add_subplot(grid[0, column]), names, name, unit, values, ceiling, line=0.0 if column else limit)
     first = figure.axes[0]
     if comparison.simulated:
-        first.text(0.02, 0.99, "dotted: what the simulated devices can take", va="top", fontsize=8,
+        first.text(0.02, 0.99, "dotted: capacity of the simulated devices", va="top", fontsize=8,
                    transform=first.transAxes)  # fmt: skip
     for index, result in enumerate(results[1:], 1):
         first.text(
@@ -79,7 +79,7 @@ def _bars(
     ceiling: float | None,
     line: float,
 ) -> None:
-    """Draw one bar per loader with its value above it, and a dotted line at `line` unless that is 0."""
+    """Draw one bar per loader with its value above, and a dotted line at `line` unless it is 0."""
     highest = max([value.high for value in values if value is not None], default=1.0) or 1.0
     top = max(highest * 1.15, line * 1.25) if ceiling is None else ceiling * 1.1
     if line:
@@ -94,7 +94,7 @@ def _bars(
             axes.errorbar(place, value.mean, yerr=reach, color="black", capsize=4, linewidth=1.2)
         digits = 0 if value.mean >= 100 else 1
         base = value.high + 0.015 * top
-        if base - 0.01 * top < line < base + 0.08 * top:  # the number would touch the line: write it above
+        if base - 0.01 * top < line < base + 0.08 * top:  # the number would touch the line, so write it above
             base = line + 0.015 * top
         axes.text(place, base, f"{value.mean:.{digits}f}", ha="center", va="bottom", fontsize=10)
     axes.set_title(title, fontsize=11, fontweight="bold")
@@ -106,7 +106,7 @@ def _bars(
 
 
 def _timeline(axes: Any, comparison: Comparison) -> None:
-    floor = 0.05  # milliseconds; a logarithmic axis has no zero
+    floor = 0.05  # milliseconds; a logarithmic axis cannot show zero
     for result in comparison.loaders:
         runs = [run for run in comparison.runs if run.loader == result.loader]
         length = min(run.num_steps for run in runs)

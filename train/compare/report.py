@@ -1,4 +1,4 @@
-"""A comparison as a text table, as JSON and as a picture."""
+"""Reports a comparison as a text table, JSON and a plot."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _BUSY = {
 
 
 def headline(comparison: Comparison) -> str:
-    """Return one line that says what ran, and whether the device was simulated."""
+    """Return a one-line description of the runs, and whether the device was simulated."""
     training = comparison.training
     if comparison.simulated:
         what = (
-            f"SIMULATED device: each process sleeps as a device taking "
-            f"{comparison.simulated_images_per_s:g} images/s would; no network was trained"
+            f"SIMULATED device: each process sleeps like a device of "
+            f"{comparison.simulated_images_per_s:g} images/s; no network was trained"
         )
     else:
         what = f"{training['model']} ({training['strategy']}) on {comparison.machine['device']}"
@@ -34,13 +34,13 @@ def headline(comparison: Comparison) -> str:
 
 
 def verdict(comparison: Comparison) -> str:
-    """Return one sentence: the fastest loader against the baseline."""
+    """Return one sentence that compares the fastest loader with the baseline."""
     base = comparison.loaders[0]
     best = max(comparison.loaders, key=lambda result: result.images_per_s.mean)
     if best is base:
         return f"{base.loader} was the fastest."
     return (
-        f"{best.loader} delivered {best.ratio.mean:.2f}x the images/s of {base.loader} and left the device waiting "
+        f"{best.loader} delivered {best.ratio.mean:.2f}x the images/s of {base.loader} and kept the device waiting "
         f"{best.wait_pct.mean:.0f} % of the time instead of {base.wait_pct.mean:.0f} %."
     )
 
@@ -76,7 +76,7 @@ def comparison_table(comparison: Comparison) -> str:
     notes = [
         "",
         verdict(comparison),
-        f"Mean ± standard deviation; rates leave out the first {comparison.warmup} steps. "
+        f"Mean ± standard deviation; rates exclude the first {comparison.warmup} steps. "
         f"Device busy: {_BUSY[comparison.loaders[0].busy_source]}.",
         f"{machine['processor']}, {machine['num_cores']} cores, torch {machine['torch']}; {source}",
     ]

@@ -1,6 +1,6 @@
-"""The same training with several loaders, in fresh processes, interleaved; and the arithmetic on their logs.
+"""Runs the same training with several loaders, in new processes, interleaved; and summarises their logs.
 
-Starts the runs and summarises their ``log.jsonl``; ``report`` and ``plot`` present the results.
+``report`` and ``plot`` present the results.
 
 Definitions, over the steps after the warm-up, means over ranks:
 
@@ -40,29 +40,29 @@ DEFAULT_STEPS = 50
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions:
-    """What to compare.
+    """The options of a comparison.
 
     Parameters
     ----------
     loaders : tuple of str
-        Names; the first is the baseline of the ratios.
+        Names; the first is the baseline.
     nproc_per_node : int
-        Training processes of each run.
+        Training processes per run.
     repeats : int
-        Runs of each loader.
+        Runs per loader.
     warmup : int
-        First steps that rates leave out.
+        First steps that rates exclude.
     out : str
-        Directory for the logs of the runs.
+        Directory for the runs' logs.
     stock_data : str
-        What the ``torch`` loaders read instead of ``--data``, e.g. the directory it was converted from.
+        Data for the ``torch`` loaders instead of ``--data``, e.g. the directory it was converted from.
     training : dict
         Training options that differ from their defaults.
 
     Raises
     ------
     UsageError
-        A value is not allowed, or no step would be left after the warm-up.
+        A value is not allowed, or no step is left after the warm-up.
     """
 
     loaders: tuple[str, ...]
@@ -89,7 +89,7 @@ class CompareOptions:
 
     def training_values(self, loader: str) -> dict[str, Any]:
         """Return the training options of one loader's runs."""
-        # By default each loader ends an epoch in its own way; compared steps must have one size.
+        # By default loaders end an epoch differently; compared steps must have one size.
         values = {"tail": "drop", **self.training, "loader": loader}
         if self.stock_data and loader in ("torch", "torch-fast"):
             values["data"] = self.stock_data
@@ -108,9 +108,9 @@ class RunResult:
     Parameters
     ----------
     loader, repeat
-        Which one.
+        The run's loader and its repeat.
     images_per_s, wait_pct, busy_pct
-        As the module's docstring defines them; `busy_pct` is None where it is not known.
+        As the module's docstring defines them; `busy_pct` is None if unknown.
     busy_source : str
         ``nvml``, ``step`` or ``simulated``.
     time_to_steps_s : float
@@ -120,7 +120,7 @@ class RunResult:
     num_steps : int
         Steps, warm-up included.
     wait_s, step_s : list of float
-        Each step's, warm-up included.
+        Per step, warm-up included.
     """
 
     loader: str
@@ -138,7 +138,7 @@ class RunResult:
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderResult:
-    """Results of one loader over its runs; `ratio` is images/s over the baseline's of the same repeat."""
+    """Results of one loader over its runs; `ratio` is images/s divided by the baseline's in the same repeat."""
 
     loader: str
     images_per_s: Summary
@@ -152,7 +152,7 @@ class LoaderResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """All results of a comparison, and the machine they were measured on."""
+    """All results of a comparison, and the machine."""
 
     accelerator: str
     simulated_images_per_s: float
@@ -168,11 +168,11 @@ class Comparison:
 
     @property
     def simulated(self) -> bool:
-        """Whether the device was a simulation that sleeps."""
+        """Whether the device was simulated."""
         return self.simulated_images_per_s > 0
 
     def to_json(self) -> str:
-        """Return everything as indented JSON."""
+        """Return all results as indented JSON."""
         return json.dumps({"kind": "beton-compare", "simulated": self.simulated, **asdict(self)}, indent=1)
 
 
@@ -218,7 +218,7 @@ def summarise_run(records: Sequence[Mapping[str, Any]], *, loader: str, repeat: 
 
 
 def summarise_loaders(runs: Sequence[RunResult], loaders: Sequence[str]) -> list[LoaderResult]:
-    """Summarise the runs of each loader; ratios are taken within a repeat, as the machine's load changes with time."""
+    """Summarise the runs of each loader; ratios are computed per repeat, as the machine's load varies."""
     by_key = {(run.loader, run.repeat): run for run in runs}
     results = []
     for loader in loaders:
@@ -259,7 +259,7 @@ def _run_all(options: CompareOptions, progress: Callable[[str], None]) -> Compar
     _check_data(options, progress)
     for repeat in range(options.repeats):
         for place in range(count):
-            # Another loader is first in each repeat: the first of a round has colder caches.
+            # Each repeat starts with another loader, because the first one has colder caches.
             loader = options.loaders[(repeat + place) % count]
             directory = Path(options.out) / "runs" / f"{loader}-{repeat}"
             began = time.perf_counter()
@@ -293,7 +293,7 @@ def _run_all(options: CompareOptions, progress: Callable[[str], None]) -> Compar
 
 
 def _check_data(options: CompareOptions, progress: Callable[[str], None]) -> None:
-    """Refuse labels that are not classes, or that mean different things in two files, before any run."""
+    """Refuse labels out of range, or with different meanings in two files, before any run."""
     from train.loaders.stored_images import open_images
 
     num_classes = int(options.training.get("num_classes", 0))
@@ -321,7 +321,7 @@ def _check_data(options: CompareOptions, progress: Callable[[str], None]) -> Non
 
 def _run_once(options: CompareOptions, loader: str, directory: Path) -> list[dict[str, Any]]:
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "log.jsonl").unlink(missing_ok=True)  # of an earlier comparison
+    (directory / "log.jsonl").unlink(missing_ok=True)  # from an earlier comparison
     values = {**options.training_values(loader), "output": str(directory), "log_steps": 10, "checkpoints": False}
     output = directory / "output.txt"
     command = own_command("train", *training_arguments(values))

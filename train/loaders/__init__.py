@@ -1,11 +1,11 @@
-"""The loaders that train and that are measured, one a file behind one protocol (`base`).
+"""Loaders for training and benchmarks: one file per loader, behind one protocol (`base`).
 
-A module is imported only when its loader is used: several of them change global state on import, and most may be
-absent. So this module imports no torch, and command lines can list the names.
+A loader's module is imported only when the loader is used: several change global state on import, and most are
+optional. This module imports no torch, so that command lines can list the names quickly.
 
-Every loader cuts images in the same way: RandomResizedCrop and flip for training, Resize of the shorter side and
-CenterCrop for evaluation. All read the same stored bytes (`stored_images`), where need be copied into a format of
-their own (`copies`). How a loader is tuned stands in the docstring of its module.
+Every loader crops images in the same way: RandomResizedCrop and flip for training, Resize of the shorter side and
+CenterCrop for evaluation. All read the same stored bytes (`stored_images`), copied into their own format if necessary
+(`copies`). The docstring of each module describes the loader's tuning.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ __all__ = ["LOADERS", "TRAINING_LOADERS", "Entry", "cannot_train", "make_loader"
 
 
 class Entry(NamedTuple):
-    """Where a loader lives.
+    """The location and requirements of a loader.
 
     Parameters
     ----------
     target : str
         ``"module:class"`` below this package.
     needs : str
-        Module that must be importable, "" where everything comes with us.
+        Module that must be importable; "" if nothing else is needed.
     package : str
-        What to install for it, and whose version is reported.
+        Package to install, whose version is reported.
     summary : str
         One line for lists.
     cannot_train : str
-        Why only ``beton bench`` can use it; empty where it can train.
+        Why only ``beton bench`` can use it; empty if it can train.
     """
 
     target: str
@@ -46,14 +46,14 @@ class Entry(NamedTuple):
 
 
 _NO_RANKS = "its adapter neither divides an epoch among ranks nor resumes"
-_CEILING = "it is a ceiling, not a loader: it gives no labels"
+_CEILING = "it is a ceiling, not a loader: it has no labels"
 
 LOADERS = {
     "beton": Entry("ours:BetonLoader", "", "", "our Loader"),
     "kernels": Entry(
         "kernels:Kernels", "", "", "our kernels on the same threads, without the Loader (ceiling)", _CEILING
     ),
-    "synthetic": Entry("synthetic:SyntheticBatches", "", "", "a batch that is in memory already (ceiling)", _CEILING),
+    "synthetic": Entry("synthetic:SyntheticBatches", "", "", "one batch that is already in memory (ceiling)", _CEILING),
     "torch": Entry("stock:PillowLoader", "torchvision", "torch", "DataLoader, Pillow, torchvision v2"),
     "torch-fast": Entry("stock:TensorLoader", "torchvision", "torch", "DataLoader, decode_image, v2 on tensors"),
     "ffcv": Entry("ffcv_peer:FfcvLoader", "ffcv", "ffcv", "the real FFCV 1.0.2"),
@@ -77,7 +77,7 @@ TRAINING_LOADERS = tuple(name for name, entry in LOADERS.items() if not entry.ca
 
 
 def cannot_train(name: str) -> str:
-    """Return why a loader that can be measured cannot train; nothing for others and unknown names."""
+    """Return why a loader that can only be benchmarked cannot train; "" for others and unknown names."""
     reason = LOADERS[name].cannot_train if name in LOADERS else ""
     return f"`beton bench` can measure {name}, but it cannot train: {reason}" if reason else ""
 
@@ -95,7 +95,7 @@ def make_loader(name: str, spec: LoaderSpec) -> TrainingLoader:
     Raises
     ------
     UsageError
-        The name is unknown, or this loader cannot train or cannot serve the spec.
+        The name is unknown, or this loader cannot train or does not support the spec.
     """
     if name not in TRAINING_LOADERS:
         problem = cannot_train(name) or f"no loader is called {name!r}"
@@ -105,12 +105,12 @@ def make_loader(name: str, spec: LoaderSpec) -> TrainingLoader:
 
 
 def make_measured_loader(name: str, spec: LoaderSpec) -> MeasuredLoader:
-    """Build the loader called `name` for a benchmark of its images.
+    """Build the loader called `name` for a benchmark.
 
     Raises
     ------
     UsageError
-        The name is unknown, or this loader cannot serve the spec.
+        The name is unknown, or this loader does not support the spec.
     ImportError
         It is not installed.
     """

@@ -1,4 +1,4 @@
-"""What is asked of a loader, and what it must do to be measured or to train. Knows no loader."""
+"""Protocols of loaders for benchmarks and for training, and their options."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class TrainBatch(NamedTuple):
     labels : torch.Tensor
         Shape (B,), int64.
     num_valid : int
-        The first so many rows count; the rest is padding that evens out the ranks. May be 0.
+        The first `num_valid` rows count; the rest is padding, so that ranks have equal batches. May be 0.
     global_size : int
         Sum of `num_valid` over all ranks: the divisor that makes a mean loss exact.
     indices : numpy.ndarray or None
-        Number of each row's sample in the data set, int64; None where the loader does not say.
+        Index of each row's sample in the dataset, int64; None if the loader does not report it.
     """
 
     images: torch.Tensor
@@ -42,41 +42,41 @@ class TrainBatch(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderSpec:
-    """What is asked of a loader; the same for all of them.
+    """The options of a loader, the same for all loaders.
 
     Parameters
     ----------
     path : str
-        A ``.beton`` file, or a directory of class folders where the loader can read one.
+        A ``.beton`` file, or a directory of class folders if the loader can read one.
     training : bool
-        Shuffled, random crops and flips; else in order with a centre crop, every sample counted once.
+        Shuffled, with random crops and flips; else in order, with a centre crop, every sample counted once.
     indices : numpy.ndarray or None
-        Samples to use, int64; all when None.
+        Samples to use, int64; None means all.
     batch_size : int
         Images per rank and batch.
     num_workers : int
         Workers of this process.
     prefetch : int or None
-        Batches ahead per worker; None means what the loader's documentation advises.
+        Batches ahead per worker; None means the value that the loader's documentation advises.
     seed, rank, world_size : int
-        Order and augmentation depend on the seed; the shares on the other two.
+        Order and augmentation depend on the seed; the rank's share on the other two.
     device : torch.device
-        Where batches must arrive.
+        Device of the batches.
     image_size, resize_size : int
         Side of the crop; shorter side before the validation crop (pixels).
     tail : {"even", "pad", "drop"}
-        What becomes of an epoch's incomplete end: spread over all batches, a last batch with padding that is not
-        counted, or left out.
+        How the incomplete end of an epoch is handled: spread over all batches, padded (padding is not counted), or
+        dropped.
     steps : tuple or None
-        Our transforms of single images in training, instead of RandomResizedCrop and flip; the last ones normalise.
+        Our image transforms for training, instead of RandomResizedCrop and flip; the last ones normalise.
     normalised : bool or None
-        Whether images arrive as normalised float32 or as uint8; None lets the loader choose what suits the device.
+        Whether images arrive as normalised float32 or as uint8; None lets the loader choose by device.
     epoch_images : int
-        Repeat a small data set until an epoch has so many images (benchmarks).
+        Repeat a small dataset until an epoch has this many images (benchmarks).
     work_dir : str
         Folder for copies in other formats (benchmarks).
     throughput_only : bool
-        Only images per second count: a loader may leave out what it takes to resume with the same images.
+        Only images per second matter: a loader may skip the work needed to resume with the same images.
     """
 
     path: str
@@ -101,11 +101,11 @@ class LoaderSpec:
     throughput_only: bool = False
 
     def repeats(self, num_samples: int) -> int:
-        """Return how often a data set of `num_samples` goes into an epoch."""
+        """Return how often an epoch repeats a dataset of `num_samples`."""
         return max(1, -(-self.epoch_images // max(1, num_samples)))
 
     def epoch_indices(self, num_samples: int) -> np.ndarray:
-        """Return the samples of an epoch in the order of the data set, int64, repeated as often as asked."""
+        """Return the samples of an epoch in dataset order, int64, with repetitions."""
         indices = np.arange(num_samples, dtype=np.int64) if self.indices is None else self.indices
         return np.tile(indices, self.repeats(len(indices)))
 
@@ -116,35 +116,35 @@ class MeasuredLoader:
     Attributes
     ----------
     num_ahead : int
-        Batches it may have ready before they are asked for; so many are thrown away before the clock starts.
+        Number of batches it may prefetch; that many are discarded before the clock starts.
     """
 
     num_ahead: int = 0
 
     def image_batches(self) -> Iterator[Any]:
-        """Go through one epoch, or on without end: tensors or arrays of `batch_size` images."""
+        """Yield one epoch, or an endless stream, of tensors or arrays of `batch_size` images."""
         raise NotImplementedError
 
     def clock_starts(self) -> None:
-        """Note that a timed round begins."""
+        """Start a timed round."""
 
     def clock_stops(self) -> None:
-        """Note that a timed round has ended."""
+        """End a timed round."""
 
     def report(self) -> dict[str, Any]:
-        """Return what the loader itself has to say about the timed rounds, JSON-able."""
+        """Return the loader's own report of the timed rounds, as JSON values."""
         return {}
 
     def close(self) -> None:
-        """End threads and processes."""
+        """Stop threads and processes."""
 
 
 class TrainingLoader(MeasuredLoader, ABC):
-    """A loader that can train as well.
+    """A loader that can also train.
 
-    ``len`` is the number of batches of a whole epoch, equal on all ranks. Iterating goes through one epoch, from its
-    start or from where ``load_state_dict`` put it; ``state_dict`` taken after k batches resumes at batch k, whatever
-    was prefetched.
+    ``len`` is the number of batches of a whole epoch, equal on all ranks. Iterating yields one epoch, from its start or
+    from the position of ``load_state_dict``; a ``state_dict`` taken after k batches resumes at batch k, whatever was
+    prefetched.
 
     Attributes
     ----------
@@ -160,45 +160,48 @@ class TrainingLoader(MeasuredLoader, ABC):
     @property
     @abstractmethod
     def batches_left(self) -> int:
-        """How many batches the next iteration gives, equal on all ranks."""
+        """Number of batches of the next iteration, equal on all ranks."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[TrainBatch]: ...
 
     @abstractmethod
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration goes through; another epoch starts at its first batch."""
+        """Set the epoch of the next iteration; a different epoch starts at its first batch."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Return where the current epoch stands."""
+        """Return the position in the current epoch."""
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state` at the next iteration."""
 
     def image_batches(self) -> Iterator[Any]:
-        """Go through one epoch, images only."""
+        """Yield the images of one epoch."""
         for batch in self:
             yield batch.images
 
 
 def wants_normalised(spec: LoaderSpec) -> bool:
-    """Return whether a loader that can do either normalises: on a GPU that costs nothing, and bytes arrive faster."""
+    """Return whether a loader that supports both delivers normalised images.
+
+    On a GPU uint8 is faster to copy, and normalising costs nothing.
+    """
     if spec.steps is not None:
         return True
     return spec.device.type != "cuda" if spec.normalised is None else spec.normalised
 
 
 class Normaliser:
-    """Turn batches into what the network wants, on the device: float, normalised, in the right memory layout.
+    """Convert images on the device to normalised floats in the network's memory layout.
 
     Parameters
     ----------
     spec : LoaderSpec
         Device, mean and standard deviation.
     normalised : bool
-        Whether images arrive normalised already.
+        Whether images are already normalised.
     channels_last : bool
         Memory layout of the result.
     """
@@ -220,7 +223,7 @@ class Normaliser:
 
 
 def check_position(state: Mapping[str, Any], expected: Mapping[str, Any]) -> tuple[int, int]:
-    """Return ``(epoch, batches)`` of a saved position after checking that it fits this loader.
+    """Return ``(epoch, batches)`` of a saved position after checking that it matches this loader.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Copies of the stored images in the formats of other loaders, kept in the benchmark's work folder."""
+"""Copies the stored images into the formats of other loaders, in the benchmark's work folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["encoded_bytes", "image_folder", "prepared_copy"]
 
 
 def prepared_copy(spec: LoaderSpec, name: str, write: Callable[[FileImages, Path], None]) -> Path:
-    """Return a folder with the samples of ``spec.path`` in another format, writing it the first time.
+    """Return a folder with the samples of ``spec.path`` in another format; the first call writes it.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ def prepared_copy(spec: LoaderSpec, name: str, write: Callable[[FileImages, Path
     """
     file = Path(spec.path).resolve()
     stat = file.stat()
-    # Another file of the same name must not be measured in its place.
+    # The name identifies the file, so that another file of the same name is not used instead.
     key = hashlib.sha256(json.dumps([str(file), stat.st_size, stat.st_mtime_ns]).encode()).hexdigest()[:12]
     folder = Path(spec.work_dir) / f"{file.stem}-{key}-{name}"
     if folder.is_dir():
@@ -43,7 +43,7 @@ def prepared_copy(spec: LoaderSpec, name: str, write: Callable[[FileImages, Path
 
 
 def encoded_bytes(images: FileImages, index: int) -> bytes:
-    """Return the compressed file of a sample, for formats that hold nothing else.
+    """Return the compressed file of a sample, for formats that hold only compressed images.
 
     Raises
     ------
@@ -57,9 +57,9 @@ def encoded_bytes(images: FileImages, index: int) -> bytes:
 
 
 def image_folder(spec: LoaderSpec) -> Path:
-    """Return the samples as files in class folders: JPEG bytes as they are, raw images as PPM.
+    """Return the samples as files in class folders: unchanged JPEG bytes, raw images as PPM.
 
-    Such a tree is what DALI, timm and most scripts read.
+    DALI, timm and most scripts read such a tree.
     """
 
     def write(images: FileImages, folder: Path) -> None:
@@ -72,7 +72,7 @@ def image_folder(spec: LoaderSpec) -> Path:
             else:
                 assert item.raw is not None
                 height, width = item.raw.shape[:2]
-                # Netpbm: pixels behind a line of text, the nearest to "raw" that image libraries read.
+                # Netpbm: pixels after a text header, the closest to "raw" that image libraries read.
                 header = f"P6 {width} {height} 255\n".encode()
                 path.with_suffix(".ppm").write_bytes(header + item.raw.tobytes())
 

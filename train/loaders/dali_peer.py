@@ -1,9 +1,9 @@
 """NVIDIA DALI on the CPU.
 
-Tuning, after its documentation: the fused ``decoders.image_random_crop`` (decodes and crops in one operator), the
-file reader with ``random_shuffle`` (files in class folders, mapped into memory), ``num_threads`` = workers,
-``prefetch_queue_depth=2`` (default), antialiased linear resize, an endless iterator so that no epoch's end interrupts
-it. uint8 images leave as HWC, DALI's own layout, seen as NCHW without a copy; normalised ones through the fused
+Tuning, after its documentation: the fused ``decoders.image_random_crop`` (decodes and crops in one operator), the file
+reader with ``random_shuffle`` (files in class folders, mapped into memory), ``num_threads`` = workers,
+``prefetch_queue_depth=2`` (default), antialiased linear resize, an endless iterator, so that epoch ends do not
+interrupt it. uint8 images are HWC, DALI's own layout, viewed as NCHW without a copy; normalised ones use the fused
 ``crop_mirror_normalize``.
 """
 
@@ -61,7 +61,7 @@ class DaliLoader(MeasuredLoader):
         self._iterator = DALIGenericIterator([pipeline], ["images", "labels"], size=-1)
 
     def image_batches(self) -> Iterator[Any]:
-        """Go on without end."""
+        """Yield batches endlessly."""
         for [batch] in self._iterator:
             images = batch["images"]
             yield images if self._planar else images.permute(0, 3, 1, 2)

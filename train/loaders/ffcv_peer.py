@@ -1,13 +1,12 @@
 """The real FFCV 1.0.2.
 
 Tuning, after its documentation ("Tuning guide", scenario: all data fits in memory): ``os_cache=True``, order RANDOM,
-``batches_ahead=3`` (the default) where nobody asks for another, its own decoder-with-crop, the transforms compiled by
-Numba. Output as its ImageNet scripts have it (``ToTorchImage``: NCHW in channels_last memory).
+``batches_ahead=3`` (the default) unless set, its own decoder with crop, the transforms compiled by Numba. Output as in
+its ImageNet scripts (``ToTorchImage``: NCHW in channels_last memory).
 
-FFCV sets torch's thread count for the whole process when it is imported, built and iterated; it is put back each
-time. FFCV's limits stay visible: no position inside an epoch to resume from, augmentation that no seed governs, and
-centre crops by ratio without resizing the shorter side first: nearly the pixels of Resize and CenterCrop, for less
-work.
+FFCV sets torch's thread count for the whole process when it is imported, built and iterated; the count is restored each
+time. FFCV's limits remain: it cannot resume within an epoch, its augmentation is not seeded, and it makes centre crops
+by ratio without resizing the shorter side first: nearly the pixels of Resize and CenterCrop, for less work.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def _thread_count_kept() -> Iterator[None]:
 
 
 class FfcvLoader(TrainingLoader):
-    """`ffcv.loader.Loader` on a ``.beton`` file, whoever wrote it.
+    """`ffcv.loader.Loader` on a ``.beton`` file of FFCV's or of ours.
 
     Raises
     ------
@@ -50,7 +49,7 @@ class FfcvLoader(TrainingLoader):
         self.normalised = wants_normalised(spec)
         source = FileImages(spec.path)
         self._indices = spec.epoch_indices(len(source))
-        # FFCV pads the ranks and knows no other tail; only whole batches can be left out.
+        # FFCV supports no other tail than padding; only incomplete batches can be dropped.
         self._shares = Shares(
             num_samples=len(self._indices),
             rank=spec.rank,
@@ -107,11 +106,11 @@ class FfcvLoader(TrainingLoader):
 
     @property
     def batches_left(self) -> int:
-        """How many batches the next iteration gives: all, or none after the last."""
+        """Number of batches of the next iteration: all, or none after the last."""
         return self._length - self._start
 
     def __iter__(self) -> Iterator[TrainBatch]:
-        if self._start:  # resumed after the last batch of an epoch, whose end is still to come
+        if self._start:  # resumed after the last batch of an epoch, before its end
             self._start = 0
             return
         self._position = 0
@@ -129,7 +128,7 @@ class FfcvLoader(TrainingLoader):
             yield TrainBatch(batch[image], labels, shares.num_valid(number), shares.global_size(number))
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration."""
+        """Set the epoch of the next iteration."""
         if epoch != self._epoch:
             self._epoch, self._start, self._position = epoch, 0, 0
 
@@ -137,7 +136,7 @@ class FfcvLoader(TrainingLoader):
         return {"loader": "ffcv", "num_samples": self._shares.num_samples, "world_size": self._spec.world_size}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the epoch and the number of its batches that were handed out."""
+        """Return the epoch and the number of batches delivered in it."""
         return {**self._identity(), "epoch": self._epoch, "batches": self._position}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -157,5 +156,5 @@ class FfcvLoader(TrainingLoader):
         self._epoch, self._start, self._position = epoch, batches, batches
 
     def close(self) -> None:
-        """Drop the loader; FFCV cannot end its threads."""
+        """Drop the loader; FFCV cannot stop its threads."""
         del self._loader

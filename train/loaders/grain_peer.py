@@ -1,9 +1,9 @@
 """Grain: random access, worker processes, NumPy batches.
 
-Tuning, after its documentation: the ``MapDataset`` API, a global shuffle, ``mp_prefetch`` with one process a worker
-(Python transforms are bound by the processor), few reader threads in each (the default of 16 would fight over two
-cores), batches made in the workers and handed over in shared memory. Grain brings no image decoder: it gets
-``torchvision.io.decode_image`` with v2 on tensors, one torch thread a worker.
+Tuning, after its documentation: the ``MapDataset`` API, a global shuffle, ``mp_prefetch`` with one process per worker
+(Python transforms are CPU-bound), few reader threads in each (the default of 16 would compete for two cores), batches
+made in the workers and passed in shared memory. Grain has no image decoder: it uses ``torchvision.io.decode_image``
+with v2 on tensors, one torch thread per worker.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _AHEAD = 4
 
 
 class _Decode:
-    """Make NumPy arrays, which Grain hands over in shared memory."""
+    """Return NumPy arrays, which Grain passes in shared memory."""
 
     def __init__(self, spec: LoaderSpec) -> None:
         self._decode = DecodeAndCrop(spec)
@@ -50,6 +50,6 @@ class GrainLoader(MeasuredLoader):
         self.num_ahead = (_AHEAD + 3) * spec.num_workers
 
     def image_batches(self) -> Iterator[Any]:
-        """Go on without end."""
+        """Yield batches endlessly."""
         for images, _labels in self._dataset:
             yield images

@@ -1,4 +1,4 @@
-"""Our decoder and pipeline on as many threads, with no Loader around them: what the Loader is measured against."""
+"""Our decoder and pipeline on the same number of threads, without the Loader: the Loader's upper limit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .ours import our_transforms
 
 
 class Kernels(MeasuredLoader):
-    """Not a stream of batches: `measure` runs the kernels for a while."""
+    """Yields no batches: `measure` runs the kernels for some time."""
 
     def __init__(self, spec: LoaderSpec) -> None:
         from dataloading.testing import KernelCeiling
@@ -36,6 +36,6 @@ class Kernels(MeasuredLoader):
         return times.num_samples, times.seconds
 
     def image_batches(self) -> Iterator[Any]:
-        """Run the kernels once, for the time of the first batch; there is nothing to look at."""
+        """Run the kernels once, for the time of the first batch; yields an empty batch."""
         self._ceiling.run(self._batch_size)
         yield np.zeros((0,))

@@ -2,8 +2,8 @@
 
 Tuning, after its documentation: JPEG bytes stored in chunks by `optimize`'s writer, `StreamingDataset` subclassed to
 decode in the workers, `StreamingDataLoader` with persistent workers and prefetching. Images are decoded by
-``torchvision.io.decode_image`` with v2 on tensors. A small file is written several times over, because the dataset
-itself cannot repeat its samples within an epoch.
+``torchvision.io.decode_image`` with v2 on tensors. A small file is written several times, because the dataset cannot
+repeat its samples within an epoch.
 """
 
 from __future__ import annotations
@@ -64,6 +64,6 @@ class LitDataLoader(MeasuredLoader):
         self.num_ahead = options["prefetch_factor"]
 
     def image_batches(self) -> Iterator[Any]:
-        """Go through one epoch."""
+        """Yield one epoch."""
         for images, _labels in self._loader:
             yield images

@@ -1,8 +1,8 @@
 """MosaicML Streaming: MDS shards on the local disk.
 
-Tuning, after its documentation: JPEG bytes in MDS shards, ``local`` only (nothing to download), ``batch_size`` told to
-the dataset, shuffling with the default ``py1e``, a DataLoader with persistent workers. Images are decoded by
-``torchvision.io.decode_image`` with v2 on tensors. An epoch is made longer with ``epoch_size``, its own means.
+Tuning, after its documentation: JPEG bytes in MDS shards, ``local`` only (nothing to download), ``batch_size`` passed
+to the dataset, shuffling with the default ``py1e``, a DataLoader with persistent workers. Images are decoded by
+``torchvision.io.decode_image`` with v2 on tensors. ``epoch_size`` makes an epoch longer.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class StreamingLoader(MeasuredLoader):
                     writer.write({"image": encoded_bytes(source, index), "label": source[index].label})
 
         folder = prepared_copy(spec, "mds", write)
-        # Shared memory of a run that was killed would stop this one.
+        # Shared memory left by a killed run would break this one.
         streaming.base.util.clean_stale_shared_memory()
         dataset = _Images(spec, folder, num_samples * spec.repeats(num_samples))
         options = worker_options(spec)
@@ -56,6 +56,6 @@ class StreamingLoader(MeasuredLoader):
         self.num_ahead = spec.num_workers * options["prefetch_factor"]
 
     def image_batches(self) -> Iterator[Any]:
-        """Go through one epoch."""
+        """Yield one epoch."""
         for images, _labels in self._loader:
             yield images

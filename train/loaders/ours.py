@@ -1,4 +1,4 @@
-"""Our Loader. Nothing needs tuning, and nothing is."""
+"""Our Loader, without tuning."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .stored_images import FileImages
 
 
 def our_transforms(spec: LoaderSpec) -> list[Any]:
-    """Return the pipeline that all loaders share, as ours."""
+    """Return the common pipeline as our transforms."""
     from dataloading import transforms as T
 
     if spec.steps is not None:
@@ -62,7 +62,7 @@ class BetonLoader(TrainingLoader):
 
     @property
     def batches_left(self) -> int:
-        """How many batches the next iteration gives."""
+        """Number of batches of the next iteration."""
         left = self._num_samples - self._loader.state_dict()["consumed"]
         per_step = self._spec.batch_size * self._spec.world_size
         return int(left // per_step if self._spec.tail == "drop" else -(-left // per_step))
@@ -73,7 +73,7 @@ class BetonLoader(TrainingLoader):
             yield TrainBatch(batch[image], batch[label], int(batch.num_valid), int(batch.global_size), batch.indices)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration."""
+        """Set the epoch of the next iteration."""
         self._loader.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -81,11 +81,11 @@ class BetonLoader(TrainingLoader):
         return dict(self._loader.state_dict())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue in mid-epoch, on any world size and batch size."""
+        """Resume within an epoch, on any world size and batch size."""
         self._loader.load_state_dict(state)
 
     def clock_starts(self) -> None:
-        """Leave out the statistics of warming up and of standing still."""
+        """Discard the statistics of the warm-up and of pauses."""
         self._loader.stats(reset=True)
 
     def clock_stops(self) -> None:
@@ -99,12 +99,12 @@ class BetonLoader(TrainingLoader):
         return {} if self._timed is None else {name: getattr(self._timed, name) for name in names}
 
     def close(self) -> None:
-        """End the worker threads."""
+        """Stop the worker threads."""
         self._loader.close()
 
 
 def _plus(total: Any, more: Any) -> Any:
-    """Add the sums of two rounds' statistics; whatever is no sum is the same in both."""
+    """Add the sums of two rounds' statistics; other values are the same in both."""
     sums = {
         field.name: getattr(total, field.name) + getattr(more, field.name)
         for field in dataclasses.fields(total)

@@ -1,8 +1,7 @@
-"""``--recipe``: the augmentation of a training run, for every loader that can have it.
+"""``--recipe``: the augmentation of a training run, for every loader that supports it.
 
-Reads a recipe of `dataloading.transforms` (`training_recipe`), and makes the same of torchvision's v2 transforms, for
-the torch loaders (`torchvision_steps`). What mixes the images of a batch is left to the trainer, which does it for
-whatever loader.
+Reads a recipe of `dataloading.transforms` (`training_recipe`), and translates it to torchvision's v2 transforms for the
+torch loaders (`torchvision_steps`). The trainer mixes the images of a batch, for every loader.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from .base import IMAGENET_MEAN, IMAGENET_STD
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRecipe:
-    """What a recipe means for the trainer.
+    """A recipe, as the trainer uses it.
 
     Parameters
     ----------
@@ -46,7 +45,7 @@ class TrainingRecipe:
 
 
 def training_recipe(name: str, *, field: str, size: int, num_classes: int) -> TrainingRecipe:
-    """Read a recipe by its name or from its file.
+    """Read a recipe by name or from a file.
 
     Parameters
     ----------
@@ -62,7 +61,7 @@ def training_recipe(name: str, *, field: str, size: int, num_classes: int) -> Tr
     Raises
     ------
     UsageError
-        There is no such recipe, or a classifier cannot be trained with it.
+        There is no such recipe, or it does not suit training a classifier.
     """
     recipe = T.recipes.find(name, field=field, size=size, num_classes=num_classes)
     if set(recipe) != {field} or hasattr(recipe[field], "repeat"):
@@ -114,19 +113,19 @@ def _three(values: Any) -> tuple[float, float, float]:
 
 
 def torchvision_steps(steps: Sequence[Any], *, pillow: bool) -> list[torch.nn.Module]:
-    """Return torchvision's transforms that do what ours do.
+    """Return the equivalent transforms of torchvision.
 
     Parameters
     ----------
     steps : sequence
-        Of ours, for single images.
+        Our image transforms.
     pillow : bool
-        Whether they get images of Pillow's, which become tensors before the first transform that needs them.
+        Whether they get Pillow images, which are converted to tensors before the first transform that needs tensors.
 
     Raises
     ------
     UsageError
-        torchvision has no such transform.
+        torchvision has no equivalent.
     """
     result: list[torch.nn.Module] = []
     for step in steps:
@@ -169,7 +168,7 @@ def _value(name: str, value: Any) -> Any:
 
 
 class TimmPolicy(v2.RandAugment):  # type: ignore[misc]
-    """timm's RandAugment by torchvision's operations, with the numbers of ours."""
+    """timm's RandAugment, made of torchvision's operations, with our parameters."""
 
     def __init__(self, policy: Any) -> None:
         fill = list(policy.fill) if isinstance(policy.fill, tuple) else policy.fill
@@ -177,7 +176,7 @@ class TimmPolicy(v2.RandAugment):  # type: ignore[misc]
         self._policy = policy
 
     def forward(self, *inputs: Any) -> Any:
-        """Return an image, Pillow's or a tensor, changed by some operations."""
+        """Apply the operations to a Pillow image or a tensor."""
         (image,) = inputs
         width, height = image.size if isinstance(image, Image.Image) else (image.shape[-1], image.shape[-2])
         count, probability, operations = self._policy.operations(height, width)
@@ -194,7 +193,7 @@ class TimmPolicy(v2.RandAugment):  # type: ignore[misc]
             if isinstance(image, Image.Image):
                 return image.point(table * len(image.getbands()))
             return torch.tensor(table, dtype=torch.uint8)[image.long()]
-        # torchvision counts enhancements from 1 and thresholds in parts of white.
+        # torchvision's enhancement factors start at 1, and its thresholds are fractions of white.
         if what in ("Brightness", "Color", "Contrast", "Sharpness"):
             number -= 1.0
         elif what == "Solarize":

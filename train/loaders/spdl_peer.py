@@ -1,9 +1,9 @@
 """SPDL: threads, and FFmpeg for decoding.
 
-Tuning, after its documentation ("Multi-threading", "Image dataloading"): demultiplex and decode in the same stage with
-as many threads as workers, crop and resize in FFmpeg's filter graph so that only the wanted pixels are converted, a
-batch made by ``convert_frames`` from FFmpeg's frames in one copy. swscale's bilinear filter grows with the reduction,
-so it is antialiased. Images leave as HWC, seen as NCHW without a copy.
+Tuning, after its documentation ("Multi-threading", "Image dataloading"): demultiplex and decode in one stage with as
+many threads as workers, crop and resize in FFmpeg's filter graph so that only the pixels of the crop are converted, and
+``convert_frames`` to copy FFmpeg's frames into a batch once. swscale's bilinear filter grows with the reduction, so it
+is antialiased. Images are HWC, viewed as NCHW without a copy.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class SpdlLoader(MeasuredLoader):
         return self._normaliser(images)
 
     def image_batches(self) -> Iterator[Any]:
-        """Go through one epoch."""
+        """Yield one epoch."""
         spec = self._spec
         pipeline = (
             PipelineBuilder()

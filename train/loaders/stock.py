@@ -1,14 +1,13 @@
-"""The stock PyTorch loaders, tuned as well as they go: `torch` (Pillow) and `torch-fast` (torchvision.io).
+"""The stock PyTorch loaders, well tuned: `torch` (Pillow) and `torch-fast` (torchvision.io).
 
-Tuning, after PyTorch's and torchvision's own advice: ``persistent_workers``, ``prefetch_factor`` (4 where nobody asks
-for another), one thread per worker (DataLoader sets that itself), v2 transforms, uint8 until the end, pinned memory
-and, on CUDA, a copy one batch ahead on a side stream. ``torch-fast`` has tensors from the decoder on:
-``decode_image`` needs no copy out of a Pillow image, and v2's resize of uint8 tensors is vectorised. Neither can
-decode only the crop.
+Tuning, after PyTorch's and torchvision's own advice: ``persistent_workers``, ``prefetch_factor`` (4 unless set), one
+thread per worker (DataLoader sets that itself), v2 transforms, uint8 until the end, pinned memory and, on CUDA, a copy
+one batch ahead on a side stream. ``torch-fast`` decodes to tensors: ``decode_image`` needs no copy out of a Pillow
+image, and v2's resize of uint8 tensors is vectorised. Neither can decode only the crop.
 
-The order is `DistributedSampler`'s. Augmentation is seeded per (seed, epoch, sample index), so that a run stopped in
-mid-epoch resumes with the same images. A stock script does not do that, so benchmarks do without: it costs one
-reseeding of torch's CPU generator per image (microseconds).
+The order is `DistributedSampler`'s. Augmentation is seeded per (seed, epoch, sample index), so that a run stopped
+within an epoch resumes with the same images. Stock scripts do not do that, so benchmarks do not either: it reseeds
+torch's CPU generator per image (microseconds).
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ PREFETCH = 4
 
 
 def torch_transform(spec: LoaderSpec, *, pillow: bool, normalise: bool) -> v2.Compose:
-    """Return the pipeline that all loaders share, as torchvision's, for Pillow images or uint8 CHW tensors."""
+    """Return the common pipeline as torchvision's transforms, for Pillow images or uint8 CHW tensors."""
     steps: list[torch.nn.Module]
     if spec.steps is not None:
         return v2.Compose(torchvision_steps(spec.steps, pillow=pillow))
@@ -52,7 +51,7 @@ def torch_transform(spec: LoaderSpec, *, pillow: bool, normalise: bool) -> v2.Co
 
 
 def decode_pillow(image: StoredImage) -> Image.Image:
-    """Return a stored image as an RGB image of Pillow's."""
+    """Return a stored image as an RGB Pillow image."""
     if image.raw is not None:
         return Image.fromarray(image.raw)
     assert image.encoded is not None
@@ -72,9 +71,9 @@ def decode_tensor(image: StoredImage) -> torch.Tensor:
 def decode_bytes(data: bytes) -> torch.Tensor:
     """Decode a compressed image with torchvision.io, to a uint8 tensor of shape (3, H, W)."""
     with warnings.catch_warnings():
-        # The bytes are read-only and decode_image only reads them.
+        # The buffer is read-only, and decode_image does not write to it.
         warnings.filterwarnings("ignore", message="The given buffer is not writable")
-        # torchvision points to torchcodec from 0.29 on; until it goes, this is the stock way.
+        # torchvision 0.29 recommends torchcodec instead; until decode_image is removed, it is the stock decoder.
         warnings.filterwarnings("ignore", message="The image decoding", category=DeprecationWarning)
         encoded = torch.frombuffer(data, dtype=torch.uint8)
         pixels: torch.Tensor = decode_image(encoded, mode=ImageReadMode.RGB)
@@ -82,7 +81,7 @@ def decode_bytes(data: bytes) -> torch.Tensor:
 
 
 class DecodeAndCrop:
-    """What peers without a decoder of their own do with a compressed image; picklable, for worker processes."""
+    """Decodes and transforms a compressed image, for peers without a decoder; picklable, for worker processes."""
 
     def __init__(self, spec: LoaderSpec) -> None:
         self._transform = torch_transform(spec, pillow=False, normalise=wants_normalised(spec))
@@ -95,7 +94,7 @@ class DecodeAndCrop:
 
 
 def worker_options(spec: LoaderSpec) -> dict[str, Any]:
-    """Return the DataLoader's options about workers."""
+    """Return the DataLoader's worker options."""
     if spec.num_workers == 0:
         return {"num_workers": 0}
     prefetch = PREFETCH if spec.prefetch is None else spec.prefetch
@@ -122,14 +121,14 @@ class StockDataset(Dataset[tuple[torch.Tensor, int]]):
         if get_worker_info() is not None:
             torch.manual_seed(seed)
             return self._transform(pixels), image.label
-        # In the training process itself the generator belongs to the network (dropout).
+        # In the training process the network uses the generator (dropout).
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return self._transform(pixels), image.label
 
 
 class KeyedBatches(Sampler[list[tuple[int, int | None]]]):
-    """Batches of (sample index, seed), in `DistributedSampler`'s order, from any batch of an epoch on."""
+    """Yields batches of (sample index, seed), in `DistributedSampler`'s order, from any batch of an epoch on."""
 
     def __init__(self, spec: LoaderSpec, indices: np.ndarray) -> None:
         self._spec = spec
@@ -169,12 +168,12 @@ class KeyedBatches(Sampler[list[tuple[int, int | None]]]):
                 yield [(index, tools.random.child(epoch_key, index) >> 1) for index in indices]
 
     def indices_of(self, batch: int) -> np.ndarray:
-        """Return this rank's samples in a batch of the epoch that has begun."""
+        """Return this rank's samples in a batch of the current epoch."""
         return self._mine[batch * self._spec.batch_size : (batch + 1) * self._spec.batch_size]
 
 
 class PillowLoader(TrainingLoader):
-    """``torch``: Pillow, and v2 on Pillow images; it normalises in its workers."""
+    """``torch``: Pillow, and v2 on Pillow images; normalises in its workers."""
 
     name = "torch"
     pillow = True
@@ -193,7 +192,7 @@ class PillowLoader(TrainingLoader):
             StockDataset(images, spec, pillow=self.pillow, normalise=self.normalised),
             batch_sampler=self._batches,
             pin_memory=spec.device.type == "cuda",
-            # An iterator draws from its generator; torch's own belongs to the network.
+            # A DataLoader iterator draws from its generator; the network uses torch's default one.
             generator=torch.Generator(),
             **options,
         )
@@ -203,7 +202,7 @@ class PillowLoader(TrainingLoader):
 
     @property
     def batches_left(self) -> int:
-        """How many batches the next iteration gives."""
+        """Number of batches of the next iteration."""
         return len(self._batches)
 
     def __iter__(self) -> Iterator[TrainBatch]:
@@ -217,7 +216,7 @@ class PillowLoader(TrainingLoader):
         self._batches.start = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration; it starts at its first batch."""
+        """Set the epoch of the next iteration, which starts at its first batch."""
         if epoch != self._batches.epoch:
             self._batches.epoch = epoch
             self._batches.start = self._position = 0
@@ -232,21 +231,21 @@ class PillowLoader(TrainingLoader):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the epoch and the number of its batches that were handed out."""
+        """Return the epoch and the number of batches delivered in it."""
         return {**self._identity(), "epoch": self._batches.epoch, "batches": self._position}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue in mid-epoch, without decoding what was seen."""
+        """Resume within an epoch, without decoding samples already delivered."""
         self._batches.epoch, self._batches.start = check_position(state, self._identity())
         self._position = self._batches.start
 
     def close(self) -> None:
-        """End the worker processes."""
+        """Stop the worker processes."""
         del self._loader
 
 
 class TensorLoader(PillowLoader):
-    """``torch-fast``: `decode_image` and v2 on tensors; on CUDA it ships bytes and normalises on the device."""
+    """``torch-fast``: `decode_image` and v2 on tensors; on CUDA it copies uint8 and normalises on the device."""
 
     name = "torch-fast"
     pillow = False
@@ -256,7 +255,7 @@ def _to_device(batches: Any, device: torch.device) -> Iterator[tuple[torch.Tenso
     if device.type != "cuda":
         yield from batches
         return
-    # timm's PrefetchLoader: copy the next batch on a side stream while the network works on this one.
+    # As timm's PrefetchLoader: copy the next batch on a side stream while the network computes this one.
     stream = torch.cuda.Stream(device)
     ready: tuple[torch.Tensor, torch.Tensor] | None = None
     for images, labels in batches:

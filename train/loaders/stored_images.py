@@ -1,6 +1,6 @@
-"""Encoded images and labels of a ``.beton`` file or of a directory of class folders, by index.
+"""Reads encoded images and labels of a ``.beton`` file or a directory of class folders, by index.
 
-All peers read their images from here, and the trainer the number of samples and the classes. Decodes nothing.
+Peers use the images; the trainer uses the number of samples and the classes. Decodes nothing.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class StoredImage(NamedTuple):
     Parameters
     ----------
     encoded : bytes or None
-        A compressed image file.
+        The compressed image file, if it is stored compressed.
     raw : numpy.ndarray or None
-        Pixels (H, W, 3), uint8, where the file stores them uncompressed.
+        Pixels (H, W, 3), uint8, if they are stored uncompressed.
     label : int
-        Class number.
+        Label.
     """
 
     encoded: bytes | None
@@ -33,11 +33,11 @@ class StoredImage(NamedTuple):
 
 
 class StoredImages(Protocol):
-    """A data set by index; picklable, so that worker processes can open their own."""
+    """A dataset by index; picklable, so that worker processes can open their own."""
 
     path: str
     classes: list[str]
-    named: bool  # False where the classes are mere numbers
+    named: bool  # False if the classes are only numbers
 
     def __len__(self) -> int: ...
 
@@ -48,7 +48,7 @@ class StoredImages(Protocol):
 
 
 class FolderImages:
-    """Class folders as `torchvision.datasets.ImageFolder` sees them.
+    """Class folders, as in `torchvision.datasets.ImageFolder`.
 
     Raises
     ------
@@ -76,15 +76,15 @@ class FolderImages:
         return StoredImage(Path(name).read_bytes(), None, label)
 
     def labels(self) -> np.ndarray:
-        """Return the class number of every file."""
+        """Return the label of every file."""
         return np.array([label for _, label in self._samples], np.int64)
 
 
 class FileImages:
     """The first image field and the first integer field of a ``.beton`` file.
 
-    The position of every sample is looked up once (24 bytes each), so that a stock loader only copies the bytes of a
-    sample, which is cheaper than opening a file.
+    The offset of every sample is looked up once (24 bytes each), so that a stock loader only copies a sample's bytes,
+    which is cheaper than opening a file.
 
     Raises
     ------
@@ -125,7 +125,7 @@ class FileImages:
         return self._reader
 
     def locate(self) -> None:
-        """Look up the positions of all samples; otherwise the first read does so, with spawn in each worker."""
+        """Look up the offsets of all samples. Otherwise the first read does it, with spawn in each worker."""
         self._opened()
         starts, sizes = self._reader.locate(self.image_field, np.arange(self._num_samples))
         columns = self._reader.column(self.image_field), self._reader.column(self.label_field)
@@ -148,7 +148,7 @@ class FileImages:
 
 
 def _first(reader: Any, kind: type, usual_name: str) -> str:
-    # Exactly: the kinds of ours that are images as well hold no RGB.
+    # Exactly this class: our other image fields do not hold RGB.
     names = [name for name, field in reader.fields.items() if type(field) is kind]
     if not names:
         raise UsageError(
@@ -163,6 +163,6 @@ def open_images(path: str) -> StoredImages:
     Raises
     ------
     UsageError
-        It is neither.
+        The path is neither.
     """
     return FolderImages(path) if Path(path).is_dir() else FileImages(path)

@@ -1,4 +1,4 @@
-"""A batch that is in memory already: what the harness itself could take, and a free loader's rate."""
+"""One batch in memory: the upper limit of the harness, and the rate of a loader without cost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .base import LoaderSpec, MeasuredLoader, wants_normalised
 
 
 class SyntheticBatches(MeasuredLoader):
-    """The same batch again and again, copied once as a consumer would at least."""
+    """Yields the same batch repeatedly, copied once, as every consumer must."""
 
     def __init__(self, spec: LoaderSpec) -> None:
         generator = torch.Generator().manual_seed(spec.seed)
@@ -21,7 +21,7 @@ class SyntheticBatches(MeasuredLoader):
         self._out = torch.empty_like(self._batch)
 
     def image_batches(self) -> Iterator[Any]:
-        """Give a hundred batches."""
+        """Yield a hundred batches."""
         for _ in range(100):
             self._out.copy_(self._batch)
             yield self._out

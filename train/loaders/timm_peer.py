@@ -1,9 +1,8 @@
 """timm's ``create_loader`` on class folders.
 
 Tuning, after its training script: ``use_prefetcher`` (worker processes collate uint8, `fast_collate`), persistent
-workers, bilinear interpolation as in the common pipeline, no colour jitter. Its prefetcher normalises on the device;
-uint8 batches are therefore taken from the DataLoader inside it. ``use_multi_epochs_loader`` keeps workers going from
-epoch to epoch.
+workers, bilinear interpolation as in the common pipeline, no colour jitter. Its prefetcher normalises on the device, so
+uint8 batches are taken from the DataLoader inside it. ``use_multi_epochs_loader`` keeps workers across epochs.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class TimmLoader(MeasuredLoader):
         self._batch_size = spec.batch_size
 
     def image_batches(self) -> Iterator[Any]:
-        """Go through one epoch, without its last, smaller batch in evaluation."""
+        """Yield one epoch, without the smaller last batch in evaluation."""
         for images, _labels in self._loader:
             if len(images) == self._batch_size:
                 yield images

@@ -1,8 +1,9 @@
 """WebDataset: tar shards, sequential reads, a shuffle buffer.
 
 Tuning, after its documentation: shards on the local disk, ``shardshuffle`` and a buffer of 1,000 samples, batches made
-in the workers, `WebLoader` with ``batch_size=None``, ``.repeat()`` so that no epoch's end interrupts it. Images are
-decoded by ``torchvision.io.decode_image`` with v2 on tensors, which is faster here than its built-in Pillow decoder.
+in the workers, `WebLoader` with ``batch_size=None``, and ``.repeat()``, so that epoch ends do not interrupt it. Images
+are decoded by ``torchvision.io.decode_image`` with v2 on tensors, which is faster here than its built-in Pillow
+decoder.
 """
 
 from __future__ import annotations
@@ -66,6 +67,6 @@ class WebDatasetLoader(MeasuredLoader):
         self.num_ahead = spec.num_workers * options["prefetch_factor"]
 
     def image_batches(self) -> Iterator[Any]:
-        """Go on without end."""
+        """Yield batches endlessly."""
         for images, _labels in self._loader:
             yield images

@@ -145,7 +145,7 @@ def test_a_loader_without_batches_is_an_error_and_not_an_endless_loop(monkeypatc
 
 def test_a_batch_of_another_size_is_an_error(monkeypatch):
     stream = process.Stream(Source(Clock(monkeypatch)))
-    with pytest.raises(RuntimeError, match="4 rows instead of 5"):
+    with pytest.raises(RuntimeError, match="4 rows, expected 5"):
         process.time_round(stream, num_skipped=0, seconds=1.0, burst=1, batch_size=5)
 
 
