@@ -137,8 +137,8 @@ def test_the_verb_is_one_word_of_bench_and_a_file_of_its_name_is_still_a_file(so
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--windows", "0"], "different numbers"),
-        (["--windows", "2,2"], "different numbers"),
+        (["--windows", "0"], "distinct numbers"),
+        (["--windows", "2,2"], "distinct numbers"),
         (["--batch-size", "0"], "batch"),
     ],
 )
