@@ -122,7 +122,7 @@ def test_split_is_a_partition_and_the_same_every_time() -> None:
     assert sorted([*train, *val]) == list(range(101)) and len(val) == 25
     assert np.array_equal(val, split_indices(101, 0.25, 3)[1])
     assert split_indices(10, 0.0, 0) == (None, None)
-    with pytest.raises(UsageError, match="one of the two parts empty"):
+    with pytest.raises(UsageError, match="one of the parts empty"):
         split_indices(3, 0.1, 0)
 
 
