@@ -249,7 +249,9 @@ def test_going_back_to_an_older_checkpoint_refuses_to_mix_two_histories(beton: P
     values = {"data": str(beton), "epochs": 3, "keep": 9, "tail": "pad"}
     train_here(tmp_path, **values)
     back = str(tmp_path / "checkpoints" / "step-00000007")
-    with pytest.raises(UsageError, match="2 checkpoints, up to step 21, later than step 7, from which this run resumes"):
+    with pytest.raises(
+        UsageError, match="2 checkpoints, up to step 21, later than step 7, from which this run resumes"
+    ):
         train_here(tmp_path, **values, resume=back)
     train_here(tmp_path, **{**values, "keep": 1}, resume=back, overwrite_output=True)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000021"]
