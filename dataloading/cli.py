@@ -67,6 +67,7 @@ _SUMMARIES = {
     "train": "Train an ImageNet-style model with DDP or FSDP.",
     "compare": "Run the same training with several loaders and compare them.",
     "bench": "Measure how fast a .beton file loads on this machine.",
+    "doctor": "Say what bounds training on this machine, and what to change.",
     "warm-up": "Compile the operations of transforms ahead of their use.",
 }
 

@@ -16,6 +16,7 @@ from dataloading.cpu import num_cores
 from dataloading.dataset.agreement import check_fields, common_classes, field_differences
 from dataloading.dataset.files import FileSet
 from dataloading.dataset.info import label_field
+from dataloading.dataset.opening import open_files
 from dataloading.dataset.remote.clients import StoreClient, is_url
 from dataloading.format import (
     MODE_JPEG,
@@ -64,6 +65,7 @@ __all__ = [
     "manifest_path",
     "moved_coordinates",
     "num_cores",
+    "open_files",
     "open_locked",
     "probe_file",
     "probe_jpeg",

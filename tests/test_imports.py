@@ -38,7 +38,7 @@ LAYERS = {
         source | sample_random | local_file
     """,
     "train": """
-        cli
+        cli | doctor/
         compare/ | bench/ | trainer
         step | data | checkpoint | steplog
         model | metrics | mixing | launch

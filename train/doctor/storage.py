@@ -1,0 +1,159 @@
+"""Measure the disk under the files, past the page cache, and how much of the files is in it (Linux).
+
+Reads go past the cache with ``O_DIRECT``, which neither uses nor changes it. Where the file system refuses that, only
+parts that are not cached are read.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from .measurements import DiskRates
+
+__all__ = ["Read", "cached_share", "measure_disk"]
+
+Read = Callable[[str, int, int], int]
+"""``read(path, offset, size)`` reads past the cache and returns how many bytes came; 0: not possible there."""
+
+_BLOCK = 4096
+_SEQUENTIAL_READ = 4 << 20
+_MAPPED_AT_ONCE = 1 << 30
+
+
+def cached_share(paths: Sequence[str]) -> float | None:
+    """Return the share of the files' pages that are in the page cache, by mincore(2); None where there is no such call.
+
+    Needs one byte of memory per page and reads nothing.
+    """
+    there = total = 0
+    for path in paths:
+        size = os.path.getsize(path)
+        for offset in range(0, size, _MAPPED_AT_ONCE):
+            flags = _resident(path, offset, min(_MAPPED_AT_ONCE, size - offset))
+            if flags is None:
+                return None
+            there, total = there + int(flags.sum()), total + len(flags)
+    return there / total if total else 1.0
+
+
+def _resident(path: str, offset: int, size: int) -> np.ndarray | None:
+    """Return 1 for each cached page of a part of a file, which begins at a page; None where the system does not say."""
+    with open(path, "rb") as file:
+        pages = mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ, offset=offset)
+    view = np.frombuffer(pages, np.uint8)
+    flags: np.ndarray = np.zeros(-(-size // mmap.PAGESIZE), np.uint8)
+    try:
+        mincore = ctypes.CDLL(None, use_errno=True).mincore
+        status = mincore(ctypes.c_void_p(view.ctypes.data), ctypes.c_size_t(size), ctypes.c_void_p(flags.ctypes.data))
+    except AttributeError:
+        status = -1
+    del view  # it keeps the map from closing
+    pages.close()
+    return None if status else flags & 1
+
+
+def measure_disk(
+    paths: Sequence[str],
+    *,
+    image_bytes: float,
+    num_readers: int,
+    seconds: float = 1.5,
+    read: Read | None = None,
+    cached: float | None = None,
+) -> DiskRates:
+    """Measure reads in order, and reads of one image's size at random by several threads.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        Local files.
+    image_bytes : float
+        Mean stored size of an image.
+    num_readers : int
+        Random reads at a time: as many as workers would wait for.
+    seconds : float
+        About how long each of the two takes.
+    read : callable, optional
+        Reads past the cache; by default with ``O_DIRECT``, else what is not cached.
+    cached : float, optional
+        Share of the files in the cache; by default measured.
+    """
+    cached = cached_share(paths) if cached is None else cached
+    method = "injected"
+    if read is None:
+        read, method = (_read_direct, "O_DIRECT") if _direct_works(paths[0]) else (_read_uncached, "uncached parts")
+    largest = max(paths, key=os.path.getsize)
+    return DiskRates(
+        cached_share=cached,
+        sequential_bytes_per_second=_sequential(largest, read, seconds),
+        random_reads_per_second=_random(paths, read, max(1, round(image_bytes)), num_readers, seconds),
+        method=method,
+    )
+
+
+def _sequential(path: str, read: Read, seconds: float) -> float | None:
+    size, total, offset = os.path.getsize(path), 0, 0
+    started = time.perf_counter()
+    while offset < size and time.perf_counter() - started < seconds:
+        total += read(path, offset, min(_SEQUENTIAL_READ, size - offset))
+        offset += _SEQUENTIAL_READ
+    return total / (time.perf_counter() - started) if total else None
+
+
+def _random(paths: Sequence[str], read: Read, size: int, num_readers: int, seconds: float) -> float | None:
+    sizes = np.array([os.path.getsize(path) for path in paths], np.float64)
+    counts: list[int] = []
+    started = time.perf_counter()
+
+    def serve(number: int) -> None:
+        draw = np.random.default_rng(number)
+        done = tries = 0
+        while time.perf_counter() - started < seconds and tries < 20_000:
+            file = int(draw.choice(len(paths), p=sizes / sizes.sum()))
+            offset = int(draw.integers(0, max(1, int(sizes[file]) - size))) // _BLOCK * _BLOCK
+            done += read(paths[file], offset, min(size, int(sizes[file]) - offset)) > 0
+            tries += 1
+        counts.append(done)
+
+    threads = [threading.Thread(target=serve, args=(number,)) for number in range(num_readers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(counts) / (time.perf_counter() - started) if sum(counts) else None
+
+
+def _direct_works(path: str) -> bool:
+    try:
+        return _read_direct(path, 0, _BLOCK) > 0
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
+            return False
+        raise
+
+
+def _read_direct(path: str, offset: int, size: int) -> int:
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECT", 0))
+    try:
+        # Memory of a map begins at a page, as O_DIRECT requires.
+        with mmap.mmap(-1, -(-size // _BLOCK) * _BLOCK) as memory:
+            return os.preadv(descriptor, [memory], offset)
+    finally:
+        os.close(descriptor)
+
+
+def _read_uncached(path: str, offset: int, size: int) -> int:
+    start = offset // mmap.PAGESIZE * mmap.PAGESIZE
+    flags = _resident(path, start, size + offset - start)
+    if flags is None or flags.any():
+        return 0
+    with open(path, "rb", buffering=0) as file:
+        return len(os.pread(file.fileno(), size, offset))
