@@ -26,6 +26,8 @@ SHOWN: dict[str, tuple[list[Any], int]] = {
     "RandomResizedCrop": ([T.RandomResizedCrop(SIDE)], 3),
     "Resize": ([T.Resize((48, 96))], 0),
     "CenterCrop": ([T.CenterCrop(64)], 0),
+    "FiveCrop": ([T.FiveCrop(31)], 0),
+    "TenCrop": ([T.TenCrop(23)], 0),
     "RandomCrop": ([T.RandomCrop(SIDE, padding=16)], 3),
     "RandomHorizontalFlip": ([T.RandomHorizontalFlip(1.0)], 0),
     "RandomVerticalFlip": ([T.RandomVerticalFlip(1.0)], 0),
@@ -90,8 +92,15 @@ def synthetic_image() -> np.ndarray:
 
 
 def applied(steps: list[Any], seed: int, image: np.ndarray) -> np.ndarray:
-    """Return an image behind some transforms, as bytes."""
+    """Return an image behind some transforms, as bytes; several crops side by side."""
     out = T.Compose(steps)(image, seed=seed) if len(steps) > 1 else steps[0](image, seed=seed)
+    if isinstance(out, tuple):
+        side, columns = out[0].shape[1] + 1, SIDE // (out[0].shape[1] + 1)
+        sheet = np.full((3, -(-len(out) // columns) * side, columns * side), 235, np.uint8)
+        for number, crop in enumerate(out):
+            top, left = number // columns * side, number % columns * side
+            sheet[:, top : top + side - 1, left : left + side - 1] = crop
+        return sheet
     if out.dtype == np.uint8:
         return out
     last = steps[-1]

@@ -28,7 +28,7 @@ from dataloading.sampling.random import child
 from dataloading.sampling.slicing import Step
 from dataloading.stats import Clock
 from dataloading.transforms.device import BatchProgram
-from dataloading.transforms.pipeline import PipelineFault
+from dataloading.transforms.pipeline import Pipeline, PipelineFault
 from dataloading.transforms.rng import batch_key, sample_keys
 
 __all__ = ["BatchJob"]
@@ -72,6 +72,7 @@ class BatchJob:
         self._views: list[_View] = []
         self._left: dict[int, tuple[BatchProgram, Draws]] = {}  # what is left to do, by the value's place
         stored: dict[str, npt.NDArray[np.void]] = {}  # requests by field, without geometry
+        unplanned = plan.num_views.copy()
         for image in plan.images.values():
             field = image.output.field
             with clock.measure("view"):
@@ -79,11 +80,13 @@ class BatchJob:
                     stored[field] = image.decoder.requests(step.indices)
                     clock.count_bytes(int(stored[field]["src_bytes"].sum()))
                 for place, number in enumerate(image.output.views):
+                    unplanned[field] -= 1
                     view = _View(
                         image=image,
+                        pipeline=image.pipeline_of(place),
                         place=place,
                         keys=_view_keys(plan.seed, epoch, step, number),
-                        requests=stored[field].copy(),
+                        requests=stored[field].copy() if unplanned[field] else stored[field],
                         values=image.lend(rows),
                     )
                     annotations = plan.annotations_read_by(image.output)
@@ -91,8 +94,8 @@ class BatchJob:
                         view.boxes = self._read_boxes(annotations, view.requests)
                     self._views.append(view)
                     self._skip_failing(view.plan, 0, rows, image.output, place)
-                    if plan.return_params and not image.is_mask and not image.pipeline.varies:
-                        view.params = image.pipeline.drawn(view.requests, view.keys)
+                    if plan.return_params and not image.is_mask:
+                        view.params = view.pipeline.drawn(view.requests, view.keys, view.boxes)
 
     def _read_boxes(self, annotations: Annotations, requests: npt.NDArray[np.void]) -> BoxesOfSamples:
         """Read the stored boxes before the geometry is drawn that depends on them."""
@@ -152,7 +155,7 @@ class BatchJob:
         started = time.perf_counter()
         for low, high in self._good_runs(first, last):
             part = slice(low - first, high - first)
-            transform = functools.partial(image.pipeline.run, decoded[part], view.keys[low:high], planar[part])
+            transform = functools.partial(view.pipeline.run, decoded[part], view.keys[low:high], planar[part])
             self._skip_failing(transform, low, high, output, view.place)
         if planar is not out:
             interleave(planar, out)
@@ -164,7 +167,7 @@ class BatchJob:
 
         def work(row: int, start: int) -> None:
             one = slice(row, row + 1)
-            found = view.image.one(view.requests[one], view.keys[one])
+            found = view.image.one(view.pipeline, view.requests[one], view.keys[one])
             if isinstance(found, str):
                 self._fail(DecodeError, found, row, output, view.place)
             else:
@@ -270,7 +273,7 @@ class BatchJob:
                 continue
             for view in self._views:
                 if view.image.output.name == name:
-                    pipeline = view.image.pipeline
+                    pipeline = view.pipeline
                     if pipeline.on_batch is not None:
                         self._left[len(values)] = pipeline.on_batch, pipeline.draw(view.keys)
                     made, *size = view.tensors()
@@ -321,7 +324,10 @@ class BatchJob:
         key = batch_key(plan.seed, self.epoch, self.consumed * plan.ranks.world_size + plan.ranks.rank)
         for number, transform in enumerate(plan.batch_transforms):
             started = time.perf_counter()
-            transform.apply(values, len(self._indices), child(key, number))
+            drawn = transform.apply(values, len(self._indices), child(key, number))
+            if plan.return_params and drawn:
+                params = self._params.setdefault(transform.output.name, {})
+                params |= {name: as_tensor(each) for name, each in drawn.items()}
             self._clock.note_call(transform.name, time.perf_counter() - started)
         return list(values.values())
 
@@ -333,6 +339,8 @@ class _View:
     Parameters
     ----------
     image : ImagePlan
+    pipeline : Pipeline
+        Its own of those of the `image`.
     place : int
         Among the views of its output.
     keys : ndarray of uint64, shape (rows,)
@@ -346,6 +354,7 @@ class _View:
     """
 
     image: ImagePlan
+    pipeline: Pipeline
     place: int
     keys: npt.NDArray[np.uint64]
     requests: npt.NDArray[np.void]
@@ -361,7 +370,7 @@ class _View:
     def plan(self, start: int = 0) -> None:
         """Draw the geometry; see `Pipeline.plan`."""
         widths, heights = self.requests["src_width"], self.requests["src_height"]
-        self.image.pipeline.plan(widths, heights, self.keys, self.requests, start, self.boxes)
+        self.pipeline.plan(widths, heights, self.keys, self.requests, start, self.boxes)
 
 
 def _view_keys(seed: int, epoch: int, step: Step, number: int) -> npt.NDArray[np.uint64]:

@@ -12,6 +12,7 @@ from dataloading.errors import TransformError, UsageError
 from dataloading.messages import counted, describe
 from dataloading.transforms.base import BatchOp, Transform
 from dataloading.transforms.foreign import name_of
+from dataloading.transforms.mix import Mixing
 
 __all__ = ["BatchTransform"]
 
@@ -42,7 +43,7 @@ class BatchTransform:
         name = getattr(op, "__name__", None) or type(op).__name__
         return f"{name} (transforms[{self.output.name!r}][{self.position}])"
 
-    def apply(self, values: dict[str, Any], num_rows: int, key: int) -> None:
+    def apply(self, values: dict[str, Any], num_rows: int, key: int) -> dict[str, Any]:
         """Replace the values of its output, and for a BatchOp the labels.
 
         A result has one entry per row: a tensor, an array, a list, or whatever else has a length; or it is a dictionary
@@ -57,6 +58,11 @@ class BatchTransform:
         key : int
             Random key, for a BatchOp.
 
+        Returns
+        -------
+        dict of str to ndarray, one row a sample
+            What was drawn where samples were mixed, by "place.transform.param".
+
         Raises
         ------
         TransformError
@@ -65,11 +71,16 @@ class BatchTransform:
         name = self.output.name
         if isinstance(self.op, BatchOp):
             labels = self.label_field or ""
-            values[name], values[labels] = self._call(values[name], num_rows, 0, values[labels], key)
+            given = values[name]
+            values[name], values[labels] = self._call(given, num_rows, 0, values[labels], key)
+            if isinstance(self.op, Mixing):
+                drawn = self.op.drawn(given.shape, key)
+                return {f"{self.position}.{self.op.name}.{param}": each for param, each in drawn.items()}
         elif len(self.output.views) > 1:
             values[name] = [self._call(each, num_rows, k) for k, each in enumerate(values[name])]
         else:
             values[name] = self._call(values[name], num_rows)
+        return {}
 
     def _call(self, given: Any, num_rows: int, place: int = 0, *more: Any) -> Any:
         view = self.output.view_text(place)

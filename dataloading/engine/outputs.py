@@ -18,6 +18,7 @@ from dataloading.errors import UsageError
 from dataloading.format import Field, ImageField, MaskField, NDArrayField, image_of
 from dataloading.transforms.base import BatchOp, FieldOp, Placeholder, Transform
 from dataloading.transforms.compose import Compose, written_out
+from dataloading.transforms.crops import one_list_per_crop
 from dataloading.transforms.custom import AsList
 from dataloading.transforms.foreign import check_callable
 from dataloading.transforms.view import View
@@ -39,7 +40,8 @@ class Output:
     partner : str, optional
         The field with the images that a mask belongs to.
     views : tuple of int
-        The numbers that random keys of its images are made with; a list of tensors if there is more than one.
+        The numbers that random keys of its images are made with, once for each crop of a FiveCrop or TenCrop; a list of
+        tensors if there is more than one.
     follows : str, optional
         The output whose geometry a mask, boxes or points take over.
     """
@@ -96,6 +98,8 @@ def choose_outputs(
             source = _followed(name, partner, transforms, views, is_mask=is_mask)
         elif view is not None and view.like is not None and view.transforms is None:
             source = view.like
+        if is_places and source != name:
+            _check_single(name, partner, source, _numbers_of(source, transforms, views, numbers))
         ops = () if is_places else _list_of(transforms.get(source, ()))
         if is_mask and source != name and not _is_mask(files, source, views):
             # Positions in the list stay the same, as random numbers depend on them.
@@ -106,7 +110,7 @@ def choose_outputs(
             field=field,
             transforms=ops,
             partner=partner if is_mask else None,
-            views=(0,) if is_places else numbers.get(source, (0,)) if view is None else numbers[name],
+            views=(0,) if is_places else _numbers_of(name if view else source, transforms, views, numbers),
             follows=None if source == name else source,
         )
     return outputs
@@ -134,6 +138,27 @@ def _number_views(views: Mapping[str, View]) -> dict[str, tuple[int, ...]]:
             numbers[name] = tuple(range(first, first + view.repeat))
             first += view.repeat
     return {name: numbers[view.like or name] for name, view in views.items()}
+
+
+def _numbers_of(
+    name: str, transforms: Mapping[str, Any], views: Mapping[str, View], numbers: Mapping[str, tuple[int, ...]]
+) -> tuple[int, ...]:
+    """Return the numbers of an output's images: those of its views, each as often as its list makes crops."""
+    view, given = views.get(name), transforms.get(name, ())
+    if view is not None and view.transforms is None and view.like is not None:
+        given = transforms[view.like]
+    with named(name):
+        num_crops = len(one_list_per_crop(_list_of(given)))
+    return tuple(number for number in numbers.get(name, (0,)) for _ in range(num_crops))
+
+
+def _check_single(name: str, partner: str | None, source: str, numbers: Sequence[int]) -> None:
+    """Refuse boxes and points that would follow several images of one sample."""
+    if len(numbers) > 1:
+        raise UsageError(
+            f"field '{name}' would follow its image '{partner}', of which there are {len(numbers)} views '{source}': "
+            f"{_as_stored(name)}, or leave it out with fields=[...]"
+        )
 
 
 def _check_view(files: FileSet, views: Mapping[str, View], name: str, view: View) -> None:
@@ -238,11 +263,6 @@ def _followed(
         raise UsageError(
             f"field '{name}' would follow its image '{partner}', of which there are {len(own)} views "
             f"({', '.join(own)}): {fix}, or leave it out with fields=[...]"
-        )
-    if not is_mask and views[own[0]].repeat > 1:
-        raise UsageError(
-            f"field '{name}' would follow its image '{partner}', of which there are {views[own[0]].repeat} views "
-            f"'{own[0]}': {_as_stored(name)}, or leave it out with fields=[...]"
         )
     return own[0]
 

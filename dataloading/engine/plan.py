@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -31,6 +32,7 @@ from dataloading.errors import DecodeError, SampleError, TransformError, UsageEr
 from dataloading.format import ImageField, MaskField, NDArrayField, VarArrayField
 from dataloading.sampling.ranks import Ranks
 from dataloading.transforms.base import BatchOp, FieldOp, Geometry
+from dataloading.transforms.crops import one_list_per_crop
 from dataloading.transforms.custom import PadBatch
 from dataloading.transforms.pipeline import Pipeline, PipelineFault
 from dataloading.transforms.view import View
@@ -53,7 +55,8 @@ class ImagePlan:
     ----------
     output : Output
     decoder : ImageDecoder
-    pipeline : Pipeline
+    pipelines : tuple of Pipeline
+        One; or one for each crop of the FiveCrop or TenCrop in its list.
     ring : Ring
         Lends memory for the images of one batch and view.
     interleaved : bool
@@ -68,7 +71,7 @@ class ImagePlan:
 
     output: Output
     decoder: ImageDecoder
-    pipeline: Pipeline
+    pipelines: tuple[Pipeline, ...]
     ring: Ring
     interleaved: bool
     channels_last: bool
@@ -76,6 +79,15 @@ class ImagePlan:
     group_size: int
     # By thread, not by a worker's number: two iterators of one loader have workers of equal numbers.
     _scratch: threading.local = dataclasses.field(default_factory=threading.local)
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The pipeline whose shapes, dtypes and transforms on batches are those of all."""
+        return self.pipelines[0]
+
+    def pipeline_of(self, place: int) -> Pipeline:
+        """Return the pipeline for image number `place` of each sample."""
+        return self.pipelines[place % len(self.pipelines)]
 
     def lend(self, rows: int) -> npt.NDArray[Any] | list[Any]:
         """Lend an array of shape (rows, channels, height, width), or (rows, height, width, channels).
@@ -111,7 +123,9 @@ class ImagePlan:
             arrays[purpose] = np.empty((self.group_size, *shape), dtype)
         return arrays[purpose]
 
-    def one(self, request: npt.NDArray[np.void], key: npt.NDArray[np.uint64]) -> npt.NDArray[Any] | str:
+    def one(
+        self, pipeline: Pipeline, request: npt.NDArray[np.void], key: npt.NDArray[np.uint64]
+    ) -> npt.NDArray[Any] | str:
         """Make one image of any size, shape (channels, height, width); or say why it cannot be decoded.
 
         Raises
@@ -119,7 +133,6 @@ class ImagePlan:
         PipelineFault
             If a transform fails.
         """
-        pipeline = self.pipeline
         height, width = int(request["out_h"][0]), int(request["out_w"][0])
         try:
             pipeline = pipeline.of_size(height, width) if pipeline.varies else pipeline
@@ -197,6 +210,8 @@ class Plan:
         What is read of the files for it.
     images, others : dict
         Name of an output to how it is made.
+    num_views : Counter of str
+        Name of a field to how many images are made of each of its own.
     values : dict of str to FieldValues
         Name of an output to what is done to its values, sample by sample.
     annotations : dict of str to Annotations
@@ -241,6 +256,7 @@ class Plan:
         self.transfer = transfer
         self.group_size = group_size
         self.return_params = return_params
+        self.num_views: Counter[str] = Counter()
         self.images: dict[str, ImagePlan] = {}
         self.others: dict[str, Decoder] = {}
         self.values: dict[str, FieldValues] = {}
@@ -256,6 +272,7 @@ class Plan:
                 self.images[name] = _plan_images(
                     output, decoder, field, group_size, max_rows, num_buffers, transfer, on_device=on_device
                 )
+                self.num_views[output.field] += len(output.views)
                 num_batched = len(self.images[name].pipeline.batch_transforms)
             else:
                 self.others[name] = decoder
@@ -273,7 +290,8 @@ class Plan:
         self.sizes = self._sizes()
         for image in self.images.values():
             image.decoder.warm_up()
-            image.pipeline.warm_up()
+            for pipeline in image.pipelines:
+                pipeline.warm_up()
         self.compile_seconds = time.perf_counter() - started
 
     def _annotations(self) -> dict[str, Annotations]:
@@ -309,7 +327,7 @@ class Plan:
             if len(image.output.views) > 1:
                 raise UsageError(
                     f"transforms[{name!r}]: PadBatch() puts the images of one view together, but there are "
-                    f"{len(image.output.views)}. Use AsList(), or views with repeat=1"
+                    f"{len(image.output.views)} views. Use AsList(), or a single view"
                 )
             if image.is_mask:
                 continue
@@ -328,8 +346,8 @@ class Plan:
         if several is not None:
             raise UsageError(
                 f"transforms[{several.output.name!r}]: {several.op.name} mixes labels too, of which the "
-                f"{len(several.output.views)} views have only one set. Give it to one view with repeat=1, or call it "
-                f"in the training loop"
+                f"{len(several.output.views)} views have only one set. Give it to a single view, or call it in the "
+                f"training loop"
             )
         if mixes and label is None:
             raise UsageError(
@@ -381,13 +399,17 @@ def _plan_images(
     dtype = "int64" if is_mask else field.dtype.name
     transforms, num_views = output.transforms, len(output.views)
     with named(output.name) if transforms else contextlib.nullcontext():
-        pipeline = Pipeline(
-            transforms,
-            channels=field.channels,
-            source_size=decoder.common_size(),
-            dtype=dtype,
-            on_device=on_device and not is_mask,
+        pipelines = tuple(
+            Pipeline(
+                each,
+                channels=field.channels,
+                source_size=decoder.common_size(),
+                dtype=dtype,
+                on_device=on_device and not is_mask,
+            )
+            for each in one_list_per_crop(transforms)
         )
+        pipeline = pipelines[0]
         if dtype == "uint16":
             _check_resizes(transforms)
     num_bytes = max_rows * int(np.prod(pipeline.out_shape)) * np.dtype(pipeline.storage_dtype).itemsize
@@ -404,7 +426,7 @@ def _plan_images(
     return ImagePlan(
         output=output,
         decoder=decoder,
-        pipeline=pipeline,
+        pipelines=pipelines,
         ring=Ring(
             num_bytes, capacity=num_views * num_buffers, allocate=transfer.allocate if transfer.is_cuda else None
         ),

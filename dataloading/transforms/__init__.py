@@ -20,6 +20,7 @@ from dataloading.transforms.color import (
     RandomSolarize,
 )
 from dataloading.transforms.compose import Compose, RandomApply, RandomChoice, RandomOrder
+from dataloading.transforms.crops import FiveCrop, TenCrop
 from dataloading.transforms.custom import AsList, Custom, PadBatch, transform
 from dataloading.transforms.detection import (
     ClampBoundingBoxes,
@@ -68,6 +69,7 @@ __all__ = [
     "CutMix",
     "Cutout",
     "ElasticTransform",
+    "FiveCrop",
     "GaussianBlur",
     "GaussianNoise",
     "Grayscale",
@@ -108,6 +110,7 @@ __all__ = [
     "Resize",
     "SanitizeBoundingBoxes",
     "ScaleJitter",
+    "TenCrop",
     "ThreeAugment",
     "TimmRandAugment",
     "ToDtype",
@@ -163,8 +166,6 @@ _ELSEWHERE = {
     "Lambda": "put the function itself into the list; it gets the whole batch, and PerSample(fn) each image",
     "ModuleWrapper": "put the module itself into the list; it gets the whole batch",
     "LinearTransformation": "put torchvision's own into the list, behind the others: it gets the whole batch",
-    "FiveCrop": "take CenterCrop, or put a function behind the others that returns a tuple of views",
-    "TenCrop": "take CenterCrop, or put a function behind the others that returns a tuple of views",
     "RandomResize": "take RandomShortestSize(range(min_size, max_size, 32)), of at most 54 sizes",
     "SanitizeKeyPoints": _NO_POINTS,
     "ClampKeyPoints": _NO_POINTS,

@@ -13,6 +13,7 @@ from dataloading.errors import UsageError
 from dataloading.format import MODE_RAW
 from dataloading.transforms.base import Geometry
 from dataloading.transforms.compose import written_out
+from dataloading.transforms.crops import one_list_per_crop
 from dataloading.transforms.pipeline import MAX_CHANNELS, Pipeline, PipelineFault
 from dataloading.transforms.rng import sample_keys
 
@@ -38,15 +39,21 @@ def apply(transforms: Sequence[object], image: Any, seed: int, owner: str) -> An
     Returns
     -------
     ndarray or tensor
-        Of the kind that was given, in host memory.
+        Of the kind that was given, in host memory; a tuple of them if the transforms make several images of one.
     """
+    lists = one_list_per_crop(written_out(transforms))
+    results = tuple(_apply(each, image, seed, owner) for each in lists)
+    return results if len(lists) > 1 else results[0]
+
+
+def _apply(transforms: Sequence[object], image: Any, seed: int, owner: str) -> Any:
     is_tensor = hasattr(image, "numpy") and not isinstance(image, np.ndarray)
     pixels = np.ascontiguousarray(image.detach().cpu().numpy() if is_tensor else image)
     batch = pixels if pixels.ndim == 4 else pixels[None]
     _check(batch, pixels, owner)
     n, channels, height, width = batch.shape
     is_bytes = batch.dtype == np.uint8
-    for each in written_out(transforms):
+    for each in transforms:
         if not is_bytes and isinstance(each, Geometry) and type(each).operation is Geometry.operation:
             raise UsageError(f"{owner}: {each.name} of images in memory works on uint8, got {batch.dtype}")
     pipeline = Pipeline(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,9 +28,10 @@ from dataloading.transforms.base import (
     check_range,
     check_size,
 )
-from dataloading.transforms.operation import Operation, constant, integer
+from dataloading.transforms.operation import Law, Operation, constant, integer
 
 __all__ = [
+    "CORNER_CROP",
     "IOU_CROP",
     "LIST_AT",
     "SCALE_JITTER",
@@ -43,16 +44,19 @@ __all__ = [
     "RandomTranslate",
     "RandomVerticalFlip",
     "Resize",
+    "after_crop",
     "check_before_padding",
     "check_before_resize",
+    "crop_operation",
     "fill_word",
+    "in_the_middle",
     "row_of",
 ]
 
 # Codes of _native/src/plan.h.
 RANDOM_RESIZED_CROP, RESIZE, RESIZE_SHORT, RESIZE_LONG, CENTER_CROP = 0, 1, 2, 3, 4
 RANDOM_CROP, RANDOM_TRANSLATE, HORIZONTAL_FLIP, VERTICAL_FLIP = 5, 6, 7, 8
-SCALE_JITTER, SHORTEST_SIZE, ZOOM_OUT, IOU_CROP = 9, 10, 11, 12
+SCALE_JITTER, SHORTEST_SIZE, ZOOM_OUT, IOU_CROP, CORNER_CROP = 9, 10, 11, 12, 13
 LIST_AT = 10  # where rows of any length hold their list
 
 
@@ -226,7 +230,8 @@ class Resize(Geometry):
         return RESIZE_SHORT, row_of(self.size, self.max_size or 0, 0, 0, 0, 0, 0, 0, *kind), after
 
 
-def _after_crop(state: ImageState, height: int, width: int, *, pads: bool) -> ImageState:
+def after_crop(state: ImageState, height: int, width: int, *, pads: bool) -> ImageState:
+    """Return what is known of images of which a part of this size is taken."""
     whole = state.height == height and state.width == width
     return state.replace(
         height=height,
@@ -237,8 +242,13 @@ def _after_crop(state: ImageState, height: int, width: int, *, pads: bool) -> Im
     )
 
 
-def _crop_operation(owner: Geometry, state: ImageState, size: tuple[int, int], *, random: bool) -> Operation:
-    """Return a crop as a kernel on pixels that have been changed already."""
+def crop_operation(
+    owner: Geometry, state: ImageState, size: tuple[int, int], *, top: Callable[[int], Law], left: Callable[[int], Law]
+) -> Operation:
+    """Return a crop as a kernel on pixels that have been changed already.
+
+    ``top`` and ``left`` say where it begins, given how many pixels of the axis are left over.
+    """
     height, width = size
     if state.written:
         raise UsageError(f"{owner.name} cannot follow a transform that writes the output. Move it before that one")
@@ -248,12 +258,17 @@ def _crop_operation(owner: Geometry, state: ImageState, size: tuple[int, int], *
             f"{owner.name}: padding after a transform that changes pixels is not possible (size {height}x{width}, "
             f"image {state.size_text}). Move {owner.name} to the front of the list"
         )
-    down, right = state.height - height, state.width - width
-    if random:
-        params = {"top": integer(0, down + 1), "left": integer(0, right + 1)}
-    else:
-        params = {"top": constant(round(down / 2)), "left": constant(round(right / 2))}
+    params = {"top": top(state.height - height), "left": left(state.width - width)}
     return Operation("move.crop", params, after=state.replace(height=height, width=width, min_side=min(size)))
+
+
+def in_the_middle(left_over: int) -> Law:
+    """Say where a centred crop begins, as torchvision rounds it."""
+    return constant(round(left_over / 2))
+
+
+def _anywhere(left_over: int) -> Law:
+    return integer(0, left_over + 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -284,11 +299,11 @@ class CenterCrop(Geometry):
         if pads:
             check_before_padding(self, state)
         # Images of unknown size may turn out to need padding one by one; where that cannot be done the sample fails.
-        return CENTER_CROP, row_of(height, width), _after_crop(state, height, width, pads=pads)
+        return CENTER_CROP, row_of(height, width), after_crop(state, height, width, pads=pads)
 
     def operation(self, state: ImageState) -> Operation:
         """See ``Geometry.operation``."""
-        return _crop_operation(self, state, check_size(self.name, self.size), random=False)
+        return crop_operation(self, state, check_size(self.name, self.size), top=in_the_middle, left=in_the_middle)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -363,13 +378,13 @@ class RandomCrop(Geometry):
             height, width, left, top, right, bottom, self.pad_if_needed, PADDING_MODES[self.padding_mode],
             fill_word(self.name, self.fill),
         )  # fmt: skip
-        return RANDOM_CROP, row, _after_crop(state, height, width, pads=pads)
+        return RANDOM_CROP, row, after_crop(state, height, width, pads=pads)
 
     def operation(self, state: ImageState) -> Operation:
         """See ``Geometry.operation``."""
         if isinstance(self.padding, tuple) and max(self.padding) > 0:
             return super().operation(state)
-        return _crop_operation(self, state, check_size(self.name, self.size), random=True)
+        return crop_operation(self, state, check_size(self.name, self.size), top=_anywhere, left=_anywhere)
 
 
 @dataclasses.dataclass(frozen=True)

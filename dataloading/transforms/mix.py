@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from dataloading.errors import UsageError
 from dataloading.sampling.random import child
@@ -42,6 +43,17 @@ class Mixing(BatchOp):
 
     def soft_labels(self, labels: Any) -> Any:
         """Return labels as rows of floats, (B, num_classes), which is what mixing starts from."""
+        raise NotImplementedError
+
+    def drawn(self, shape: Sequence[int], key: int | None) -> dict[str, npt.NDArray[Any]]:
+        """Return what a batch of images of this shape draws; for the key None what there is where nothing happens.
+
+        Returns
+        -------
+        dict of str to ndarray, one row an image
+            "lambda", float64: the share of its own (NaN); "partner", int64: the row it is mixed with (-1); of CutMix
+            "box", int64 of shape (B, 4): top, left, height and width of what is pasted (0).
+        """
         raise NotImplementedError
 
 
@@ -92,6 +104,13 @@ class _Mix(Mixing):
                 one_hot = one_hot.mul_(1.0 - self.smoothing).add_(self.smoothing / self.num_classes)
             return one_hot
         return labels if labels.is_floating_point() else labels.float()
+
+    def _drawn(self, num_rows: int, lam: float | None) -> dict[str, npt.NDArray[Any]]:
+        partners = np.arange(num_rows, dtype=np.int64)
+        return {
+            "lambda": np.full(num_rows, np.nan if lam is None else lam),
+            "partner": np.full_like(partners, -1) if lam is None else np.roll(partners, 1),
+        }
 
     def _mix_labels(self, labels: Any, lam: float) -> Any:
         labels = self.soft_labels(labels)
@@ -146,9 +165,16 @@ class MixUp(_Mix):
         self._check_batch(images, labels)
         if not images.is_floating_point():
             raise UsageError(f"{self.name} blends images, which needs floats, got {images.dtype}. Use Normalize")
-        lam = float(_generator(key).beta(self.alpha, self.alpha))
+        lam = self._lambda(key)
         mixed = images.roll(1, 0).mul_(1.0 - lam).add_(images.mul(lam))
         return mixed, self._mix_labels(labels, lam)
+
+    def drawn(self, shape: Sequence[int], key: int | None) -> dict[str, npt.NDArray[Any]]:
+        """See ``Mixing.drawn``."""
+        return self._drawn(shape[0], None if key is None else self._lambda(key))
+
+    def _lambda(self, key: int) -> float:
+        return float(_generator(key).beta(self.alpha, self.alpha))
 
 
 Mixup = MixUp
@@ -207,6 +233,15 @@ class CutMix(_Mix):
         mixed[..., y1:y2, x1:x2] = images.roll(1, 0)[..., y1:y2, x1:x2]
         return mixed, self._mix_labels(labels, lam)
 
+    def drawn(self, shape: Sequence[int], key: int | None) -> dict[str, npt.NDArray[Any]]:
+        """See ``Mixing.drawn``."""
+        if key is None:
+            box, lam = (0, 0, 0, 0), None
+        else:
+            (x1, y1, x2, y2), lam = self.box(shape[2], shape[3], key)
+            box = (y1, x1, y2 - y1, x2 - x1)
+        return {**self._drawn(shape[0], lam), "box": np.tile(np.array(box, np.int64), (shape[0], 1))}
+
 
 class _MixingOf(Mixing):
     """What is made of transforms that mix, and is called what the user wrote."""
@@ -230,6 +265,29 @@ class _MixingOf(Mixing):
         """See ``Mixing.soft_labels``."""
         return self.transforms[0].soft_labels(labels)
 
+    def keys(self, key: int) -> list[int | None]:
+        """Return the key of each transform inside for a batch's key; None for those that do not happen."""
+        raise NotImplementedError
+
+    def drawn(self, shape: Sequence[int], key: int | None) -> dict[str, npt.NDArray[Any]]:
+        """See ``Mixing.drawn``; names begin with those of the transforms inside."""
+        keys = [None] * len(self.transforms) if key is None else self.keys(key)
+        return {
+            f"{place}.{each.name}.{name}": values
+            for place, (each, own) in enumerate(zip(self.transforms, keys, strict=True))
+            for name, values in each.drawn(shape, own).items()
+        }
+
+    def __call__(self, images: Any, labels: Any, key: int) -> tuple[Any, Any]:
+        """Return the mixed images and labels of one batch; labels are soft in any case."""
+        keys = self.keys(key)
+        if keys.count(None) == len(keys):
+            return images, self.soft_labels(labels)
+        for each, own in zip(self.transforms, keys, strict=True):
+            if own is not None:
+                images, labels = each(images, labels, own)
+        return images, labels
+
     def __repr__(self) -> str:
         return f"{self.name}(transforms={self.transforms!r}, p={self.p!r})"  # type: ignore[attr-defined]
 
@@ -246,12 +304,12 @@ class MixingChoice(_MixingOf):
         """What error messages call it."""
         return "RandomChoice"
 
-    def __call__(self, images: Any, labels: Any, key: int) -> tuple[Any, Any]:
-        """Return the mixed images and labels of one batch."""
+    def keys(self, key: int) -> list[int | None]:
+        """See ``_MixingOf.keys``."""
         weights = np.cumsum(self.p or [1.0] * len(self.transforms))
         below = weights / weights[-1]
         place = min(int(np.searchsorted(below, _generator(key).random(), side="right")), len(self.transforms) - 1)
-        return self.transforms[place](images, labels, child(key, place))
+        return [child(key, place) if each == place else None for each in range(len(self.transforms))]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -266,10 +324,7 @@ class MixingApply(_MixingOf):
         """What error messages call it."""
         return "RandomApply"
 
-    def __call__(self, images: Any, labels: Any, key: int) -> tuple[Any, Any]:
-        """Return the mixed images and labels of one batch."""
-        if _generator(key).random() >= self.p:
-            return images, self.soft_labels(labels)
-        for place, each in enumerate(self.transforms):
-            images, labels = each(images, labels, child(key, place))
-        return images, labels
+    def keys(self, key: int) -> list[int | None]:
+        """See ``_MixingOf.keys``."""
+        happens = _generator(key).random() < self.p
+        return [child(key, place) if happens else None for place in range(len(self.transforms))]

@@ -44,6 +44,7 @@ from dataloading.transforms.device import BatchProgram, leaf_without_form
 from dataloading.transforms.foreign import check_callable, name_of
 from dataloading.transforms.geometry import (
     CENTER_CROP,
+    CORNER_CROP,
     HORIZONTAL_FLIP,
     IOU_CROP,
     RANDOM_RESIZED_CROP,
@@ -468,8 +469,11 @@ class Pipeline:
             sizes = np.stack([requests["out_h"], requests["out_w"]], axis=1)
             for size in np.unique(sizes, axis=0):
                 rows = (sizes == size).all(axis=1)
-                # Rows that failed have no size.
-                part = self.of_size(*size.tolist())._drawn_pixels(keys[rows]) if size.min() > 0 else {}
+                try:
+                    # Rows that failed have no size.
+                    part = self.of_size(*size.tolist())._drawn_pixels(keys[rows]) if size.min() > 0 else {}
+                except UsageError:  # on such images a transform cannot work: these rows will fail
+                    continue
                 for name, values in part.items():
                     empty = np.zeros(len(keys), values.dtype) if values.dtype == bool else np.full(len(keys), np.nan)
                     result.setdefault(name, empty)[rows] = values
@@ -488,7 +492,9 @@ class Pipeline:
         widths, heights = (np.ascontiguousarray(requests[name], np.int64) for name in ("src_width", "src_height"))
         flips = np.zeros(len(requests), requests["flip"].dtype)
         for k, code in enumerate(self._codes.tolist()):
-            if code in (RESIZE, RESIZE_SHORT, RESIZE_LONG, CENTER_CROP):
+            if code == CORNER_CROP:
+                flips ^= int(self._rows[k, 4])
+            if code in (RESIZE, RESIZE_SHORT, RESIZE_LONG, CENTER_CROP, CORNER_CROP):
                 continue
             planned, part = requests.copy(), slice(k + 1)
             given = None if boxes is None else boxes._replace(kept=np.ones_like(boxes.kept))

@@ -322,7 +322,7 @@ def test_a_sample_for_a_writer_is_given_by_name(tmp_path: Path) -> None:
     [
         ("RandomResizeCrop", "Did you mean 'RandomResizedCrop'"),
         ("randomhorizontalflip", "Did you mean 'RandomHorizontalFlip'"),
-        ("FiveCrop", "no such transform; take CenterCrop, or put a function"),
+        ("RandomResize", "no such transform; take RandomShortestSize"),
         ("ToTensor", "leave it out: images arrive as tensors"),
         ("Zzzzzz", "There are JPEG, AsList, AugMix"),
     ],

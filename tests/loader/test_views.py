@@ -208,6 +208,64 @@ def test_mixing_works_behind_a_single_view(file: Path) -> None:
     assert batch["v"].shape == (5, 3, 8, 8) and batch["label"].shape == (5, NUM)
 
 
+def test_five_crops_of_images_and_their_masks_are_lists_that_show_the_corners(file: Path) -> None:
+    whole = next(iter(Loader(file, batch_size=NUM, transforms={"image": [T.AsList()], "mask": [T.AsList()]})))
+    batch = next(iter(loader(file, {"image": [T.FiveCrop(24)]}, batch_size=NUM, fields=["image", "mask"])))
+    assert [tuple(each.shape) for each in batch["image"]] == [(NUM, 3, 24, 24)] * 5
+    for row in range(NUM):
+        expected = F.five_crop(whole["image"][row], [24, 24])
+        masks = F.five_crop(whole["mask"][row][None], [24, 24])
+        for k in range(5):
+            assert torch.equal(batch["image"][k][row], expected[k])
+            assert torch.equal(batch["mask"][k][row], masks[k][0])
+
+
+def test_all_crops_of_an_image_draw_the_same(file: Path) -> None:
+    ops = [T.RandomInvert(0.5), T.TenCrop(20), T.RandomHorizontalFlip(), T.ColorJitter(brightness=0.5)]
+    transforms = {"v": T.View("image", [T.CenterCrop(30), *ops], repeat=2)}
+    made = loader(file, transforms, batch_size=NUM, return_params=True)
+    batch = next(iter(made))
+    assert len(batch["v"]) == 20
+    factors = [drawn["4.ColorJitter.brightness"].tolist() for drawn in batch.params["v"]]
+    assert factors[:10] == factors[:1] * 10 and factors[10:] == factors[10:11] * 10 and factors[0] != factors[10]
+    flips = [drawn["3.RandomHorizontalFlip"].tolist() for drawn in batch.params["v"]]
+    assert flips[:10] == flips[:1] * 10
+    found = by_sample(loader(file, transforms), "v")
+    assert found == by_sample(loader(file, transforms, num_workers=1, batch_size=4), "v")
+
+
+def test_crops_are_on_the_device_what_they_are_on_the_workers(file: Path) -> None:
+    ops = [T.RandomCrop(30), T.RandomHorizontalFlip(), T.RandomInvert(0.5), T.FiveCrop(20), T.Normalize(0.5, 0.5)]
+    host, device = (next(iter(loader(file, {"image": ops}, place=place)))["image"] for place in ("workers", "device"))
+    assert all(torch.equal(a, b) for a, b in zip(host, device, strict=True))
+
+
+def test_an_image_too_small_for_its_crops_is_an_error_of_the_sample(file: Path) -> None:
+    with pytest.raises(TransformError, match=r"image\[0\].*transform 0 \(FiveCrop\).*58x58"):
+        next(iter(loader(file, {"image": [T.FiveCrop(58)]}, batch_size=NUM)))
+
+
+def test_params_of_mixing_are_in_the_batch(file: Path) -> None:
+    ops = [T.RandomCrop(8), T.RandomHorizontalFlip(), T.CutMix(num_classes=NUM)]
+    first, again = (next(iter(loader(file, {"image": ops}, return_params=True, num_workers=n))) for n in (1, 2))
+    drawn = first.params["image"]
+    assert [name for name in drawn if "CutMix" in name] == ["2.CutMix.lambda", "2.CutMix.partner", "2.CutMix.box"]
+    assert drawn["2.CutMix.partner"].tolist() == [4, 0, 1, 2, 3] and drawn["2.CutMix.box"].shape == (5, 4)
+    own = first["label"][range(5), first.indices]
+    assert torch.allclose(own, drawn["2.CutMix.lambda"].float())
+    assert torch.equal(drawn["2.CutMix.box"], again.params["image"]["2.CutMix.box"])
+
+
+def test_params_of_images_of_any_size_are_in_the_batch(file: Path) -> None:
+    ops = [T.RandomShortestSize([30, 36]), T.RandomHorizontalFlip(), T.ColorJitter(brightness=0.5), T.AsList()]
+    batch = next(iter(loader(file, {"image": ops}, return_params=True, batch_size=NUM)))
+    drawn = batch.params["image"]
+    assert [list(image.shape[1:]) for image in batch["image"]] == drawn["0.RandomShortestSize"].tolist()
+    assert drawn["1.RandomHorizontalFlip"].dtype == torch.bool
+    factors = drawn["2.ColorJitter.brightness"]
+    assert ((factors >= 0.5) & (factors <= 1.5)).all()
+
+
 def test_params_of_crops_and_flips_give_the_pixels_back(file: Path) -> None:
     whole = next(iter(Loader(file, batch_size=NUM, transforms={"image": [T.AsList()]}, fields=["image"])))["image"]
     for batch in loader(file, {"image": CROPS}, return_params=True):

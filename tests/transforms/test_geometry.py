@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
@@ -317,3 +318,47 @@ def test_what_cannot_be_decoded_is_refused_when_the_pipeline_is_made(chain, mess
 def test_parameters_are_checked_when_written(make, message):
     with pytest.raises(UsageError, match=message):
         make()
+
+
+SIZES_OF_CROPS = [((32, 33), (7, 8)), ((33, 40), (10, 5)), ((20, 20), 20), ((9, 9), (2, 3))]
+MANY_CROPS = [("FiveCrop", {}), ("TenCrop", {}), ("TenCrop", {"vertical_flip": True})]
+
+
+@pytest.mark.parametrize(("name", "options"), MANY_CROPS)
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
+def test_five_and_ten_crops_are_torchvisions_in_its_order(name, options, dtype):
+    for (height, width), size in SIZES_OF_CROPS:
+        image = chw(noise(height, width)) / 255 if dtype == "float32" else chw(noise(height, width).astype(dtype))
+        ours = getattr(T, name)(size, **options)(image)
+        theirs = getattr(v2, name)(size, **options)(image)
+        assert isinstance(ours, tuple) and len(ours) == len(theirs)
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize(("name", "options"), MANY_CROPS)
+@pytest.mark.parametrize("place", [0, 1, 2, 3])
+def test_five_and_ten_crops_are_exact_at_each_place_of_a_list(name, options, place):
+    """In decoding, and behind transforms that change pixels; flips before and behind count as well."""
+
+    def chain(module):
+        steps = [module.RandomHorizontalFlip(1.0), module.RandomSolarize(100, 1.0), module.RandomVerticalFlip(1.0)]
+        return module.Compose([*steps[:place], getattr(module, name)((10, 5), **options), *steps[place:]])
+
+    image = chw(noise(33, 40))
+    # Of several plain tensors torchvision changes only the first.
+    for a, b in zip(chain(T)(image), chain(v2)(tv_tensors.Image(image)), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: T.FiveCrop(64), r"FiveCrop: size 64x64 is larger than the image, 20x20"),
+        (lambda: T.RandomApply([T.TenCrop(4)]), r"TenCrop makes 10 images of one, so it cannot be part of another"),
+        (lambda: T.Compose([T.FiveCrop(8), T.TenCrop(4)]), r"TenCrop.*: transform 0 \(FiveCrop\) makes several images"),
+        (lambda: T.FiveCrop(0), r"FiveCrop: size must be between 1 and 65535"),
+    ],
+)
+def test_crops_that_cannot_be_made_are_refused(make, message):
+    with pytest.raises(UsageError, match=message):
+        make()(np.zeros((3, 20, 20), np.uint8))

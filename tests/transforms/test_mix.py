@@ -161,3 +161,32 @@ def test_class_numbers_are_smoothed_before_they_are_mixed():
     smooth = (0.9 * torch.nn.functional.one_hot(labels, 5) + 0.02).float()
     got = T.MixUp(num_classes=5, smoothing=0.1)(images, labels, 3)[1]
     torch.testing.assert_close(got, T.MixUp(num_classes=5)(images, smooth, 3)[1])
+
+
+def test_what_was_drawn_says_how_images_and_labels_were_mixed():
+    images, labels = torch.rand(6, 3, 20, 30), torch.arange(6)
+    for key in range(5):
+        op = T.MixUp(num_classes=6)
+        drawn, (_, mixed) = op.drawn(images.shape, key), op(images, labels, key)
+        assert sorted(drawn) == ["lambda", "partner"] and drawn["partner"].tolist() == [5, 0, 1, 2, 3, 4]
+        assert torch.allclose(mixed.diagonal(), torch.from_numpy(drawn["lambda"]).float())
+        op = T.CutMix(num_classes=6)
+        drawn, (pasted, mixed) = op.drawn(images.shape, key), op(images, labels, key)
+        top, left, height, width = drawn["box"][2].tolist()
+        part = np.s_[:, top : top + height, left : left + width]
+        assert torch.equal(pasted[2][part], images[1][part])
+        assert (pasted[2] == images[2]).all(0).sum() == 600 - height * width
+        assert torch.allclose(mixed.diagonal(), torch.full((6,), 1 - height * width / 600))
+
+
+def test_of_a_choice_that_mixes_only_the_one_taken_has_drawn_something():
+    op = T.RandomApply([T.RandomChoice([T.MixUp(num_classes=6), T.CutMix(num_classes=6)])], p=0.5)
+    taken = []
+    for key in range(40):
+        drawn = op.drawn((6, 3, 20, 30), key)
+        happened = [not np.isnan(drawn[f"0.RandomChoice.{k}.lambda"]).any() for k in ("0.MixUp", "1.CutMix")]
+        assert [drawn[f"0.RandomChoice.{k}.partner"][0] for k in ("0.MixUp", "1.CutMix")] == [
+            5 if each else -1 for each in happened
+        ]
+        taken.append(sum(happened))
+    assert set(taken) == {0, 1}

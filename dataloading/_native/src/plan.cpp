@@ -89,6 +89,11 @@ int64_t center_offset(int64_t image, int64_t crop) {
   return crop > image ? -((crop - image) / 2) : nearest(static_cast<double>(image - crop) / 2.0);
 }
 
+// Of a BETON_PLAN_CORNER_CROP, on one axis.
+int64_t side_offset(double side, int64_t image, int64_t crop) {
+  return side == 2.0 ? center_offset(image, crop) : side == 1.0 ? image - crop : 0;
+}
+
 struct Corners {
   double left, top, right, bottom;
 };
@@ -149,6 +154,12 @@ class Plan {
         return uniform(stream, 0) < row[2] ? zoom_out(row, stream) : 0;
       case BETON_PLAN_IOU_CROP:
         return iou_crop(row, stream, boxes);
+      case BETON_PLAN_CORNER_CROP: {
+        wanted_ = {whole(row[0]), whole(row[1])};
+        if (wanted_.h > window_.h || wanted_.w > window_.w) return BETON_PLAN_TOO_SMALL;
+        flip_ ^= static_cast<int32_t>(row[4]);
+        return crop(side_offset(row[3], window_.w, wanted_.w), side_offset(row[2], window_.h, wanted_.h), {});
+      }
     }
     return BETON_PLAN_EMPTY;
   }
