@@ -122,7 +122,15 @@ def adjustment(what: str, law: Law, state: ImageState, *, p: float | None = None
         assert state.bound is not None
         # What torchvision's to_dtype multiplies with on the way from floats to integers.
         levels = state.bound + (0.0 if state.dtype == "float32" else 1.0 - 1e-3)
-        operation = Operation(f"color.{what}", {what: law}, kind="in_place", p=p, constants=[state.bound, levels])
+        of_bytes = what == "hue" and state.dtype == "uint8"
+        operation = Operation(
+            "color.hue_bytes" if of_bytes else f"color.{what}",
+            {what: law},
+            kind="in_place",
+            p=p,
+            constants=[state.bound, levels],
+            work_bytes=6 * (state.width or 0) if of_bytes else 0,
+        )
     return Node("leaf", what, state, state, operation=operation, p=p, place=place)
 
 

@@ -269,7 +269,7 @@ _FORMS: dict[str, Callable[[Any, Any, Node], Any]] = {
     "color.brightness": _brightness,
     "color.contrast": _contrast,
     "color.gray": _gray,
-    "color.hue": _hue,
+    "color.hue_bytes": _hue,
     "color.invert": _invert,
     "color.one_gray": _one_gray,
     "color.posterize": _posterize,

@@ -65,6 +65,46 @@ def test_hue_survives_every_pair_of_extreme_colours():
         assert_almost_equal(got, functional.adjust_hue(torch.from_numpy(decoded), factor), share=0.01)
 
 
+def hue_reference(image, turn):
+    """Turn the hue of uint8 pixels through HSV, in float32, step by step."""
+    r, g, b = rgb = image.astype(np.float32) * np.float32(1 / 255)
+    top, low = rgb.max(axis=0), rgb.min(axis=0)
+    span = np.where(top == low, np.float32(1), top - low)
+    s = (top - low) / np.where(top == low, np.float32(1), top)
+    far_r, far_g, far_b = ((top - each) / span for each in rgb)
+    h = np.where(top == r, far_b - far_g, np.where(top == g, far_r + 2 - far_b, far_g + 4 - far_r))
+    h = h * np.float32(1 / 6) + 1
+    h = np.where(h >= 1, h - 1, h) + np.float32(turn)
+    h = (h - np.floor(h)) * 6
+    f = h - np.floor(h)
+    p, q, t = (np.clip(each * top, 0, 1) for each in (1 - s, 1 - s * f, s * f + (1 - s)))
+    sectors = np.array([(top, t, p), (q, top, p), (p, top, t), (p, q, top), (t, p, top), (top, p, q)], np.float32)
+    sector = np.floor(h).astype(int) % 6
+    values = np.take_along_axis(sectors, sector[None, None], axis=0)[0]
+    return (values * np.float32(255.999)).astype(np.uint8)
+
+
+@pytest.mark.parametrize("turn", [-0.5, -0.07, 1e-9, 0.21, 0.5])
+def test_hue_of_all_kinds_of_colours_is_the_reference_to_the_bit(turn):
+    """Each pair of values of two channels, beside a third that is above, between and below them."""
+    values = np.arange(256, dtype=np.uint8)
+    planes = np.meshgrid(values, values)
+    for third in (0, 1, 90, 255):
+        decoded = np.stack([*planes, np.full((256, 256), third, np.uint8)])
+        for order in ([0, 1, 2], [1, 2, 0], [2, 0, 1]):
+            image = np.ascontiguousarray(decoded[order])
+            got = apply([T.ColorJitter(hue=(turn, turn))], image[None], keys_for(1))[0]
+            assert np.array_equal(got, hue_reference(image, turn))
+
+
+def test_a_huge_factor_makes_everything_black_or_white():
+    for dtype, white in (("uint8", 255), ("uint16", 65535), ("float32", 1.0)):
+        image = np.array([0, 1, 2, 3], np.uint8).reshape(1, 2, 2).repeat(3, 0)
+        image = (image * (white / 255)).astype(dtype)
+        got = T.ColorJitter((1e12, 1e12))(image)
+        assert np.array_equal(got, np.where(image > 0, white, 0).astype(dtype))
+
+
 def test_color_jitter_draws_and_orders_like_torchvision():
     """For the same numbers: the same order of the four adjustments, the same factors."""
     options = {"brightness": 0.4, "contrast": (0.5, 1.2), "saturation": 0.7, "hue": 0.1}

@@ -196,6 +196,18 @@ void look_up(const uint8_t* source, Value* target, const Value* table, size_t n)
   for (; i < n; i++) target[i] = table[source[i]];
 }
 
+// A table of bytes, of which those of identity, inversion and posterizing keep some bits and turn some over.
+void map_bytes(const uint8_t* source, uint8_t* target, const uint8_t* table, size_t n) {
+  const uint8_t turned = table[0], kept = table[0] ^ table[255];
+  bool simple = true;
+  for (int v = 0; v < 256; v++) simple &= table[v] == ((v & kept) ^ turned);
+  if (!simple) {
+    beton::kernels().look_up(source, table, n, target);
+  } else if (turned != 0 || kept != 255 || source != target) {
+    for (size_t i = 0; i < n; i++) target[i] = static_cast<uint8_t>((source[i] & kept) ^ turned);
+  }
+}
+
 struct ThreadImages {
   beton::Buffer first, second, work, tables, lookup, params, tape, kept, sum;
   beton_augment_failure failure{};
@@ -316,7 +328,7 @@ class Runner {
   void write_tables(uint8_t* target, const int64_t* shape) {
     const int64_t plane = shape[1] * shape[2];
     for (int64_t c = 0; c < shape[0]; c++) {
-      beton::kernels().look_up(image_ + c * plane, tables_ + 256 * c, size_t(plane), target + c * plane);
+      map_bytes(image_ + c * plane, target + c * plane, tables_ + 256 * c, size_t(plane));
     }
     pending_ = false;
   }

@@ -653,30 +653,31 @@ void fir_columns(const FirAxis& axis, int row, const uint8_t* src, ptrdiff_t str
 
 // A byte shuffle looks up 16 values by the lower four bits, and gives 0 where the highest bit is set. So of 16 values after
 // the other, each as its difference (exclusive or) to the 16 before, those up to the wanted ones add up to them.
-void look_up(const uint8_t* src, const uint8_t table[256], size_t n, uint8_t* out) {
-  __m256i steps[16];
-  for (int k = 0; k < 16; k++) {
-    __m128i values = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table + 16 * k));
-    if (k % 8 != 0) {
-      values = _mm_xor_si128(values, _mm_loadu_si128(reinterpret_cast<const __m128i*>(table + 16 * (k - 1))));
-    }
-    steps[k] = _mm256_broadcastsi128_si256(values);
+// Sixteen values a row of the table are looked up at a time by the lower four bits; the upper four choose among the
+// rows, one bit after the other.
+inline __m256i choose(const __m256i rows[16], __m256i bytes) {
+  const __m256i low = _mm256_and_si256(bytes, _mm256_set1_epi8(15));
+  const __m256i bit5 = _mm256_slli_epi16(bytes, 2), bit6 = _mm256_slli_epi16(bytes, 1), bit4 = _mm256_slli_epi16(bytes, 3);
+  __m256i quarters[4];
+  for (int k = 0; k < 4; k++) {
+    const __m256i* four = rows + 4 * k;
+    const __m256i first = _mm256_blendv_epi8(_mm256_shuffle_epi8(four[0], low), _mm256_shuffle_epi8(four[1], low), bit4);
+    const __m256i second = _mm256_blendv_epi8(_mm256_shuffle_epi8(four[2], low), _mm256_shuffle_epi8(four[3], low), bit4);
+    quarters[k] = _mm256_blendv_epi8(first, second, bit5);
   }
-  const __m256i sixteen = _mm256_set1_epi8(16), upper = _mm256_set1_epi8(-128);
+  return _mm256_blendv_epi8(_mm256_blendv_epi8(quarters[0], quarters[1], bit6),
+                            _mm256_blendv_epi8(quarters[2], quarters[3], bit6), bytes);
+}
+
+void look_up(const uint8_t* src, const uint8_t table[256], size_t n, uint8_t* out) {
+  __m256i rows[16];
+  for (int k = 0; k < 16; k++) {
+    rows[k] = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table + 16 * k)));
+  }
   size_t i = 0;
   for (; i + 32 <= n; i += 32) {
-    __m256i low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(src + i));
-    __m256i high = _mm256_xor_si256(low, upper);
-    const __m256i is_high = low;
-    __m256i below = _mm256_shuffle_epi8(steps[0], low), above = _mm256_shuffle_epi8(steps[8], high);
-    for (int k = 1; k < 8; k++) {
-      low = _mm256_sub_epi8(low, sixteen);
-      high = _mm256_sub_epi8(high, sixteen);
-      below = _mm256_xor_si256(below, _mm256_shuffle_epi8(steps[k], low));
-      above = _mm256_xor_si256(above, _mm256_shuffle_epi8(steps[8 + k], high));
-    }
-    const __m256i found = _mm256_blendv_epi8(below, above, is_high);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), found);
+    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(src + i));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), choose(rows, bytes));
   }
   for (; i < n; i++) out[i] = table[src[i]];
 }

@@ -1,4 +1,8 @@
-"""What kernels for several dtypes need to know of values: integers are cut off, floats are not."""
+"""What kernels for several dtypes need to know of values: integers are cut off, floats are not.
+
+Loops over uint8 vectorise best where clamping comes after the cut to an integer (``held``): packing integers into bytes
+clamps them by itself.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,10 @@ from numba.extending import overload
 
 from dataloading.transforms.kernels.jit import WITHOUT_WRAPPERS, helper
 
-__all__ = ["cut", "nothing", "within"]
+__all__ = ["added", "cut", "held", "nothing", "within"]
 
-_ZERO = np.float32(0)
+_ZERO, _ONE, _WHITE_16 = np.float32(0), np.float32(1), np.float32(65535)
+_BLACK_8, _WHITE_8 = np.int32(0), np.int32(255)
 
 
 def cut(value: Any, image: Any) -> Any:
@@ -27,16 +32,43 @@ def _cut(value: Any, image: Any) -> Any:
     return lambda value, image: value
 
 
+def held(value: Any, image: Any) -> Any:
+    """Return a float32 clamped to black and white of this dtype, as ``cut`` does; of uint8 it must be below 2**31."""
+    white = {"uint8": 255, "uint16": 65535}.get(image.dtype.name, 1)
+    return cut(np.float32(min(max(value, 0), white)), image)
+
+
+@overload(held, jit_options=WITHOUT_WRAPPERS, strict=False)  # type: ignore[arg-type]
+def _held(value: Any, image: Any) -> Any:
+    if image.dtype == types.uint8:
+        return lambda value, image: min(max(np.int32(value), _BLACK_8), _WHITE_8)
+    if image.dtype == types.uint16:
+        return lambda value, image: np.int32(within(value, _WHITE_16))
+    return lambda value, image: within(value, _ONE)
+
+
 def nothing(image: Any) -> Any:
     """Return the zero that a row of values of this dtype is added to."""
-    return np.int32(0) if image.dtype.kind in "iu" else 0.0
+    return np.uint32(0) if image.dtype.kind in "iu" else 0.0
 
 
 @overload(nothing, jit_options=WITHOUT_WRAPPERS, strict=False)  # type: ignore[arg-type]
 def _nothing(image: Any) -> Any:
     if isinstance(image.dtype, types.Integer):
-        return lambda image: np.int32(0)
+        return lambda image: np.uint32(0)
     return lambda image: 0.0
+
+
+def added(row: Any, value: Any, image: Any) -> Any:
+    """Return the sum of ``nothing`` and values: in 32 bits where they are integers, which vectorises twice as wide."""
+    return np.uint32(row + value) if image.dtype.kind in "iu" else row + value
+
+
+@overload(added, jit_options=WITHOUT_WRAPPERS, strict=False)  # type: ignore[arg-type]
+def _added(row: Any, value: Any, image: Any) -> Any:
+    if isinstance(image.dtype, types.Integer):
+        return lambda row, value, image: np.uint32(row + value)
+    return lambda row, value, image: row + value
 
 
 @helper
