@@ -6,7 +6,7 @@
     acquire(units)      pins them, waits until they are there   -> addresses in the map stay good
     release(units)      they may go again
 
-A unit that is neither pinned nor announced for later is *past*. Past units are evicted first, oldest announcement
+A unit that no process pins or has announced for later is *past*. Past units are evicted first, oldest announcement
 first. Announced units are evicted only for a waiting batch, in reverse order of need. So a dataset that fits stays in
 the cache, and each unit of a larger one is read once for all ranks per pass.
 
@@ -30,7 +30,7 @@ from dataloading.arrays import Indices
 from dataloading.cache.eviction import choose
 from dataloading.cache.failures import Failures
 from dataloading.cache.fetchers import Fetchers, nothing
-from dataloading.cache.shared_state import ABSENT, LOADING, NEVER, READY, STORED, WANTED
+from dataloading.cache.shared_state import ABSENT, LOADING, READY, STORED, WANTED
 from dataloading.cache.sparse_files import CacheFile, Store, checksum, is_full
 from dataloading.dataset.remote.sources import ByteSource
 from dataloading.errors import BetonError, StorageError, UsageError
@@ -120,7 +120,8 @@ class PageCache:
         self._fetchers = Fetchers(self._begin, num_threads)
         self._changed = threading.Condition()
         self._failures = Failures()
-        self._planned: dict[object, int] = {}
+        # By owner, oldest first: the stamp and the units of each announcement.
+        self._announced: dict[object, deque[tuple[int, Units]]] = {}
         # Pinned units by the weak reference to their owner, and the references of dead owners.
         self._held: dict[int, Note] = {}
         self._dropped: deque[Note] = deque()
@@ -189,9 +190,8 @@ class PageCache:
         with self._roster.locked():
             stamp = self._roster.tick()
             for page_file, places in self._parts(units):
-                page_file.table.stamp[places] = stamp
-            self._planned.setdefault(owner, stamp - 1)
-            self._tell_horizon()
+                page_file.table.announce(places, stamp)
+            self._announced.setdefault(owner, deque()).append((stamp, units))
         self._fetchers.plan(owner, (units if bring is None else bring).tolist())
         return stamp
 
@@ -199,17 +199,10 @@ class PageCache:
         """Load announced units in this order."""
         self._fetchers.plan(owner, units.tolist())
 
-    def forget_until(self, owner: object, stamp: int, *, last: bool) -> None:
-        """Withdraw this owner's announcements up to a stamp.
-
-        `last`: the owner has no later announcements.
-        """
+    def forget_until(self, owner: object, stamp: int) -> None:
+        """Withdraw this owner's announcements up to a stamp."""
         with self._roster.locked():
-            if last:
-                self._planned.pop(owner, None)
-            elif owner in self._planned:
-                self._planned[owner] = max(self._planned[owner], stamp)
-            self._tell_horizon()
+            self._withdraw(owner, stamp)
         self._fetchers.wake()
 
     def forget(self, owner: object) -> None:
@@ -220,12 +213,16 @@ class PageCache:
         self._fetchers.forget(owner)
         self._failures.forget_untold()
         with self._roster.locked():
-            self._planned.pop(owner, None)
-            self._tell_horizon()
+            self._withdraw(owner, self._roster.clock)
         self._fetchers.wake()
 
-    def _tell_horizon(self) -> None:
-        self._roster.set_horizon(min(self._planned.values(), default=NEVER))
+    def _withdraw(self, owner: object, stamp: int) -> None:
+        announced = self._announced.get(owner, deque())
+        while announced and announced[0][0] <= stamp:
+            for page_file, places in self._parts(announced.popleft()[1]):
+                page_file.table.withdraw(places)
+        if not announced:
+            self._announced.pop(owner, None)
 
     # ---- pins
 
@@ -331,7 +328,7 @@ class PageCache:
                 for page_file, places in parts
             )
             # Units that were not announced are evicted in order of last use.
-            latest = min([self._roster.clock, *self._planned.values()])
+            latest = min([self._roster.clock, *(announced[0][0] for announced in self._announced.values())])
             # Pinned before eviction, so that none of them is evicted.
             for page_file, places in parts:
                 page_file.table.pin(places)
@@ -392,8 +389,8 @@ class PageCache:
         table = page_file.table
         with self._roster.locked():
             alive = self._roster.living()
-            if ahead and table.stamp[place] <= min(self._planned.values(), default=NEVER):
-                return nothing  # no longer needed
+            if ahead and not table.is_needed_here(place):
+                return nothing
             if ahead and self._failures.is_untold(unit):
                 return nothing
             if table.state[place] == ABSENT:
@@ -471,7 +468,7 @@ class PageCache:
     def _evict(self, excess: int, alive: dict[int, int], *, ahead: bool) -> bool:
         """Evict units of at least `excess` bytes in total, or none."""
         page_files = [*self._store.files, *self._store.other_files()]
-        chosen = choose(page_files, excess, alive, self._roster.horizon(alive), ahead=ahead)
+        chosen = choose(page_files, excess, alive, ahead=ahead)
         for page_file, places in chosen:
             page_file.evict(places)
         return bool(chosen)

@@ -158,7 +158,7 @@ class Prefetch:
             passed = order.pages_needed(max(0, self._oldest(self._num_before + number) - self._num_before))[0]
             self._forget_passed(self._num_before + number)
             while windows and windows[0][0] <= passed:
-                self._forget(windows.popleft()[1], last=not windows)
+                self._cache.forget_until(self._owner, windows.popleft()[1])
             due = order.pages_needed(number)[1]
             bring = self._source.units_of_ranges(order.readahead(number))
             if due > known:
@@ -208,7 +208,4 @@ class Prefetch:
         while self._announced and self._announced[0][0] <= oldest:
             stamp = self._announced.popleft()[1]
             if not self._announced or self._announced[0][0] > oldest:
-                self._forget(stamp, last=not self._announced)
-
-    def _forget(self, stamp: int, *, last: bool) -> None:
-        self._cache.forget_until(self._owner, stamp, last=last)
+                self._cache.forget_until(self._owner, stamp)

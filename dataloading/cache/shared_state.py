@@ -2,7 +2,7 @@
 
 Defines the layout of two kinds of shared blocks. A `Roster` belongs to a whole cache: its lock, its clock and its
 processes. A `PageTable` belongs to one sparse file and records for each unit (page of the cache) its state, the process
-that loads it, and the processes that pin it::
+that loads it, and the processes that pin it or have announced that they will need it::
 
     ABSENT --- reserved ---> WANTED --- claimed ---> LOADING --- arrived ---> READY --- evicted ---> ABSENT
                                 ^                       |                       |
@@ -39,12 +39,10 @@ from dataloading.format.mapping import map_file
 __all__ = ["ABSENT", "LOADING", "READY", "STORED", "WANTED", "PageTable", "Roster"]
 
 ABSENT, WANTED, LOADING, STORED, READY = range(5)
-NEVER = np.iinfo(np.int64).max
-"""The horizon if nothing is announced: every unit may be evicted."""
 
 NUM_SEATS = 256
 _LOCK_SECONDS = 60.0
-_VERSION = 1
+_VERSION = 2
 _FLOCK = "@hhqqi4x"  # struct flock: type, whence, start, length, pid (0 for locks of an open file description)
 
 Units = npt.NDArray[np.int64]
@@ -69,7 +67,6 @@ class Roster:
             ("holder", "<i8"),
             ("fetched_bytes", "<i8"),
             ("generation", "<i8", (NUM_SEATS,)),
-            ("horizon", "<i8", (NUM_SEATS,)),
             ("pid", "<i8", (NUM_SEATS,)),
         ]
     )
@@ -98,7 +95,6 @@ class Roster:
                 self.seat = seat
                 self.generation = self.tick()
                 self._record["generation"][seat] = self.generation
-                self._record["horizon"][seat] = NEVER
                 self._record["pid"][seat] = os.getpid()
                 return
         raise StorageError(f"{self._shown}: {NUM_SEATS} loaders share it already, and there is no seat for another")
@@ -153,10 +149,6 @@ class Roster:
         """Bytes that all processes have read from storage."""
         return int(self._record["fetched_bytes"])
 
-    def set_horizon(self, stamp: int) -> None:
-        """Record that this process no longer needs units stamped up to `stamp`."""
-        self._record["horizon"][self.seat] = stamp
-
     def living(self) -> dict[int, int]:
         """Return the generation of every seat whose process is alive; requires the lock."""
         seats = np.flatnonzero(self._record["generation"]).tolist()
@@ -168,10 +160,6 @@ class Roster:
             else:
                 generations[seat] = 0
         return alive
-
-    def horizon(self, alive: dict[int, int]) -> int:
-        """Return the stamp up to which no live process needs units."""
-        return min(int(self._record["horizon"][seat]) for seat in alive)
 
     @property
     def is_closed(self) -> bool:
@@ -233,7 +221,7 @@ class PageTable:
     ----------
     state : uint8 array, shape (num_units,)
     stamp : int64 array, shape (num_units,)
-        When a unit was last announced or requested. The smallest are evicted first.
+        When a unit was last announced or requested.
     owner : int64 array, shape (num_units,)
         Generation of the process that is loading it.
     digest : uint64 array, shape (num_units,)
@@ -278,11 +266,12 @@ class PageTable:
         self.owner: npt.NDArray[np.int64] = part("<i8", self.num_units)
         self.digest: npt.NDArray[np.uint64] = part("<u8", self.num_units)
         self._pins: npt.NDArray[np.uint16] = part("<u2", NUM_SEATS, self.num_units)
+        self._needs: npt.NDArray[np.uint16] = part("<u2", NUM_SEATS, self.num_units)  # announcements
 
     @classmethod
     def size_for(cls, num_units: int) -> int:
         """Return the size of a table in bytes; untouched parts take no memory."""
-        return cls._HEAD.itemsize + 8 * 5 + num_units * (1 + 8 + 8 + 8 + 2 * NUM_SEATS)
+        return cls._HEAD.itemsize + 8 * 6 + num_units * (1 + 8 + 8 + 8 + 4 * NUM_SEATS)
 
     @property
     def num_taken(self) -> int:
@@ -290,12 +279,12 @@ class PageTable:
         return int(np.count_nonzero(self.state))
 
     def attach(self) -> None:
-        """Join this table, as pinning requires. The first process marks existing units as unverified."""
+        """Join this table, as pins and announcements require. The first process marks existing units as unverified."""
         seat = self._roster.seat
         if not self._attached(self._roster.living()):
             self.state[(self.state == LOADING) | (self.state == WANTED)] = ABSENT
             self.state[self.state == READY] = STORED
-        self._pins[seat] = 0
+        self._pins[seat] = self._needs[seat] = 0
         self._head["attached"][seat] = self._roster.generation
 
     def in_use(self) -> bool:
@@ -305,6 +294,25 @@ class PageTable:
     def _attached(self, alive: dict[int, int]) -> list[int]:
         attached = self._head["attached"]
         return [seat for seat, generation in alive.items() if attached[seat] == generation]
+
+    # ---- announcements
+
+    def announce(self, units: Units, stamp: int) -> None:
+        """Record that this process will need units; each `announce` needs one `withdraw`."""
+        self._needs[self._roster.seat, units] += 1
+        self.stamp[units] = stamp
+
+    def withdraw(self, units: Units) -> None:
+        """Record that this process has no more need of units that it announced."""
+        self._needs[self._roster.seat, units] -= 1
+
+    def is_needed_here(self, unit: int) -> bool:
+        """Whether this process has announced a unit."""
+        return bool(self._needs[self._roster.seat, unit])
+
+    def needed(self, units: Units, alive: dict[int, int]) -> npt.NDArray[np.bool_]:
+        """Return which of some units a live process has announced."""
+        return self._counted(self._needs, units, alive)
 
     # ---- pins
 
@@ -328,9 +336,12 @@ class PageTable:
 
     def pinned(self, units: Units, alive: dict[int, int]) -> npt.NDArray[np.bool_]:
         """Return which of some units a live process has pinned."""
+        return self._counted(self._pins, units, alive)
+
+    def _counted(self, counts: npt.NDArray[np.uint16], units: Units, alive: dict[int, int]) -> npt.NDArray[np.bool_]:
         found = np.zeros(len(units), np.bool_)
         for seat in self._attached(alive):
-            found |= self._pins[seat, units] > 0
+            found |= counts[seat, units] > 0
         return found
 
     # ---- loading

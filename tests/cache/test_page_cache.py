@@ -211,7 +211,7 @@ def test_reading_ahead_evicts_nothing_that_is_needed_sooner(make):
     wait_for_idle_threads()
     assert there(cache) == [0, 1, 2, 3]
     assert sorted(cache.files[0].source.read) == [0, 1, 2, 3]
-    cache.forget_until("order", first, last=False)
+    cache.forget_until("order", first)
     wait_for(lambda: {3, 4, 5} <= set(there(cache)))
     assert cache.taken_bytes == 4 * UNIT
 
@@ -230,10 +230,36 @@ def test_what_one_process_needs_is_not_evicted_by_another_that_is_ahead(make):
     mine.announce("slow", units(0, 1))
     wait_for(lambda: there(mine) == [0, 1])
     stamp = other.announce("fast", units(0, 1))
-    other.forget_until("fast", stamp, last=True)
+    other.forget_until("fast", stamp)
     other.announce("fast", units(4, 5, 6, 7))
     wait_for(lambda: len(there(mine)) == 4)
     assert {0, 1} <= set(there(mine))
+
+
+def test_what_no_process_needs_any_more_goes_first_whoever_announced_it_last(make):
+    slow, fast = make(4), make(4)
+    slow_stamp = slow.announce("slow", units(0, 1))
+    fast_stamp = fast.announce("fast", units(0, 1))
+    slow.announce("slow", units(2))
+    fast.announce("fast", units(3))
+    wait_for(lambda: there(slow) == [0, 1, 2, 3])
+    fast.forget_until("fast", fast_stamp)
+    slow.forget_until("slow", slow_stamp)
+    fast.acquire(units(4))
+    assert there(slow) == [1, 2, 3, 4]
+    slow.announce("slow", units(5))
+    wait_for(lambda: there(slow) == [2, 3, 4, 5])
+
+
+def test_announcements_of_closed_caches_and_of_owners_that_ended_keep_nothing(make):
+    cache, closed = make(2), make(2)
+    closed.announce("closed", units(0))
+    cache.announce("ended", units(1))
+    wait_for(lambda: there(cache) == [0, 1])
+    closed.close()
+    cache.forget("ended")
+    cache.announce("order", units(2, 3))
+    wait_for(lambda: there(cache) == [2, 3])
 
 
 def test_nothing_pinned_is_evicted(make):
@@ -249,7 +275,7 @@ def test_what_was_planned_and_is_not_needed_any_more_is_not_brought(make):
     cache = make(2)
     cache.acquire(units(0, 1))
     stamp = cache.announce("order", units(5, 6))
-    cache.forget_until("order", stamp, last=True)
+    cache.forget_until("order", stamp)
     cache.release(units(0, 1))
     wait_for_idle_threads()
     assert there(cache) == [0, 1]
