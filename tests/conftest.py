@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.browser import find_browser
 from tests.support.files import write_images, write_labels
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="no CUDA device (set FAIL_WITHOUT_CUDA=1 to fail instead)"))
         if item.get_closest_marker("ffcv") and not has_ffcv and not IN_CI:
             item.add_marker(pytest.mark.skip(reason="the real ffcv is not installed (CI fails here)"))
+        if item.get_closest_marker("browser") and find_browser() is None and not IN_CI:
+            item.add_marker(pytest.mark.skip(reason="there is no Chromium (CI fails here)"))
 
 
 @pytest.fixture(scope="module")

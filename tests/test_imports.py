@@ -41,11 +41,11 @@ LAYERS = {
         cli | doctor/
         compare/ | bench/ | trainer
         step | data | checkpoint | steplog
-        model | metrics | mixing | launch
+        model | metrics | mixing | launch | seen
         options | option_types
         loaders/
         distributed | schedule | clock | charts | rank_states | batch_shares | classes
-        rendezvous | output | summaries | tables | devices
+        rendezvous | output | summaries | tables | devices | machine
     """,
 }
 RANK = {

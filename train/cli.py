@@ -6,6 +6,7 @@ Imports no torch until a command runs, so that ``--help`` is immediate.
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -126,10 +127,26 @@ def _without_option(words: list[str], name: str) -> list[str]:
 @click.option("--repeats", type=click.IntRange(min=1), default=3, help="runs per loader, interleaved")
 @click.option("--warmup", type=click.IntRange(min=0), default=5, help="first steps to exclude from rates")
 @click.option("--stock-data", default="", help="data for the torch loaders instead of --data, e.g. the source folders")
-@click.option("--out", default="compare-out", help="directory for compare.json, compare.png and the runs' logs")
+@click.option(
+    "--price-per-gpu-hour",
+    type=click.FloatRange(min=0),
+    default=2.0,
+    help="US dollars, for the cost of an ImageNet epoch",
+)
+@click.option("--out", default="compare-out", help="directory for compare.html, .png, .json and the runs' logs")
 @click.option("--json", "as_json", is_flag=True, help="print the JSON instead of the table")
 @training_options(
-    skip=("loader", "output", "overwrite_output", "resume", "checkpoints", "checkpoint_steps", "keep", "log_steps"),
+    skip=(
+        "loader",
+        "output",
+        "overwrite_output",
+        "resume",
+        "checkpoints",
+        "checkpoint_steps",
+        "keep",
+        "log_steps",
+        "log_seen",
+    ),
     shown={"tail": "drop", "steps": "50, unless --epochs is given", "epochs": "--steps"},
 )
 def compare(
@@ -138,6 +155,7 @@ def compare(
     repeats: int,
     warmup: int,
     stock_data: str,
+    price_per_gpu_hour: float,
     out: str,
     as_json: bool,
     **values: Any,
@@ -145,7 +163,7 @@ def compare(
     """Run the same training with several loaders and compare them.
 
     Each run starts new processes; repeats are interleaved, so that a slow minute of the machine affects all loaders.
-    The table goes to stdout; compare.json and compare.png go to --out.
+    The table goes to stdout; compare.html (open it in a browser), compare.png and compare.json to --out.
     """
     with leaving_on_interrupt(lambda: f"interrupted; logs of the runs so far are in {os.path.join(out, 'runs')}"):
         from train.compare.report import comparison_table, write_reports
@@ -162,6 +180,8 @@ def compare(
             warmup=warmup,
             out=out,
             stock_data=stock_data,
+            price_per_gpu_hour=price_per_gpu_hour,
+            command=shlex.join(["beton", *sys.argv[1:]]),
             training=typed,
         )
         note(

@@ -211,6 +211,7 @@ class RunOptions(_Group):
     checkpoint_steps: int = option(0, "optimiser steps between checkpoints; 0 means at the end of each epoch", low=0)
     keep: int = option(2, "checkpoints kept", low=1)
     log_steps: int = option(10, "optimiser steps between log lines (each step has a record in log.jsonl)", low=1)
+    log_seen: bool = option(False, "log how often each label came, and the mean pixel of the training images")
     seed: int = option(0, "seed of weights, order and augmentation, 0 to 2**31-1", low=0, high=2**31 - 1)
     device: str = option("auto", "`auto`, `cpu` or `cuda`")
     accelerator: str = option(

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Ratio", "Summary", "compare", "interleave", "summarise"]
+__all__ = ["Ratio", "Summary", "compare", "interleave", "percentile", "summarise"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +54,17 @@ def summarise(values: Sequence[float]) -> Summary:
     mean = math.fsum(values) / len(values)
     variance = math.fsum((value - mean) ** 2 for value in values) / max(1, len(values) - 1)
     return Summary(mean=mean, std=math.sqrt(variance), low=min(values), high=max(values), values=list(values))
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """Return the smallest of ordered values that `percent` of them do not exceed; 0 without values.
+
+    Examples
+    --------
+    >>> percentile([1.0, 2.0, 3.0, 4.0], 50), percentile([1.0, 2.0, 3.0, 4.0], 99)
+    (2.0, 4.0)
+    """
+    return ordered[max(0, math.ceil(percent / 100.0 * len(ordered)) - 1)] if ordered else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

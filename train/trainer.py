@@ -47,6 +47,7 @@ from .options import RunOptions, TrainOptions
 from .output import clear_for_run, hold_folder
 from .rendezvous import check_started_by_srun
 from .schedule import Schedule
+from .seen import SeenData
 from .steplog import StepLog, StepRecord
 
 STOPPED = 128 + signal.SIGTERM
@@ -93,6 +94,7 @@ class Trainer:
         self._started = saved.get("started") or datetime.now().astimezone().isoformat(" ", "seconds")
         log_path = self._output / "log.jsonl" if self._output is not None else None
         self.log = RunLog(log_path, active=world.is_main)
+        self._seen = self._make_seen() if options.run.log_seen else None
         self._steps = StepLog(
             self.log,
             world=world,
@@ -143,6 +145,10 @@ class Trainer:
         )
         return self._network
 
+    def _make_seen(self) -> SeenData:
+        num_classes = max(self._options.model.num_classes, len(self._data.classes))
+        return SeenData(num_classes, self._data.spec, normalised=self._loader.normalised)
+
     def _normaliser(self, loader: TrainingLoader) -> Normaliser:
         return Normaliser(
             self._data.spec, normalised=loader.normalised, channels_last=self._options.model.channels_last
@@ -169,6 +175,8 @@ class Trainer:
             stopped = self._vote.settle() or stopped
         self._steps.flush()
         finished = self._finished
+        if self._seen is not None:
+            self.log.record("seen", **self._seen.result())
         if self._network is not None and (stopped or options.run.checkpoint_steps):
             self._save()
         self.log.record(
@@ -239,6 +247,8 @@ class Trainer:
                     f"--loader {self._options.data.loader} ended epoch {progress.epoch} after {progress.images} "
                     f"images of {self._data.num_images}: it delivers fewer batches than its length"
                 )
+            if self._seen is not None:
+                self._seen.add(batch)
             num_images += batch.global_size
             if batch.indices is not None:
                 indices.append(batch.indices[: batch.num_valid])

@@ -126,7 +126,7 @@ def test_reports_show_every_loader_and_say_simulated_only_when_it_was(
         assert word in table, table
     assert ("SIMULATED" in table) == ("SIMULATED" in headline(result)) == (rate > 0)
     assert "beton delivered 4.17x the images/s of torch" in verdict(result)
-    json_path, png_path = write_reports(result, str(tmp_path / "deep" / "out"))
+    json_path, png_path, _ = write_reports(result, str(tmp_path / "deep" / "out"))
     data = json.loads(json_path.read_text())
     assert data["simulated"] is (rate > 0) and data["accelerator"] == accelerator
     assert [loader["loader"] for loader in data["loaders"]] == ["torch", "torch-fast", "beton"]
@@ -179,6 +179,7 @@ def test_the_numbers_above_bars_do_not_touch_the_dotted_line(
         ({"loaders": ("torch", "dali")}, "expected different names"),
         ({"loaders": ()}, "expected different names"),
         ({"repeats": 0}, "--repeats"),
+        ({"price_per_gpu_hour": -1.0}, "--price-per-gpu-hour"),
         ({"warmup": 50}, "leaves no step after --warmup 50"),
         ({"training": {"accelerator": "sim:0"}}, "sim:RATE"),
         ({"loaders": ("torch", "beton")}, "beton convert imagefolder"),
@@ -218,6 +219,9 @@ def test_two_loaders_run_in_fresh_processes(beton: Path, tmp_path: Path) -> None
     for loader in result.loaders:
         assert 0 < loader.images_per_s.mean <= 400
         assert loader.busy_source == "simulated"
+    assert [check.loader for check in result.data_checks] == ["torch", "beton"]
+    for check in result.data_checks:
+        assert check.num_images == 20 and check.problem == ""
     assert not (tmp_path / "runs" / "beton-0" / "checkpoints").exists()
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from train.bench.harness import Result
-from train.bench.machine import hardware, hardware_slug
-from train.bench.machine import versions as installed_versions
 from train.bench.spec import PIPELINES
 from train.charts import OURS, one_chart, set_title
+from train.machine import hardware, hardware_slug
+from train.machine import versions as installed_versions
 from train.summaries import compare
 
 __all__ = [

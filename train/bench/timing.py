@@ -147,9 +147,9 @@ def _reply(replies: TextIO, message: dict[str, Any]) -> None:
 def _serve(replies: TextIO) -> None:
     started = time.perf_counter()
     task = json.loads(sys.stdin.readline())
-    from train.bench.machine import versions
     from train.bench.spec import BenchSpec
     from train.loaders import LOADERS, make_measured_loader
+    from train.machine import versions
 
     spec = BenchSpec(**task["spec"])
     entry = LOADERS[spec.loader]
@@ -186,7 +186,7 @@ def _serve(replies: TextIO) -> None:
 
 
 def _round(loader: Any, stream: Stream, spec: Any, seconds: float) -> dict[str, Any]:
-    from train.bench.machine import busy_seconds, cpu_of_group, memory_of_group
+    from train.machine import busy_seconds, cpu_of_group, memory_of_group
 
     group = os.getpgrp()
     before: list[tuple[float, float | None, float]] = []

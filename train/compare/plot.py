@@ -12,7 +12,17 @@ from train.charts import OURS, new_figure
 from train.compare.runs import Comparison
 from train.summaries import Summary
 
-_COLOURS = {"beton": OURS, "torch": "#7F7F7F", "torch-fast": "#E69F00", "ffcv": "#CC79A7"}
+_COLOURS = {
+    "beton": OURS,
+    "torch": "#7F7F7F",
+    "torch-fast": "#E69F00",
+    "ffcv": "#CC79A7",
+    "dali": "#76B041",
+    "webdataset": "#8B5A2B",
+    "litdata": "#6A51A3",
+    "mosaicml-streaming": "#00857A",
+    "synthetic": "#333333",
+}
 
 
 def draw(comparison: Comparison, path: Path, *, title: str, verdict: str) -> None:
@@ -25,7 +35,7 @@ def draw(comparison: Comparison, path: Path, *, title: str, verdict: str) -> Non
     """
     figure = new_figure(13.5, 8.4, dpi=110)
     grid = figure.add_gridspec(
-        2, 4, height_ratios=[1.0, 0.95], hspace=0.38, wspace=0.32, top=0.82, bottom=0.07, left=0.06, right=0.98
+        2, 4, height_ratios=[1.0, 0.95], hspace=0.42, wspace=0.32, top=0.84, bottom=0.115, left=0.06, right=0.98
     )
     results = comparison.loaders
     names = [result.loader for result in results]
@@ -46,8 +56,8 @@ def draw(comparison: Comparison, path: Path, *, title: str, verdict: str) -> Non
         _bars(figure.add_subplot(grid[0, column]), names, name, unit, values, ceiling, line=0.0 if column else limit)
     first = figure.axes[0]
     if comparison.simulated:
-        first.text(0.02, 0.99, "dotted: capacity of the simulated devices", va="top", fontsize=8,
-                   transform=first.transAxes)  # fmt: skip
+        # Below the axis, where no bar, number or line can be.
+        first.set_xlabel("dotted: capacity of the simulated devices", fontsize=9)
     for index, result in enumerate(results[1:], 1):
         first.text(
             index,
@@ -56,7 +66,9 @@ def draw(comparison: Comparison, path: Path, *, title: str, verdict: str) -> Non
             ha="center",
             va="center",
             color="white",
+            fontsize=9,
             fontweight="bold",
+            rotation=90 if _crowded(names) else 0,
         )
     _timeline(figure.add_subplot(grid[1, :]), comparison)
     left = 0.06
@@ -68,6 +80,10 @@ def draw(comparison: Comparison, path: Path, *, title: str, verdict: str) -> Non
             left + 0.003, 0.985, "SIMULATED DEVICE", va="top", fontsize=10, fontweight="bold", color="white", bbox=badge
         )
     figure.savefig(path, metadata={"Software": "beton compare"})
+
+
+def _crowded(names: list[str]) -> bool:
+    return len(names) > 4
 
 
 def _bars(
@@ -99,7 +115,8 @@ def _bars(
         axes.text(place, base, f"{value.mean:.{digits}f}", ha="center", va="bottom", fontsize=10)
     axes.set_title(title, fontsize=11, fontweight="bold")
     axes.set_ylabel(unit, fontsize=9)
-    axes.set_xticks(range(len(names)), names, fontsize=9)
+    turned: dict[str, Any] = {"rotation": 35, "ha": "right"} if _crowded(names) else {}
+    axes.set_xticks(range(len(names)), names, fontsize=9, **turned)
     axes.set_xlim(-0.6, len(names) - 0.4)
     axes.set_ylim(0, top)
     _clean(axes)
@@ -126,7 +143,8 @@ def _timeline(axes: Any, comparison: Comparison) -> None:
                    fontweight="bold")  # fmt: skip
     axes.set_xlabel("step")
     axes.set_ylabel("wait, ms (log scale)")
-    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=len(comparison.loaders), frameon=False)
+    # Below the axis: above it, the names of many loaders would run into the title.
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=len(comparison.loaders), frameon=False)
     _clean(axes)
 
 

@@ -1,4 +1,4 @@
-"""Reports a comparison as a text table, JSON and a plot."""
+"""Reports a comparison as a text table, JSON, a plot and an HTML page."""
 
 from __future__ import annotations
 
@@ -91,12 +91,16 @@ def _cell(value: Summary | None, digits: int) -> str:
 
 
 def write_reports(comparison: Comparison, out: str) -> list[Path]:
-    """Write ``compare.json`` and ``compare.png`` into `out` and return their paths."""
+    """Write ``compare.json``, ``compare.png`` and ``compare.html`` into `out` and return their paths."""
+    from train.compare.page import render_page
     from train.compare.plot import draw
 
     directory = Path(out)
     directory.mkdir(parents=True, exist_ok=True)
-    json_path, png_path = directory / "compare.json", directory / "compare.png"
+    json_path, png_path, html_path = (directory / f"compare.{kind}" for kind in ("json", "png", "html"))
     json_path.write_text(comparison.to_json() + "\n", encoding="utf-8")
-    draw(comparison, png_path, title=headline(comparison), verdict=verdict(comparison))
-    return [json_path, png_path]
+    words = {"title": headline(comparison), "verdict": verdict(comparison)}
+    draw(comparison, png_path, **words)
+    busy_words = _BUSY[comparison.loaders[0].busy_source]
+    html_path.write_text(render_page(comparison, **words, busy_words=busy_words), encoding="utf-8")
+    return [json_path, png_path, html_path]

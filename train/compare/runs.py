@@ -17,25 +17,31 @@ import json
 import math
 import os
 import platform
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dataloading import BetonError, UsageError
 from dataloading.messages import counted
 from train.classes import check_labels, match_classes
-from train.devices import REAL, sim_rate
+from train.compare.checks import DataCheck, check_data
+from train.devices import REAL, published, sim_rate
 from train.launch import launched_environment, own_command, run_local_processes, training_arguments
-from train.loaders import TRAINING_LOADERS
+from train.loaders import LOADERS, TRAINING_LOADERS
+from train.machine import hardware, versions
 from train.metrics import read_log
 from train.options import make_options
 from train.output import hold_folder
-from train.summaries import Summary, summarise
+from train.summaries import Summary, percentile, summarise
 
 DEFAULT_STEPS = 50
+DEFAULT_PRICE = 2.0
+IMAGENET_IMAGES = 1_281_167  # of ILSVRC 2012, training
+_STATED = ("beton", "torch", "torchvision", "numpy", "numba", "pillow")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +62,10 @@ class CompareOptions:
         Directory for the runs' logs.
     stock_data : str
         Data for the ``torch`` loaders instead of ``--data``, e.g. the directory it was converted from.
+    price_per_gpu_hour : float
+        US dollars, for the cost of an ImageNet epoch.
+    command : str
+        Command line, for the report.
     training : dict
         Training options that differ from their defaults.
 
@@ -71,6 +81,8 @@ class CompareOptions:
     repeats: int = 3
     warmup: int = 5
     stock_data: str = ""
+    price_per_gpu_hour: float = DEFAULT_PRICE
+    command: str = ""
     training: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -79,6 +91,8 @@ class CompareOptions:
             raise UsageError(f"--loaders {','.join(names)}: expected different names of {', '.join(TRAINING_LOADERS)}")
         if self.nproc_per_node < 1 or self.repeats < 1 or self.warmup < 0:
             raise UsageError("--nproc-per-node and --repeats must be at least 1, --warmup at least 0")
+        if not 0 <= self.price_per_gpu_hour < math.inf:
+            raise UsageError(f"--price-per-gpu-hour is {self.price_per_gpu_hour}; expected US dollars, 0 or more")
         if not {"steps", "epochs"} & self.training.keys():
             self.training["steps"] = DEFAULT_STEPS
         steps = self.training.get("steps", 0)
@@ -119,8 +133,14 @@ class RunResult:
         Seconds to the arrival of the first batch.
     num_steps : int
         Steps, warm-up included.
-    wait_s, step_s : list of float
+    start_s, wait_s, step_s : list of float
         Per step, warm-up included.
+    busy : list of float or None
+        Utilisation per step, 0 to 1; None where it is unknown.
+    loss : list of float or None
+        Per step; None with a simulated device.
+    parts_s : dict
+        Mean seconds per part of a step, after the warm-up.
     """
 
     loader: str
@@ -132,13 +152,29 @@ class RunResult:
     time_to_steps_s: float
     first_batch_s: float
     num_steps: int
+    start_s: list[float]
     wait_s: list[float]
     step_s: list[float]
+    busy: list[float | None]
+    loss: list[float | None]
+    parts_s: dict[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderResult:
-    """Results of one loader over its runs; `ratio` is images/s divided by the baseline's in the same repeat."""
+    """Results of one loader over its runs.
+
+    Parameters
+    ----------
+    ratio : Summary
+        Images/s divided by the baseline's in the same repeat.
+    step_p50_s, step_p99_s : float
+        Median and 99th percentile of the step time over all runs.
+    busy_by_rates_pct : float or None
+        Utilisation computed from rates: images/s divided by the simulated devices' rate; None with a real device.
+    imagenet_gpu_hours : float
+        GPU-hours per epoch of ImageNet's training images at this rate.
+    """
 
     loader: str
     images_per_s: Summary
@@ -148,6 +184,10 @@ class LoaderResult:
     busy_source: str
     time_to_steps_s: Summary
     first_batch_s: Summary
+    step_p50_s: float
+    step_p99_s: float
+    busy_by_rates_pct: float | None
+    imagenet_gpu_hours: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +205,9 @@ class Comparison:
     machine: dict[str, Any]
     loaders: list[LoaderResult]
     runs: list[RunResult]
+    price_per_gpu_hour: float = DEFAULT_PRICE
+    command: str = ""
+    data_checks: list[DataCheck] = field(default_factory=list)
 
     @property
     def simulated(self) -> bool:
@@ -173,7 +216,9 @@ class Comparison:
 
     def to_json(self) -> str:
         """Return all results as indented JSON."""
-        return json.dumps({"kind": "beton-compare", "simulated": self.simulated, **asdict(self)}, indent=1)
+        source = published(self.accelerator)
+        kind = {"kind": "beton-compare", "simulated": self.simulated}
+        return json.dumps({**kind, "published": asdict(source) if source else None, **asdict(self)}, indent=1)
 
 
 def summarise_run(records: Sequence[Mapping[str, Any]], *, loader: str, repeat: int, warmup: int) -> RunResult:
@@ -212,29 +257,72 @@ def summarise_run(records: Sequence[Mapping[str, Any]], *, loader: str, repeat: 
         time_to_steps_s=steps[-1]["start_s"] + steps[-1]["step_s"],
         first_batch_s=steps[0]["start_s"] + steps[0]["wait_s"],
         num_steps=len(steps),
+        start_s=[step["start_s"] for step in steps],
         wait_s=[step["wait_s"] for step in steps],
         step_s=[step["step_s"] for step in steps],
+        busy=[_busy_share(step, source) for step in steps],
+        loss=[step.get("loss") for step in steps],
+        parts_s=_parts(timed, source),
     )
 
 
-def summarise_loaders(runs: Sequence[RunResult], loaders: Sequence[str]) -> list[LoaderResult]:
-    """Summarise the runs of each loader; ratios are computed per repeat, as the machine's load varies."""
+def _busy_share(step: Mapping[str, Any], source: str) -> float | None:
+    if source == "nvml":
+        return None if step["device_pct"] is None else float(step["device_pct"]) / 100.0
+    busy: float = step["sleep_s"] if source == "simulated" else step["step_s"] - step["wait_s"]
+    return busy / max(float(step["step_s"]), 1e-12)
+
+
+def _parts(steps: Sequence[Mapping[str, Any]], source: str) -> dict[str, float]:
+    """Return the mean seconds per part of a step; time without a name is the rest."""
+
+    def mean(name: str) -> float:
+        return math.fsum(step[name] for step in steps) / len(steps)
+
+    parts = {"waiting for data": mean("wait_s")}
+    if source == "simulated":
+        parts["simulated device"] = mean("sleep_s")
+    return {**parts, "rest": max(0.0, mean("step_s") - math.fsum(parts.values()))}
+
+
+def summarise_loaders(
+    runs: Sequence[RunResult], loaders: Sequence[str], *, warmup: int = 0, nproc: int = 1, device_rate: float = 0.0
+) -> list[LoaderResult]:
+    """Summarise the runs of each loader; ratios are computed per repeat, as the machine's load varies.
+
+    Parameters
+    ----------
+    runs, loaders
+        Results, and the loaders in report order; the first is the baseline.
+    warmup : int
+        First steps that percentiles exclude.
+    nproc : int
+        Number of devices.
+    device_rate : float
+        Images/s of a simulated device, 0 for a real one.
+    """
     by_key = {(run.loader, run.repeat): run for run in runs}
     results = []
     for loader in loaders:
         own = sorted((run for run in runs if run.loader == loader), key=lambda run: run.repeat)
         busy = [run.busy_pct for run in own if run.busy_pct is not None]
+        rate = summarise([run.images_per_s for run in own])
+        seconds = sorted(value for run in own for value in run.step_s[warmup:])
         ratios = [run.images_per_s / max(by_key[loaders[0], run.repeat].images_per_s, 1e-12) for run in own]
         results.append(
             LoaderResult(
                 loader=loader,
-                images_per_s=summarise([run.images_per_s for run in own]),
+                images_per_s=rate,
                 ratio=summarise(ratios),
                 wait_pct=summarise([run.wait_pct for run in own]),
                 busy_pct=summarise(busy) if busy else None,
                 busy_source=own[0].busy_source,
                 time_to_steps_s=summarise([run.time_to_steps_s for run in own]),
                 first_batch_s=summarise([run.first_batch_s for run in own]),
+                step_p50_s=percentile(seconds, 50),
+                step_p99_s=percentile(seconds, 99),
+                busy_by_rates_pct=100.0 * rate.mean / (device_rate * nproc) if device_rate else None,
+                imagenet_gpu_hours=IMAGENET_IMAGES / max(rate.mean, 1e-12) * nproc / 3600.0,
             )
         )
     return results
@@ -255,8 +343,9 @@ def run_comparison(options: CompareOptions, *, progress: Callable[[str], None]) 
 def _run_all(options: CompareOptions, progress: Callable[[str], None]) -> Comparison:
     runs: list[RunResult] = []
     start_record: dict[str, Any] = {}
+    seen: dict[str, list[dict[str, Any]]] = {loader: [] for loader in options.loaders}
     count = len(options.loaders)
-    _check_data(options, progress)
+    class_counts = _check_labels(options, progress)
     for repeat in range(options.repeats):
         for place in range(count):
             # Each repeat starts with another loader, because the first one has colder caches.
@@ -265,6 +354,7 @@ def _run_all(options: CompareOptions, progress: Callable[[str], None]) -> Compar
             began = time.perf_counter()
             records = _run_once(options, loader, directory)
             start_record = next(record for record in records if record["event"] == "start")
+            seen[loader] += [record for record in records if record["event"] == "seen"]
             run = summarise_run(records, loader=loader, repeat=repeat, warmup=options.warmup)
             runs.append(run)
             progress(
@@ -280,20 +370,44 @@ def _run_all(options: CompareOptions, progress: Callable[[str], None]) -> Compar
         num_steps=min(run.num_steps for run in runs),
         training=make_options(**options.training_values(options.loaders[-1])).flat(),
         stock_data=options.stock_data,
-        machine={
-            "num_cores": start_record["num_cores"],
-            "processor": _processor(),
-            "device": start_record["device_name"] if start_record["device"].startswith("cuda") else "cpu",
-            "torch": start_record["torch"],
-            "python": platform.python_version(),
-        },
-        loaders=summarise_loaders(runs, options.loaders),
+        machine=_machine(options.loaders, start_record),
+        loaders=summarise_loaders(
+            runs,
+            options.loaders,
+            warmup=options.warmup,
+            nproc=options.nproc_per_node,
+            device_rate=sim_rate(options.accelerator),
+        ),
         runs=runs,
+        price_per_gpu_hour=options.price_per_gpu_hour,
+        command=options.command,
+        data_checks=check_data(seen, class_counts),
     )
 
 
-def _check_data(options: CompareOptions, progress: Callable[[str], None]) -> None:
-    """Refuse labels out of range, or with different meanings in two files, before any run."""
+def _machine(loaders: Sequence[str], start: Mapping[str, Any]) -> dict[str, Any]:
+    facts = hardware()
+    packages = dict.fromkeys([*_STATED, *(LOADERS[loader].package for loader in loaders if LOADERS[loader].package)])
+    return {
+        "num_cores": start["num_cores"],
+        "processor": facts["cpu"],
+        "memory_gib": facts["memory_gib"],
+        "kernel": facts["kernel"],
+        "device": start["device_name"] if start["device"].startswith("cuda") else "cpu",
+        "torch": start["torch"],
+        "python": platform.python_version(),
+        "versions": versions(packages),
+    }
+
+
+def _check_labels(options: CompareOptions, progress: Callable[[str], None]) -> list[int]:
+    """Refuse labels out of range, or with different meanings in two files, before any run.
+
+    Returns
+    -------
+    list of int
+        Samples of each class in the first loader's data.
+    """
     from train.loaders.stored_images import open_images
 
     num_classes = int(options.training.get("num_classes", 0))
@@ -317,12 +431,15 @@ def _check_data(options: CompareOptions, progress: Callable[[str], None]) -> Non
         val = open_images(options.training["val"])
         for source in opened:
             match_classes(source, val, num_classes=num_classes)
+    counts = np.bincount(opened[0].labels(), minlength=max(num_classes, len(opened[0].classes)))
+    return [int(count) for count in counts]
 
 
 def _run_once(options: CompareOptions, loader: str, directory: Path) -> list[dict[str, Any]]:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "log.jsonl").unlink(missing_ok=True)  # from an earlier comparison
     values = {**options.training_values(loader), "output": str(directory), "log_steps": 10, "checkpoints": False}
+    values["log_seen"] = True
     output = directory / "output.txt"
     command = own_command("train", *training_arguments(values))
     with output.open("w", encoding="utf-8") as stream:
@@ -335,11 +452,3 @@ def _run_once(options: CompareOptions, loader: str, directory: Path) -> list[dic
             f"the run with loader {loader} ended with status {status}; its output is in {output}:\n  {shown}"
         )
     return read_log(directory / "log.jsonl")
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine() or sys.platform

@@ -10,7 +10,7 @@ import torch
 
 from dataloading.messages import counted
 from dataloading.tools import open_files
-from train.bench.machine import busy_seconds
+from train.machine import busy_seconds
 
 from .device import copy_rates, training_rate
 from .limits import machine

@@ -44,6 +44,11 @@ class Entry(NamedTuple):
     summary: str
     cannot_train: str = ""
 
+    @property
+    def ceiling(self) -> bool:
+        """Whether it is no loader of the data but a bound on what loaders can reach."""
+        return self.cannot_train == _CEILING
+
 
 _NO_RANKS = "its adapter neither divides an epoch among ranks nor resumes"
 _CEILING = "it is a ceiling, not a loader: it has no labels"

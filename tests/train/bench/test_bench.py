@@ -18,7 +18,8 @@ from dataloading import UsageError
 from dataloading import transforms as T
 from dataloading.testing import KernelCeiling
 from tests.support.files import write_images
-from train.bench import machine, report
+from train import machine
+from train.bench import report
 from train.bench import timing as process
 from train.bench.cli import bench
 from train.bench.harness import LoaderProcess, LoaderProcessError, Result, measure, search_workers
