@@ -41,6 +41,7 @@ LAYERS = {
         cli | doctor/
         compare/ | bench/ | trainer
         step | data | checkpoint | steplog
+        strategies/
         model | metrics | mixing | launch | seen
         options | option_types
         loaders/

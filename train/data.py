@@ -74,8 +74,10 @@ class TrainingData:
             self.val_loader.close()
 
 
-def make_data(options: TrainOptions, world: World, device: torch.device) -> TrainingData:
+def make_data(options: TrainOptions, world: World, device: torch.device, mesh: Any = None) -> TrainingData:
     """Open the datasets of ``--data``, ``--val`` and ``--val-fraction`` with the loader of ``--loader``.
+
+    `world` is this process among those that get different data, as `mesh` says if there is one.
 
     Raises
     ------
@@ -97,6 +99,7 @@ def make_data(options: TrainOptions, world: World, device: torch.device) -> Trai
         "seed": run.seed,
         "rank": world.rank,
         "world_size": world.world_size,
+        "mesh": mesh,
         "device": device,
         "image_size": data.image_size,
         "resize_size": data.resize_size,

@@ -1,22 +1,13 @@
-"""Creates the network by name, and wraps it in DDP or FSDP2; parameter groups and the moving average.
-
-Hides the differences between the two strategies from the training loop.
-"""
+"""Creates the network by name; its blocks, parameter groups and moving average."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from dataloading import UsageError
-
-from .options import ModelOptions
 
 
 class TinyNet(nn.Module):
@@ -76,107 +67,15 @@ def build_model(name: str, num_classes: int) -> nn.Module:
     return model
 
 
-class Replica:
-    """A network wrapped for training on several processes.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        The network, equal on all ranks; it is moved to the device and wrapped in place.
-    options : ModelOptions
-        Strategy, layout, compilation.
-    device : torch.device
-        This process's device.
-    """
-
-    def __init__(self, model: nn.Module, options: ModelOptions, device: torch.device) -> None:
-        # FSDP2 shards contiguous parameters only; kernels use channels_last if the images do.
-        nhwc = options.channels_last and options.strategy != "fsdp"
-        layout = torch.channels_last if nhwc else torch.contiguous_format
-        model = model.to(device).to(memory_format=layout)
-        distributed = dist.is_initialized()
-        if options.sync_bn and distributed:
-            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-        self.module = model
-        self._ddp: DistributedDataParallel | None = None
-        self._fsdp: Any = None
-        if options.strategy == "fsdp":
-            self._fsdp = _shard(model, device)
-        if options.compile:
-            model.compile()
-        if options.strategy == "ddp" and distributed:
-            self._ddp = DistributedDataParallel(
-                model,
-                device_ids=[device.index] if device.type == "cuda" else None,
-                gradient_as_bucket_view=True,
-                static_graph=False,
-            )
-
-    @property
-    def training_module(self) -> nn.Module:
-        """The module that the training step calls."""
-        return self._ddp if self._ddp is not None else self.module
-
-    @contextmanager
-    def micro_batch(self, *, last: bool) -> Iterator[None]:
-        """Context for forward and backward; gradients are averaged over ranks only for the last micro-batch."""
-        if self._fsdp is not None:
-            self._fsdp.set_requires_gradient_sync(last)
-        with self._ddp.no_sync() if self._ddp is not None and not last else nullcontext():
-            yield
-
-    def buffers(self) -> dict[str, torch.Tensor]:
-        """Return the state without gradients (batch norm statistics), by name; each rank has its own."""
-        return dict(self.module.named_buffers())
-
-    @contextmanager
-    def evaluating(self, ema: MovingAverage | None) -> Iterator[nn.Module]:
-        """Yield the network for validation: with moving averages, if any, and statistics averaged over ranks.
-
-        Everything is restored afterwards, so validation does not change the training.
-        """
-        weights = [_local(parameter) for parameter in self.module.parameters()]
-        buffers = list(self.module.buffers())
-        kept = [tensor.detach().clone() for tensor in (*weights, *buffers)]
-        with torch.no_grad():
-            if ema is not None:
-                ema.copy_to(weights, buffers)
-            if dist.is_initialized():
-                for buffer in buffers:
-                    if buffer.is_floating_point():
-                        dist.all_reduce(buffer)
-                        buffer.div_(dist.get_world_size())
-        self.module.eval()
-        try:
-            yield self.module
-        finally:
-            self.module.train()
-            if self._fsdp is not None:
-                # FSDP keeps the root's weights gathered after a forward pass; the next training step would use that
-                # copy of the averaged weights.
-                self._fsdp.reshard()
-            with torch.no_grad():
-                for tensor, value in zip((*weights, *buffers), kept, strict=True):
-                    tensor.copy_(value)
-
-
-def _shard(model: nn.Module, device: torch.device) -> Any:
-    if not dist.is_initialized():
-        raise UsageError(
-            "--strategy fsdp needs a launcher, even for one process: "
-            "beton train --nproc-per-node N ..., torchrun -m train ..., or srun"
-        )
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-    # One group per block of a sequence (a residual block, a transformer layer), gathered just before use.
-    for container in list(model.modules()):
-        if isinstance(container, (nn.Sequential, nn.ModuleList)):
-            for block in container:
-                if _is_block(block):
-                    fully_shard(block, mesh=mesh)
-    return fully_shard(model, mesh=mesh)
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """List the parts that are gathered, or computed anew, one at a time: residual blocks, transformer layers."""
+    return [
+        block
+        for container in model.modules()
+        if isinstance(container, (nn.Sequential, nn.ModuleList))
+        for block in container
+        if _is_block(block)
+    ]
 
 
 def _is_block(module: nn.Module) -> bool:
@@ -187,8 +86,8 @@ def _is_block(module: nn.Module) -> bool:
     )
 
 
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    # The local part of a sharded parameter shares memory with the parameter.
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the local part of a sharded tensor, which shares its memory, or the tensor itself."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
@@ -221,8 +120,8 @@ class MovingAverage:
     def update(self, step: int) -> None:
         """Include the weights after optimiser step `step`, counted from 0."""
         weight = 1.0 - min(self.decay, (1 + step) / (10 + step))
-        averages = [_local(value) for value in self.weights.values()]
-        torch._foreach_lerp_(averages, [_local(value.detach()) for value in self._module.parameters()], weight)
+        averages = [local_part(value) for value in self.weights.values()]
+        torch._foreach_lerp_(averages, [local_part(value.detach()) for value in self._module.parameters()], weight)
         for average, value in zip(self.buffers.values(), self._module.buffers(), strict=True):
             if average.is_floating_point():
                 average.lerp_(value, weight)
@@ -232,7 +131,7 @@ class MovingAverage:
     def copy_to(self, weights: list[torch.Tensor], buffers: list[torch.Tensor]) -> None:
         """Copy the averages into the given tensors, in the module's order."""
         for target, average in zip((*weights, *buffers), (*self.weights.values(), *self.buffers.values()), strict=True):
-            target.copy_(_local(average))
+            target.copy_(local_part(average))
 
 
 def count_flops(model: nn.Module, image_size: int) -> float:

@@ -19,7 +19,7 @@ from dataloading import UsageError
 from train.devices import REAL, sim_rate
 from train.loaders import TRAINING_LOADERS, cannot_train
 
-STRATEGIES = ("ddp", "fsdp")
+STRATEGIES = ("ddp", "fsdp", "hsdp", "zero1")
 PRECISIONS = ("none", "bf16", "fp16")
 TAILS = ("auto", "even", "pad", "drop")
 
@@ -43,6 +43,17 @@ def option(
 
 def _fail(name: str, value: object, rule: str) -> UsageError:
     return UsageError(f"--{name.replace('_', '-')} is {value!r}; {rule}")
+
+
+def _default(group: type, name: str) -> object:
+    return next(item.default for item in fields(group) if item.name == name)
+
+
+_OPTIONS_OF_STRATEGIES = (
+    (("sync_bn", "bucket_mb", "static_graph", "grad_compression"), ("ddp",)),
+    (("fsdp_dtype", "fsdp_offload"), ("fsdp", "hsdp", "zero1")),
+    (("group_size",), ("hsdp",)),
+)
 
 
 class _Group:
@@ -143,17 +154,43 @@ class ModelOptions(_Group):
 
     model: str = option("resnet18", "a torchvision classification model, or `tiny`, `tiny-bn` (tests)")
     num_classes: int = option(0, "outputs of the network; 0 means the number of classes in the data", low=0)
-    strategy: str = option("ddp", "how processes share the work: replicas or sharded parameters", choices=STRATEGIES)
+    strategy: str = option(
+        "ddp",
+        "how processes share the work: replicas (ddp), sharded parameters (fsdp), shards within groups of processes "
+        "(hsdp), parameters that are sharded between steps only (zero1)",
+        choices=STRATEGIES,
+    )
+    group_size: int = option(
+        0, "processes of a group (hsdp: that share one copy of the network); 0 means those of a node", low=0
+    )
+    bucket_mb: int = option(25, "gradients averaged at a time, MiB (ddp)", low=1)
+    static_graph: bool = option(False, "the same parameters get gradients in every step, which saves a search (ddp)")
+    grad_compression: str = option("none", "average gradients in this precision (ddp)", choices=("none", "bf16"))
+    fsdp_dtype: str = option(
+        "none",
+        "precision in which parameters are gathered and used; gradients are reduced in float32 (fsdp, hsdp, zero1)",
+        choices=("none", "bf16"),
+    )
+    fsdp_offload: bool = option(
+        False, "keep parameters, gradients and optimiser in host memory (fsdp, hsdp, zero1 on GPUs)"
+    )
     amp: str = option("none", "mixed precision of forward and backward", choices=PRECISIONS)
     channels_last: bool = option(True, "NHWC memory layout for weights and images")
     compile: bool = option(False, "compile the network with torch.compile")
     sync_bn: bool = option(False, "batch normalisation over all processes (DDP)")
 
     def _check(self) -> None:
-        if self.strategy == "fsdp" and self.amp == "fp16":
-            raise UsageError("--strategy fsdp with --amp fp16 has no exact gradient scaling; use --amp bf16")
-        if self.strategy == "fsdp" and self.sync_bn:
-            raise UsageError("--sync-bn works with --strategy ddp only")
+        if self.strategy != "ddp" and self.amp == "fp16":
+            raise UsageError(
+                f"--strategy {self.strategy} with --amp fp16 has no exact gradient scaling; use --amp bf16"
+            )
+        for names, strategies in _OPTIONS_OF_STRATEGIES:
+            for name in names:
+                if self.strategy not in strategies and getattr(self, name) != _default(ModelOptions, name):
+                    raise UsageError(
+                        f"--{name.replace('_', '-')} works with --strategy {' or '.join(strategies)} only, "
+                        f"this run has {self.strategy}"
+                    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,6 +283,13 @@ class TrainOptions:
     model: ModelOptions
     optim: OptimOptions
     run: RunOptions
+
+    def __post_init__(self) -> None:
+        if self.model.static_graph and self.optim.accum > 1:
+            raise UsageError(
+                f"--static-graph with --accum {self.optim.accum}: DDP would need to average in each micro-batch; "
+                f"choose one"
+            )
 
     @property
     def tail(self) -> Literal["even", "pad", "drop"]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Protocol
 
@@ -27,10 +26,9 @@ from train.distributed import World
 from train.loaders.base import Normaliser, TrainBatch
 from train.metrics import Tally, row_losses
 from train.mixing import mix_as_told, mix_batch
-from train.model import MovingAverage, Replica
+from train.model import MovingAverage, local_part
 from train.options import TrainOptions
-
-_PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}
+from train.strategies.base import Replica
 
 
 class Compute(Protocol):
@@ -108,13 +106,6 @@ class NetworkCompute:
         smoothed = any(each.smoothing for each in self.mixes)
         self._label_smoothing = 0.0 if smoothed else self.options.optim.label_smoothing
 
-    @contextmanager
-    def precision(self) -> Iterator[None]:
-        """Context for a forward pass."""
-        dtype = _PRECISION.get(self.options.model.amp)
-        with torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None):
-            yield
-
     def micro_batch(self, batch: TrainBatch, *, step: int, micro: int, last: bool) -> torch.Tensor:
         """Accumulate one micro-batch's gradients."""
         optim = self.options.optim
@@ -127,25 +118,30 @@ class NetworkCompute:
             images, targets = mix_batch(
                 images, labels, self.num_classes, mixup=optim.mixup, cutmix=optim.cutmix, key=key
             )
-        with self.replica.micro_batch(last=last):
-            with self.precision():
-                logits = self.replica.training_module(images)
+        parts: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+        def criterion(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
             losses = row_losses(logits, targets, self._label_smoothing)
             if batch.num_valid == 0:
                 losses = losses * 0.0
-            loss = losses.sum()
-            self.scaler.scale(loss * (self.world.world_size / self._nominal)).backward()
-        self.tally.add(logits.detach(), labels, batch.num_valid, losses)
-        return loss.detach().double()
+            parts.append((logits.detach(), losses.detach()))
+            return self.scaler.scale(losses.sum() * (self.world.world_size / self._nominal))
+
+        self.replica.forward_backward(images, targets, criterion, last=last)
+        if not self.replica.counts:
+            return torch.zeros((), dtype=torch.float64, device=self.device)
+        logits, losses = (torch.cat(part) if len(part) > 1 else part[0] for part in zip(*parts, strict=True))
+        self.tally.add(logits, labels, batch.num_valid, losses)
+        return losses.sum().double()
 
     def update(self, *, step: int, lr: float, num_images: int) -> None:
         """Scale, clip and step; then update the moving average."""
         self.scaler.unscale_(self.optimizer) if self.scaler.is_enabled() else None
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
         if 0 < num_images != self._nominal:
-            torch._foreach_mul_(gradients, self._nominal / num_images)
+            torch._foreach_mul_([local_part(gradient) for gradient in gradients], self._nominal / num_images)
         if self.options.optim.clip_norm:
-            torch.nn.utils.clip_grad_norm_(self._parameters, self.options.optim.clip_norm)
+            self.replica.clip_gradients(self._parameters, self.options.optim.clip_norm)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.scaler.step(self.optimizer)
@@ -165,12 +161,13 @@ class NetworkCompute:
             For this loader's images.
         """
         tally = Tally(self.device)
-        with self.replica.evaluating(self.ema) as module, torch.no_grad():
+        with self.replica.evaluating(self.ema) as network, torch.no_grad():
             for batch in batches:
                 images, labels = computed_rows(batch)
-                with self.precision():
-                    logits = module(normaliser(images))
-                tally.add(logits, labels, batch.num_valid, row_losses(logits, labels, 0.0))
+                logits = network(normaliser(images))
+                if self.replica.counts:
+                    assert logits is not None
+                    tally.add(logits, labels, batch.num_valid, row_losses(logits, labels, 0.0))
         return tally.result()
 
 

@@ -42,13 +42,14 @@ from .data import make_data
 from .distributed import StopVote, World, broadcast_object, detect_world, pick_device, process_group
 from .loaders.base import Normaliser, TrainBatch, TrainingLoader
 from .metrics import RunLog
-from .model import MovingAverage, Replica, build_model, count_flops, parameter_groups
+from .model import MovingAverage, build_model, count_flops, parameter_groups
 from .options import RunOptions, TrainOptions
 from .output import clear_for_run, hold_folder
 from .rendezvous import check_started_by_srun
 from .schedule import Schedule
 from .seen import SeenData
 from .steplog import StepLog, StepRecord
+from .strategies import data_world, lay_out, make_mesh
 
 STOPPED = 128 + signal.SIGTERM
 
@@ -71,16 +72,18 @@ class Trainer:
         self._vote = StopVote()
         self._stop_asked = False
         self._saved_step = -1
-        self._data = make_data(options, world, device)
+        self._mesh = make_mesh(options.model, world, device)
+        self._data_world = data_world(world, self._mesh)
+        self._data = make_data(options, self._data_world, device, self._mesh)
         self._loader = self._data.loader
         data, optim = options.data, options.optim
         if len(self._loader) == 0:
             raise UsageError(
                 f"an epoch of {data.data} gives no batch of {counted(data.batch_size, 'image')} on "
-                f"{counted(world.world_size, 'process')}; lower --batch-size or pass --tail pad"
+                f"{counted(self._data_world.world_size, 'process')}; lower --batch-size or pass --tail pad"
             )
         self._steps_per_epoch = -(-len(self._loader) // optim.accum)
-        scale = data.batch_size * world.world_size * optim.accum / 256 if optim.scale_lr else 1.0
+        scale = data.batch_size * self._data_world.world_size * optim.accum / 256 if optim.scale_lr else 1.0
         run_epochs = optim.steps / self._steps_per_epoch if optim.steps else optim.epochs
         self.schedule = Schedule(peak=optim.lr * scale, warmup=min(0.5, optim.warmup_epochs / run_epochs))
         self._output = Path(options.run.output) if options.run.output else None
@@ -118,7 +121,7 @@ class Trainer:
         model = build_model(options.model.model, num_classes)
         if options.run.peak_tflops:
             self._flops_per_image = 3.0 * count_flops(model, options.data.image_size)
-        self._replica = Replica(model, options.model, self._device)
+        self._replica = lay_out(model, options.model, self._device, self._mesh)
         self._optimizer = torch.optim.SGD(
             parameter_groups(
                 self._replica.module,
@@ -131,10 +134,10 @@ class Trainer:
         )
         self._ema = MovingAverage(self._replica.module, options.optim.ema) if options.optim.ema else None
         # Initial weights are the same on all ranks; dropout must not be.
-        seed_rank(options.run.seed, 0, self._world.rank)
+        seed_rank(options.run.seed, 0, self._data_world.rank)
         self._network = NetworkCompute(
             options,
-            world=self._world,
+            world=self._data_world,
             device=self._device,
             replica=self._replica,
             optimizer=self._optimizer,
@@ -443,7 +446,7 @@ class Trainer:
         if "random" in state:
             set_random_state(state["random"], self._device)
         else:
-            seed_rank(self._options.run.seed, self.progress.step, self._world.rank)
+            seed_rank(self._options.run.seed, self.progress.step, self._data_world.rank)
         return meta
 
     @contextmanager

@@ -60,6 +60,8 @@ class LoaderSpec:
         Batches ahead per worker; None means the value that the loader's documentation advises.
     seed, rank, world_size : int
         Order and augmentation depend on the seed; the rank's share on the other two.
+    mesh : DeviceMesh or None
+        The arrangement of the processes that `rank` and `world_size` follow from, for loaders that read it.
     device : torch.device
         Device of the batches.
     image_size, resize_size : int
@@ -86,6 +88,7 @@ class LoaderSpec:
     seed: int
     rank: int = 0
     world_size: int = 1
+    mesh: Any = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     indices: np.ndarray | None = None
     prefetch: int | None = None

@@ -47,8 +47,9 @@ class BetonLoader(TrainingLoader):
             num_workers=max(1, spec.num_workers),
             tail=spec.tail,
             drop_last=spec.tail == "drop",
-            rank=spec.rank,
-            world_size=spec.world_size,
+            rank=spec.rank if spec.mesh is None else None,
+            world_size=spec.world_size if spec.mesh is None else None,
+            mesh=spec.mesh,
             device=spec.device,
             indices=indices,
             # As many batches ahead as DataLoader's prefetch_factor, which counts per worker.

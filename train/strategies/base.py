@@ -1,0 +1,137 @@
+"""A network on one process, and the methods that a strategy overrides.
+
+The training step calls these methods and does not depend on the strategy. Knows nothing of data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from train.model import MovingAverage, local_part
+from train.options import ModelOptions
+
+_PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}
+Criterion = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+class Replica:
+    """A network laid out over the processes; this class is that of one process by itself.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The plain network, equal on all ranks; it is moved to the device and changed in place.
+    options : ModelOptions
+        Memory layout, compilation, and the options of the strategy.
+    device : torch.device
+        This process's device.
+    mesh : DeviceMesh or None
+        The arrangement of the processes; None without a process group.
+
+    Attributes
+    ----------
+    module : torch.nn.Module
+        What has the parameters and buffers, under the names of the plain network.
+    counts : bool
+        Whether this rank's losses and hits are added up. Of ranks that share one copy of the network, one counts.
+    data_group : ProcessGroup or None
+        The processes that hold the same part of the network as this one; None means all.
+    """
+
+    channels_last = True
+    """Whether weights can have that memory layout."""
+
+    def __init__(self, model: nn.Module, options: ModelOptions, device: torch.device, mesh: Any) -> None:
+        self.options = options
+        self.device = device
+        self.mesh = mesh
+        self.counts = True
+        self.data_group: dist.ProcessGroup | None = None
+        nhwc = options.channels_last and self.channels_last
+        model = model.to(device).to(memory_format=torch.channels_last if nhwc else torch.contiguous_format)
+        self.module = self.prepare(model)
+        if options.compile:
+            self.module.compile()
+        self.training_module = self.wrap(self.module)
+
+    # ------------------------------------------------------------------ what a strategy changes
+
+    def prepare(self, model: nn.Module) -> nn.Module:
+        """Divide or convert the network, before it is compiled."""
+        return model
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        """Return what the training step calls."""
+        return module
+
+    @contextmanager
+    def micro_batch(self, *, last: bool) -> Iterator[None]:
+        """Context for forward and backward; gradients are averaged over ranks only for the last micro-batch."""
+        del last
+        yield
+
+    def forward_backward(
+        self, images: torch.Tensor, targets: torch.Tensor, criterion: Criterion, *, last: bool
+    ) -> None:
+        """Add the gradients of ``criterion(logits, targets)``, a scalar."""
+        with self.micro_batch(last=last):
+            with self.precision():
+                logits = self.training_module(images)
+            criterion(logits, targets).backward()
+
+    def clip_gradients(self, parameters: list[nn.Parameter], max_norm: float) -> None:
+        """Scale gradients down to a norm, that of the whole network, of at most `max_norm`."""
+        torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+
+    def after_evaluation(self) -> None:
+        """Undo what a forward pass without a backward pass leaves behind."""
+
+    # ------------------------------------------------------------------ what is the same for all
+
+    def precision(self) -> AbstractContextManager[Any]:
+        """Return a context for a forward pass."""
+        dtype = _PRECISION.get(self.options.amp)
+        return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None)
+
+    def buffers(self) -> dict[str, torch.Tensor]:
+        """Return the state without gradients (batch norm statistics), by name; each rank has its own."""
+        return dict(self.module.named_buffers())
+
+    @contextmanager
+    def evaluating(self, ema: MovingAverage | None) -> Iterator[Callable[[torch.Tensor], torch.Tensor | None]]:
+        """Yield the network for validation: with moving averages, if any, and statistics averaged over ranks.
+
+        Everything is restored afterwards, so validation does not change the training.
+        """
+        weights = [local_part(parameter) for parameter in self.module.parameters()]
+        buffers = list(self.module.buffers())
+        kept = [tensor.detach().clone() for tensor in (*weights, *buffers)]
+        with torch.no_grad():
+            if ema is not None:
+                ema.copy_to(weights, buffers)
+            if dist.is_initialized():
+                for buffer in buffers:
+                    if buffer.is_floating_point():
+                        dist.all_reduce(buffer, group=self.data_group)
+                        buffer.div_(dist.get_world_size(self.data_group))
+        self.module.eval()
+        try:
+            yield self.logits
+        finally:
+            self.module.train()
+            self.after_evaluation()
+            with torch.no_grad():
+                for tensor, value in zip((*weights, *buffers), kept, strict=True):
+                    tensor.copy_(value)
+
+    def logits(self, images: torch.Tensor) -> torch.Tensor | None:
+        """Return the outputs for a validation batch, shape (N, num_classes); None on ranks that do not have them."""
+        with self.precision():
+            output: torch.Tensor = self.module(images)
+        return output
