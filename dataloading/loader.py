@@ -476,7 +476,10 @@ class Loader:
         reset : bool
             Begin anew: the next call covers what happens from now on. ``stats().epochs`` has the figures of each epoch.
         """
-        return self._jobs.clock.snapshot(self._num_workers, num_cores=self._ranks.num_local_cores, reset=reset)
+        cache = None if self._storage is None else self._storage.stats()
+        return self._jobs.clock.snapshot(
+            self._num_workers, num_cores=self._ranks.num_local_cores, cache=cache, reset=reset
+        )
 
     def close(self) -> None:
         """Stop the workers and drop prefetched batches; the loader can still be iterated again."""

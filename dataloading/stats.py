@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from dataloading.messages import counted
 
-__all__ = ["HOPS", "Clock", "EpochStats", "LoaderStats"]
+__all__ = ["HOPS", "CacheStats", "Clock", "EpochStats", "LoaderStats"]
 
 HOPS = ("sampler", "view", "decode", "transform", "transfer")
 """The five hops from file to device, in order; the names used in docs, statistics and benchmarks."""
@@ -117,7 +117,9 @@ class Clock:
 
     # ---- sums
 
-    def snapshot(self, num_workers: int, *, num_cores: int = 0, reset: bool = False) -> LoaderStats:
+    def snapshot(
+        self, num_workers: int, *, num_cores: int = 0, cache: CacheStats | None = None, reset: bool = False
+    ) -> LoaderStats:
         """Return the sums so far; `reset` starts new ones."""
         with self._lock:
             self._fold()
@@ -133,6 +135,7 @@ class Clock:
                 consumer_seconds=total.consumer_seconds,
                 hop_seconds=dict(self._hops),
                 num_cores=num_cores,
+                cache=cache,
                 callable_seconds=dict(self._callables),
                 compile_seconds=self._compile_seconds,
                 first_batch_seconds=self._first_batch,
@@ -229,6 +232,33 @@ class EpochStats:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class CacheStats:
+    """The page cache that all ranks of this machine share (``os_cache=False``, ``cache_dir=``, files in a store).
+
+    Parameters
+    ----------
+    fetched_bytes : int
+        Bytes of pages that all ranks have read from storage since the cache was made, in a `cache_dir` by all runs.
+        More than the dataset's size: the cache does not hold it, and pages are read again in later epochs.
+    taken_bytes : int
+        Size of all pages in the cache now, in a `cache_dir` of all datasets.
+    max_bytes : int or None
+        Its limit, `cache_bytes`; None: unlimited.
+    """
+
+    fetched_bytes: int
+    taken_bytes: int
+    max_bytes: int | None
+
+    def __str__(self) -> str:
+        limit = "without a limit" if self.max_bytes is None else f"of at most {self.max_bytes / 2**20:,.0f}"
+        return (
+            f"page cache of this machine: {self.taken_bytes / 2**20:,.0f} MiB {limit}, "
+            f"{self.fetched_bytes / 2**20:,.0f} MiB fetched"
+        )
+
+
 # Below this share of the caller's time, waiting is not a bottleneck.
 _NOTICEABLE = 0.05
 _ADVICE = {
@@ -278,6 +308,8 @@ class LoaderStats:
         How often a worker waited for the system to read the file.
     epochs : tuple of EpochStats
         The caller's time by epoch.
+    cache : CacheStats or None
+        The machine's page cache; None if it is the operating system's.
     """
 
     num_workers: int
@@ -299,6 +331,7 @@ class LoaderStats:
     consumer_cpu_seconds: float = 0.0
     num_page_faults: int = 0
     epochs: tuple[EpochStats, ...] = ()
+    cache: CacheStats | None = None
 
     @property
     def data_wait_fraction(self) -> float:
@@ -425,6 +458,8 @@ class LoaderStats:
             f"  once: {self.compile_seconds:.2f} s to compile, {self.first_batch_seconds:.2f} s to the first batch, "
             f"{self.first_step_seconds:.2f} s for your first step"
         )
+        if self.cache is not None:
+            lines.append(f"  {self.cache}")
         if len(self.epochs) > 1:
             lines += [f"  {each}" for each in self.epochs[-5:]]
         if self.num_skipped or self.num_replaced:

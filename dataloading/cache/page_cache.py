@@ -155,6 +155,11 @@ class PageCache:
         self.cache_bytes, self._grows = cache_bytes, grows
 
     @property
+    def is_closed(self) -> bool:
+        """Whether it was closed, or made before this process was forked."""
+        return self._roster.is_closed
+
+    @property
     def unit_bytes(self) -> int:
         """Size of the largest units."""
         return int(self._unit_bytes.max())

@@ -18,6 +18,7 @@ from dataloading.dataset.files import FileSet
 from dataloading.errors import FormatError
 from dataloading.finalisers import Note
 from dataloading.sampling.slicing import EpochOrder, Ranges, Step
+from dataloading.stats import CacheStats
 
 __all__ = ["PageSource", "PinnedPages", "Prefetch"]
 
@@ -109,6 +110,15 @@ class PageSource:
     def prefetch(self, stopped: Callable[[], bool]) -> Prefetch:
         """Start a pass; `stopped` returns True when its batches are no longer wanted."""
         return Prefetch(self, stopped)
+
+    def stats(self) -> CacheStats | None:
+        """Return the cache's sizes; None in a forked child, which cannot use it."""
+        cache = self.cache
+        if cache.is_closed:
+            return None
+        return CacheStats(
+            fetched_bytes=cache.fetched_bytes, taken_bytes=cache.taken_bytes, max_bytes=cache.cache_bytes
+        )
 
     def release_dropped(self) -> None:
         """Unpin the pages of batches that were dropped before they were finished."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import os
 import signal
 import threading
@@ -24,10 +23,10 @@ from dataloading.cache.memory_store import MemoryStore
 from dataloading.cache.page_cache import CachedFile, PageCache, StoppedError
 from dataloading.cache.sparse_files import FolderStore, num_units
 from dataloading.dataset.remote.sources import LocalSource
+from tests.support.processes import CONTEXT
 
 UNIT = 1 << 16
 NUM_UNITS = 24
-SPAWN = multiprocessing.get_context("spawn")
 
 
 @pytest.fixture(scope="module")
@@ -316,7 +315,7 @@ def _hold(file: Path, place: Any, num_held: int, numbers: list[int], ready: Any,
 
 
 def started(target: Callable[..., None], *args: Any) -> Any:
-    process = SPAWN.Process(target=target, args=args, daemon=True)
+    process = CONTEXT.Process(target=target, args=args, daemon=True)
     process.start()
     return process
 
@@ -327,7 +326,7 @@ def kill(process: Any) -> None:
 
 
 def test_four_processes_read_every_unit_once_between_them(file):
-    name, barrier, results = uuid.uuid4().hex, SPAWN.Barrier(4), SPAWN.Queue()
+    name, barrier, results = uuid.uuid4().hex, CONTEXT.Barrier(4), CONTEXT.Queue()
     processes = [started(_read_all, file, name, barrier, results) for _ in range(4)]
     found = [results.get(timeout=120) for _ in processes]
     for process in processes:
@@ -340,7 +339,7 @@ def test_four_processes_read_every_unit_once_between_them(file):
 @pytest.mark.parametrize("where", ["memory", "folder"])
 def test_a_unit_whose_loader_is_killed_is_brought_by_the_next_who_asks(file, tmp_path, where):
     place = uuid.uuid4().hex if where == "memory" else tmp_path / "c"
-    ready = SPAWN.Event()
+    ready = CONTEXT.Event()
     process = started(_hold, file, place, 8, [3], ready, True)
     assert ready.wait(60)
     cache = in_memory(file, place, 8) if where == "memory" else in_folder(file, place, 8)
@@ -357,7 +356,7 @@ def test_a_unit_whose_loader_is_killed_is_brought_by_the_next_who_asks(file, tmp
 
 
 def test_pins_of_a_killed_process_do_not_keep_room(file):
-    name, ready = uuid.uuid4().hex, SPAWN.Event()
+    name, ready = uuid.uuid4().hex, CONTEXT.Event()
     cache = in_memory(file, name, 4)
     process = started(_hold, file, name, 4, [0, 1, 2, 3], ready, False)
     assert ready.wait(60)
@@ -370,7 +369,7 @@ def test_pins_of_a_killed_process_do_not_keep_room(file):
 
 
 def test_late_comers_find_the_cache_when_the_process_that_made_it_is_dead(file):
-    name, ready = uuid.uuid4().hex, SPAWN.Event()
+    name, ready = uuid.uuid4().hex, CONTEXT.Event()
     process = started(_hold, file, name, 8, [0, 1], ready, False)
     assert ready.wait(60)
     source = Counting(file)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import multiprocessing
 import os
 import signal
 import time
@@ -23,11 +22,12 @@ from dataloading.format import Manifest, Shard
 from dataloading.retry import Retry
 from tests.support.files import photo_like, raw
 from tests.support.foreign import image_file, noise
+from tests.support.processes import CONTEXT
 from tests.support.servers import HTTPServer, http_range_server, s3_server
 
 PAGE = 1 << 21
 TRANSFORMS = {"image": [T.RandomResizedCrop(16)]}
-SPAWN = multiprocessing.get_context("spawn")
+QUICK = functools.partial(Retry, num_tries=4, first_wait_seconds=0.01, max_wait_seconds=0.05, timeout_seconds=30.0)
 
 
 def write(path: Path, num: int = 120, seed: int = 0) -> Path:
@@ -57,9 +57,8 @@ def server(folder: Path) -> Iterator[HTTPServer]:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for milliseconds where users wait for seconds."""
-    retry = functools.partial(Retry, num_tries=4, first_wait_seconds=0.01, max_wait_seconds=0.05, timeout_seconds=5.0)
-    monkeypatch.setattr(opening, "Retry", retry)
-    monkeypatch.setattr(addresses, "Retry", retry)
+    monkeypatch.setattr(opening, "Retry", QUICK)
+    monkeypatch.setattr(addresses, "Retry", QUICK)
 
 
 def batches(loader: Loader) -> list[tuple[list[int], list[bytes]]]:
@@ -106,8 +105,10 @@ def test_cache_bytes_bounds_what_the_folder_takes(server, folder, tmp_path):
 # ---- servers that misbehave
 
 
-def test_answers_that_fail_break_off_or_are_damaged_are_asked_for_again(server, folder):
+def test_answers_that_fail_break_off_or_are_damaged_are_asked_for_again(server, folder, monkeypatch):
     expected = batches(small(folder / "train.beton", shuffle="global"))
+    # One request may meet all six: more tries than that.
+    monkeypatch.setattr(opening, "Retry", functools.partial(QUICK, num_tries=7))
     remote = small(f"{server.url}/train.beton", shuffle="global")
     server.faults.only_above_bytes = 1000
     server.faults.fail_first, server.faults.cut_first, server.faults.corrupt_first = 2, 1, 3
@@ -151,23 +152,23 @@ def test_a_store_that_goes_away_is_an_error_in_bounded_time_with_address_tries_a
     server.stop()
     with pytest.raises(StorageError, match=r"in 4 tries; the last one: .*onnect"):
         small(url)
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60
 
 
 def test_a_server_that_stalls_is_given_up_and_an_iterator_can_be_left_meanwhile(server):
-    loader = small(f"{server.url}/train.beton", shuffle="global")
-    server.faults.delay_seconds = 15.0
-    started = time.monotonic()
-    iterator = iter(loader)
-    time.sleep(0.2)
-    iterator.close()
-    assert time.monotonic() - started < 4
-    loader._storage.cache.close()
-    source = RemoteSource.__new__(RemoteSource)
-    source.__dict__.update(loader._storage.cache.files[0].source.__dict__)
+    url = f"{server.url}/train.beton"
+    loader = small(url, shuffle="global")
+    source = RemoteSource(url, QUICK())
     source.retry = Retry(num_tries=2, first_wait_seconds=0.01, timeout_seconds=0.3)
+    num_before = len(server.seen_headers)
+    server.faults.go_on.clear()
+    iterator = iter(loader)
+    while len(server.seen_headers) == num_before:
+        time.sleep(0.005)
+    iterator.close()
     with pytest.raises(StorageError, match=r"in 2 tries; the last one: no answer within 0 s"):
         source.fill(0, np.empty(1000, np.uint8))
+    server.faults.go_on.set()
 
 
 def test_a_slow_server_only_takes_longer(server, folder):
@@ -210,9 +211,8 @@ def test_a_foreign_file_without_checksums_is_watched_by_its_identity(server, fol
     assert batches(small(url)) == batches(small(folder / "ffcv.beton"))
     remote = small(url, shuffle="global")
     os.utime(folder / "ffcv.beton", ns=(1, 1))
-    page = remote._storage.cache.units_of(np.array([0]), np.array([PAGE + 9], np.uint64), np.array([9], np.uint64))
     with pytest.raises(StorageError, match="has changed while it was being read"):
-        remote._storage.cache.acquire(page)
+        batches(remote)
 
 
 # ---- runs that are killed
@@ -227,15 +227,14 @@ def _slowly(url: str, cache_dir: Path, some: Any) -> None:
 
 
 def test_a_run_killed_in_the_middle_goes_on_without_fetching_what_has_arrived(server, folder, tmp_path):
-    url, some = f"{server.url}/train.beton", SPAWN.Event()
+    url, some = f"{server.url}/train.beton", CONTEXT.Event()
     server.faults.delay_seconds = 0.05
-    process = SPAWN.Process(target=_slowly, args=(url, tmp_path / "c", some), daemon=True)
+    process = CONTEXT.Process(target=_slowly, args=(url, tmp_path / "c", some), daemon=True)
     process.start()
     assert some.wait(60)
     os.kill(process.pid, signal.SIGKILL)
     process.join(20)
     server.faults.delay_seconds = 0.0
-    time.sleep(0.2)
     before = {r.start for r in server.requests if r.status == 206 and r.num_bytes > 100}
     assert len(before) >= 4
     num_requests = len(server.requests)

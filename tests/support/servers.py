@@ -37,6 +37,12 @@ __all__ = [
 ]  # fmt: skip
 
 
+def _set_event() -> threading.Event:
+    event = threading.Event()
+    event.set()
+    return event
+
+
 @dataclasses.dataclass(kw_only=True)
 class Faults:
     """What goes wrong; every number counts down with the GET requests it spoils.
@@ -51,6 +57,8 @@ class Faults:
         Flip a bit in the middle of so many bodies.
     delay_seconds : float
         Wait before each answer.
+    go_on : threading.Event
+        Wait for it before each answer; set at first.
     ranges : bool
         False: ignore ranges and send whole files with 200, as simple servers do.
     ranges_promised : bool
@@ -69,6 +77,7 @@ class Faults:
     cut_first: int = 0
     corrupt_first: int = 0
     delay_seconds: float = 0.0
+    go_on: threading.Event = dataclasses.field(default_factory=_set_event)
     ranges: bool = True
     ranges_promised: bool = False
     gzipped: bool = False
@@ -171,6 +180,7 @@ class FileHandler(BaseHTTPRequestHandler):
         if faults.down:
             self.close_connection = True
             return
+        faults.go_on.wait()
         if faults.delay_seconds:
             time.sleep(faults.delay_seconds)
         self.answer(urllib.parse.unquote(urllib.parse.urlsplit(self.path).path), with_body=with_body)
@@ -214,14 +224,13 @@ class FileHandler(BaseHTTPRequestHandler):
         self.send_header("ETag", '"' + hashlib.md5(f"{stat.st_mtime_ns} {size}".encode()).hexdigest() + '"')
         self.send_header("Last-Modified", email.utils.formatdate(stat.st_mtime, usegmt=True))
         self.end_headers()
-        if with_body:
-            if spoilt and owner.spoils("corrupt_first"):
-                body[len(body) // 2] ^= 1
-            if spoilt and owner.spoils("cut_first"):
-                self.wfile.write(body[: len(body) // 2])
-                self.close_connection = True
-                return
-            self.wfile.write(body)
+        if spoilt and owner.spoils("corrupt_first"):
+            body[len(body) // 2] ^= 1
+        if spoilt and owner.spoils("cut_first"):
+            self.wfile.write(body[: len(body) // 2])
+            self.close_connection = True
+            return
+        # Before the client can have the answer: a test that has it finds the request here.
         owner.note(
             Request(
                 method=self.command,
@@ -231,6 +240,7 @@ class FileHandler(BaseHTTPRequestHandler):
                 status=200 + 6 * bool(span),
             )
         )
+        self.wfile.write(body)
 
     def _range(self, size: int) -> tuple[int, int] | None:
         text = self.headers.get("Range", "")
