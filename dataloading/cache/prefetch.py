@@ -116,9 +116,7 @@ class PageSource:
         cache = self.cache
         if cache.is_closed:
             return None
-        return CacheStats(
-            fetched_bytes=cache.fetched_bytes, taken_bytes=cache.taken_bytes, max_bytes=cache.cache_bytes
-        )
+        return CacheStats(fetched_bytes=cache.fetched_bytes, taken_bytes=cache.taken_bytes, max_bytes=cache.cache_bytes)
 
     def release_dropped(self) -> None:
         """Unpin the pages of batches that were dropped before they were finished."""
