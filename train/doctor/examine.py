@@ -15,7 +15,15 @@ from train.machine import busy_seconds
 from .device import copy_rates, training_rate
 from .limits import machine
 from .measurements import Measurements, Setup
-from .pipeline import default_transforms, describe_files, image_field, measure_loader, measure_work, stored_images
+from .pipeline import (
+    cached_images,
+    default_transforms,
+    describe_files,
+    image_field,
+    measure_loader,
+    measure_work,
+    stored_images,
+)
 from .storage import measure_disk
 
 __all__ = ["examine"]
@@ -65,7 +73,13 @@ def examine(
     transforms = default_transforms(field, setup.image_size) if transforms is None else transforms
     progress("reading from the disk")
     paths = [str(each) for each in files.paths]
-    disk = measure_disk(paths, image_bytes=facts.image_bytes, num_readers=min(32, setup.num_workers), seconds=seconds)
+    disk = measure_disk(
+        paths,
+        image_bytes=facts.image_bytes,
+        num_readers=min(32, setup.num_workers),
+        cached=cached_images(files),
+        seconds=seconds,
+    )
     indices = stored_images(files)
     progress("decoding and transforming on one worker")
     before = busy_seconds(), time.process_time(), time.perf_counter()

@@ -218,13 +218,10 @@ def _verdict(first: Budget, later: Budget, found: Finding | None) -> str:
 
 
 def _causes(measured: Measurements, budget: Budget, usual: Level) -> list[Finding]:
-    return [
-        *_quota(measured, budget),
-        *_workers(measured, budget),
-        *_transform(measured, budget, usual),
-        _decode(measured, budget, usual),
-        *_caller(measured, budget),
-    ]
+    hops = [_decode(measured, budget, usual), *_transform(measured, budget, usual)]
+    if budget.transform > budget.decode:
+        hops.reverse()  # among equal gains the larger hop comes first
+    return [*_quota(measured, budget), *_workers(measured, budget), *hops, *_caller(measured, budget)]
 
 
 def _quota(measured: Measurements, budget: Budget) -> list[Finding]:
@@ -276,7 +273,7 @@ def _disk(measured: Measurements, budget: Budget) -> list[Finding]:
     missing, fits = _missing(measured, first=True), file.num_bytes <= machine.memory_bytes
     sequential = _sequential_seconds(measured)
     gain = budget.gain(read=0.0)
-    measured_text = f"{missing:.0%} of {_size(file.num_bytes)} is not in the page cache; {_speeds(measured)}"
+    measured_text = f"{missing:.0%} of {_size(file.num_bytes)} is not in memory; {_speeds(measured)}"
     needed = max(replace(budget, read=0.0).feed, budget.device)
     if sequential <= 0 or missing * sequential > needed:
         when = "in the first epoch" if fits else "in every epoch, as the file is larger than memory"

@@ -33,12 +33,12 @@ class FileFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class DiskRates:
-    """How fast the files can be read, without the page cache, and how much of them is in it.
+    """How fast the files can be read, without the page cache, and how many of the images are in it.
 
     Parameters
     ----------
     cached_share : float or None
-        Share of the files' pages in the page cache, 0..1; None where the system does not say.
+        Share of the stored images in the page cache, 0..1; None where the system does not say.
     sequential_bytes_per_second, random_reads_per_second : float or None
         None where nothing could be read past the cache. A random read has the mean size of an image; as many run at
         once as there are workers.

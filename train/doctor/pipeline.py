@@ -19,8 +19,17 @@ from dataloading import transforms as T
 from dataloading.tools import MODE_RAW, FileSet
 
 from .measurements import FileFacts, Work
+from .storage import cached_share
 
-__all__ = ["default_transforms", "describe_files", "measure_loader", "measure_work", "stored_images"]
+__all__ = [
+    "cached_images",
+    "default_transforms",
+    "describe_files",
+    "image_field",
+    "measure_loader",
+    "measure_work",
+    "stored_images",
+]
 
 _MAX_IMAGES = 256
 _MAX_BYTES = 64 << 20
@@ -58,6 +67,21 @@ def describe_files(files: FileSet) -> FileFacts:
         raw_share=float((records["mode"] == MODE_RAW).mean()),
         shorter_side=float(np.median(np.minimum(records["width"], records["height"]))),
     )
+
+
+def cached_images(files: FileSet) -> float | None:
+    """Return the share of the stored images that is in the page cache; None where the system does not say."""
+    field = image_field(files)
+    some = np.linspace(0, files.num_samples - 1, min(files.num_samples, 10_000)).astype(np.int64)
+    numbers, pointers, sizes = files.locate(field, some)
+    shares = []
+    for number in np.unique(numbers).tolist():
+        mine = numbers == number
+        share = cached_share(files.paths[number], pointers[mine].tolist(), sizes[mine].tolist())
+        if share is None:
+            return None
+        shares += [share] * int(mine.sum())
+    return float(np.mean(shares))
 
 
 def default_transforms(field: str, image_size: int) -> dict[str, list[Any]]:
@@ -112,6 +136,9 @@ def measure_work(
     by_transform = {}
     if names and isinstance(steps, Sequence) and 1 < len(steps) <= _MOST_TRANSFORMS:
         by_transform = _by_transform(path, transforms, field, indices, seconds / 3)
+        # Measured one after the other, under a load that changes: their proportions count.
+        scale = transform / (sum(by_transform.values()) or 1.0)
+        by_transform = {name: scale * value for name, value in by_transform.items()}
     every = [step for each in transforms.values() for step in _nested(each)]
     serial = [step for step in every if isinstance(step, T.PerSample)]
     known = sum(by_transform.get(_name(step), 0.0) for step in serial)

@@ -25,39 +25,43 @@ Read = Callable[[str, int, int], int]
 
 _BLOCK = 4096
 _SEQUENTIAL_READ = 4 << 20
-_MAPPED_AT_ONCE = 1 << 30
 
 
-def cached_share(paths: Sequence[str]) -> float | None:
-    """Return the share of the files' pages that are in the page cache, by mincore(2); None where there is no such call.
+def cached_share(path: str, starts: Sequence[int], sizes: Sequence[int]) -> float | None:
+    """Return the share of some parts of a file that is in the page cache, by mincore(2); reads nothing.
 
-    Needs one byte of memory per page and reads nothing.
+    None where the system does not say: to those who neither own a file nor may write to it, Linux reports all of it as
+    cached.
+
+    Parameters
+    ----------
+    path : str
+    starts, sizes : sequence of int
+        Positions and lengths of the parts, in bytes.
     """
+    if not os.access(path, os.W_OK) and os.stat(path).st_uid != os.geteuid():
+        return None
     there = total = 0
-    for path in paths:
-        size = os.path.getsize(path)
-        for offset in range(0, size, _MAPPED_AT_ONCE):
-            flags = _resident(path, offset, min(_MAPPED_AT_ONCE, size - offset))
-            if flags is None:
-                return None
-            there, total = there + int(flags.sum()), total + len(flags)
+    memory: np.ndarray = np.memmap(path, np.uint8, "r")
+    for start, size in zip(starts, sizes, strict=True):
+        flags = _resident(memory, start, size)
+        if flags is None:
+            return None
+        there, total = there + int(flags.sum()), total + len(flags)
     return there / total if total else 1.0
 
 
-def _resident(path: str, offset: int, size: int) -> np.ndarray | None:
-    """Return 1 for each cached page of a part of a file, which begins at a page; None where the system does not say."""
-    with open(path, "rb") as file:
-        pages = mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ, offset=offset)
-    view = np.frombuffer(pages, np.uint8)
-    flags: np.ndarray = np.zeros(-(-size // mmap.PAGESIZE), np.uint8)
+def _resident(memory: np.ndarray, start: int, size: int) -> np.ndarray | None:
+    """Return 1 for each cached page of a part of a mapped file; None where the system does not say."""
+    first = start // mmap.PAGESIZE * mmap.PAGESIZE
+    length = start + size - first
+    flags: np.ndarray = np.zeros(-(-length // mmap.PAGESIZE), np.uint8)
     try:
         mincore = ctypes.CDLL(None, use_errno=True).mincore
-        status = mincore(ctypes.c_void_p(view.ctypes.data), ctypes.c_size_t(size), ctypes.c_void_p(flags.ctypes.data))
     except AttributeError:
-        status = -1
-    del view  # it keeps the map from closing
-    pages.close()
-    return None if status else flags & 1
+        return None
+    place = ctypes.c_void_p(memory.ctypes.data + first)
+    return None if mincore(place, ctypes.c_size_t(length), ctypes.c_void_p(flags.ctypes.data)) else flags & 1
 
 
 def measure_disk(
@@ -65,9 +69,9 @@ def measure_disk(
     *,
     image_bytes: float,
     num_readers: int,
+    cached: float | None,
     seconds: float = 1.5,
     read: Read | None = None,
-    cached: float | None = None,
 ) -> DiskRates:
     """Measure reads in order, and reads of one image's size at random by several threads.
 
@@ -79,14 +83,13 @@ def measure_disk(
         Mean stored size of an image.
     num_readers : int
         Random reads at a time: as many as workers would wait for.
+    cached : float or None
+        Share of the images in the cache, for the result.
     seconds : float
         About how long each of the two takes.
     read : callable, optional
         Reads past the cache; by default with ``O_DIRECT``, else what is not cached.
-    cached : float, optional
-        Share of the files in the cache; by default measured.
     """
-    cached = cached_share(paths) if cached is None else cached
     method = "injected"
     if read is None:
         read, method = (_read_direct, "O_DIRECT") if _direct_works(paths[0]) else (_read_uncached, "uncached parts")
@@ -151,8 +154,7 @@ def _read_direct(path: str, offset: int, size: int) -> int:
 
 
 def _read_uncached(path: str, offset: int, size: int) -> int:
-    start = offset // mmap.PAGESIZE * mmap.PAGESIZE
-    flags = _resident(path, start, size + offset - start)
+    flags = _resident(np.memmap(path, np.uint8, "r"), offset, size)
     if flags is None or flags.any():
         return 0
     with open(path, "rb", buffering=0) as file:

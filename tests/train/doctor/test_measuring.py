@@ -71,7 +71,7 @@ def test_a_slow_disk_is_named(large: Path) -> None:
 
 
 def test_a_cold_cache_is_named(large: Path) -> None:
-    share = cached_share([str(large)])
+    share = cached_share(str(large), [0, 32 << 20], [100_000, 5_000])
     assert share == 0.0
     disk = replace(FINE.disk, cached_share=share, random_reads_per_second=500.0)
     assert judge(replace(FINE, disk=disk)).cause == "cold-cache"
@@ -80,18 +80,27 @@ def test_a_cold_cache_is_named(large: Path) -> None:
 def test_what_was_just_written_is_in_the_cache(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x" * (1 << 20))
-    share = cached_share([str(path)])
+    share = cached_share(str(path), [0], [1 << 20])
     assert share is not None
     assert share > 0.9
 
 
+def test_only_the_parts_asked_for_count(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * (1 << 20))
+    with path.open("r+b") as file:
+        file.truncate(3 << 20)  # nobody has read the new end
+    share = cached_share(str(path), [4_096, 2 << 20], [8_192, 8_192])
+    assert share == pytest.approx(0.5)
+
+
 def test_reading_past_the_cache_leaves_the_file_out_of_it(large: Path) -> None:
-    disk = measure_disk([str(large)], image_bytes=5_000, num_readers=2, seconds=0.2)
+    disk = measure_disk([str(large)], image_bytes=5_000, num_readers=2, cached=None, seconds=0.2)
     if disk.method != "O_DIRECT":
         pytest.skip("this file system has no O_DIRECT")
     assert disk.sequential_bytes_per_second
     assert disk.random_reads_per_second
-    assert cached_share([str(large)]) == 0.0
+    assert cached_share(str(large), [0], [64 << 20]) == 0.0
 
 
 def test_too_few_workers_are_named(tree: Tree) -> None:
