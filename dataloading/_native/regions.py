@@ -95,6 +95,7 @@ def decode_regions(requests: npt.NDArray[np.void]) -> int:
     them. With one, luma and chroma are resized apart and meet in RGB at output size, with the filters of Pillow and
     torchvision's ``antialias=True`` in fixed point; where colours are so strong that clipping them to 0..255 matters,
     RGB is resized instead. ``docs/native.md`` states how near that is to a full decode and resize.
+    Records for one JPEG that follow each other are decoded together where that is less work: the pixels are the same.
     The GIL is released. Any number of threads may call at once; scratch memory is per thread.
 
     Examples

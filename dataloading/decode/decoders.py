@@ -10,7 +10,8 @@ Knows no batches, threads or devices. Safe to call from many threads at once.
 
 from __future__ import annotations
 
-from typing import Any, Protocol, cast
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol, cast
 
 import numba
 import numpy as np
@@ -116,6 +117,8 @@ class ImageDecoder:
         An image field.
     """
 
+    _shares_decodes: ClassVar[bool] = True
+
     def __init__(self, files: FileSet, name: str) -> None:
         field = cast(ImageField, files.fields[name])
         self.name = name
@@ -148,15 +151,21 @@ class ImageDecoder:
 
     def decode(self, requests: npt.NDArray[np.void], out_NCHW: npt.NDArray[np.uint8]) -> list[Failure]:
         """Decode a group of requests into `out_NCHW` (hop 3), uint8 of shape (n, channels, height, width)."""
-        assert len(requests) == len(out_NCHW)
-        assert out_NCHW.strides[3] == 1
-        requests["dst"] = out_NCHW.ctypes.data + np.arange(len(requests)) * out_NCHW.strides[0]
-        requests["plane_stride"] = out_NCHW.strides[1]
-        requests["row_stride"] = out_NCHW.strides[2]
-        if not _native.decode_regions(requests):
-            return []
-        status = requests["status"]
-        return [(row, _native.status_text(int(status[row]))) for row in np.flatnonzero(status).tolist()]
+        _aim(requests, out_NCHW)
+        return _failures(requests["status"]) if _native.decode_regions(requests) else []
+
+    def decode_views(self, views: Sequence[tuple[npt.NDArray[np.void], npt.NDArray[np.uint8]]]) -> list[list[Failure]]:
+        """Decode several views of a group, each as `decode` does it: pairs of requests and output, of equal lengths.
+
+        What they need of a JPEG is decoded once, if that is less work; no pixel depends on it.
+        """
+        if len(views) == 1 or not self._shares_decodes:
+            return [self.decode(requests, out_NCHW) for requests, out_NCHW in views]
+        for requests, out_NCHW in views:
+            _aim(requests, out_NCHW)
+        by_sample = np.stack([requests for requests, _ in views], axis=1).reshape(-1)
+        failed = _native.decode_regions(by_sample)
+        return [_failures(by_sample["status"][k :: len(views)]) if failed else [] for k in range(len(views))]
 
     def warm_up(self) -> None:
         """Compile what the decoder needs: nothing, for the native core."""
@@ -172,6 +181,19 @@ class ImageDecoder:
                 return None
             common = size
         return common
+
+
+def _aim(requests: npt.NDArray[np.void], out_NCHW: npt.NDArray[np.uint8]) -> None:
+    """Write to requests where their images go."""
+    assert len(requests) == len(out_NCHW)
+    assert out_NCHW.strides[3] == 1
+    requests["dst"] = out_NCHW.ctypes.data + np.arange(len(requests)) * out_NCHW.strides[0]
+    requests["plane_stride"] = out_NCHW.strides[1]
+    requests["row_stride"] = out_NCHW.strides[2]
+
+
+def _failures(status: npt.NDArray[np.int32]) -> list[Failure]:
+    return [(row, _native.status_text(int(status[row]))) for row in np.flatnonzero(status).tolist()]
 
 
 def _common_size(reader: Reader, name: str) -> tuple[int, int] | None:

@@ -86,6 +86,8 @@ def make_decoder(
 class PlaneDecoder(ImageDecoder):
     """8-bit images of any number of channels."""
 
+    _shares_decodes = False
+
     def decode(self, requests: npt.NDArray[np.void], out_NCHW: npt.NDArray[np.uint8]) -> list[Failure]:
         """See `ImageDecoder.decode`."""
         requests, unpacked, failures = _unpacked(requests, self._channels, np.dtype(np.uint8))
@@ -120,6 +122,7 @@ class PlaneDecoder(ImageDecoder):
 class WordDecoder(ImageDecoder):
     """16-bit images, which are moved and never mixed: a resize must be a nearest one."""
 
+    _shares_decodes = False
     _out_dtype: np.dtype[np.generic] | None = None  # by default the field's
 
     def warm_up(self) -> None:

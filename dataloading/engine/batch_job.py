@@ -96,6 +96,7 @@ class BatchJob:
                     self._skip_failing(view.plan, 0, rows, image.output, place)
                     if plan.return_params and not image.is_mask:
                         view.params = view.pipeline.drawn(view.requests, view.keys, view.boxes)
+        self._together = _decoded_together(self._views)
 
     def _read_boxes(self, annotations: Annotations, requests: npt.NDArray[np.void]) -> BoxesOfSamples:
         """Read the stored boxes before the geometry is drawn that depends on them."""
@@ -116,10 +117,8 @@ class BatchJob:
             for row, reason in decoder.decode(self._indices[first:last], self._values[name], first):
                 self._fail(DecodeError, reason, first + row, self._plan.outputs[name])
         transform = 0.0
-        for view in self._views:
-            transform += self._run_images(view, first, last)
-            if view.place == 0:
-                transform += self._run_annotations(view, first, last)
+        for views in self._together:
+            transform += self._run_images(views, first, last)
         transform += self._run_values(first, last)  # labels of dropped boxes are gone by now
         decode = time.perf_counter() - started - transform
         cpu_after, page_faults_after = _used_by_thread()
@@ -141,27 +140,31 @@ class BatchJob:
                 self._skip_failing(transform, low, high, self._plan.outputs[name], 0)
         return time.perf_counter() - started
 
-    def _run_images(self, view: _View, first: int, last: int) -> float:
-        """Decode and transform rows of one view; return the seconds of the transforms."""
-        image, output = view.image, view.image.output
-        if isinstance(view.values, list):
-            return self._run_one_by_one(view, view.values, first, last)
-        out = view.values[first:last]
-        decoded, planar = image.scratch(out)
-        for low, high in self._good_runs(first, last):
-            failures = image.decoder.decode(view.requests[low:high], decoded[low - first : high - first])
-            for row, reason in failures:
-                self._fail(DecodeError, reason, low + row, output, view.place)
-        started = time.perf_counter()
+    def _run_images(self, views: Sequence[_View], first: int, last: int) -> float:
+        """Decode and transform rows of views that can be decoded together; return the seconds of the transforms."""
+        if isinstance(views[0].values, list):
+            self._run_one_by_one(views[0], views[0].values, first, last)
+            return self._run_annotations(views[0], first, last)
+        outs: list[npt.NDArray[Any]] = [np.asarray(view.values[first:last]) for view in views]
+        memory = [view.image.scratch(out, view.place) for view, out in zip(views, outs, strict=True)]
         for low, high in self._good_runs(first, last):
             part = slice(low - first, high - first)
-            transform = functools.partial(view.pipeline.run, decoded[part], view.keys[low:high], planar[part])
-            self._skip_failing(transform, low, high, output, view.place)
-        if planar is not out:
-            interleave(planar, out)
+            pairs = [(view.requests[low:high], decoded[part]) for view, (decoded, _) in zip(views, memory, strict=True)]
+            for view, failures in zip(views, views[0].image.decoder.decode_views(pairs), strict=True):
+                for row, reason in failures:
+                    self._fail(DecodeError, reason, low + row, view.image.output, view.place)
+        started = time.perf_counter()
+        for view, out, (decoded, planar) in zip(views, outs, memory, strict=True):
+            for low, high in self._good_runs(first, last):
+                part = slice(low - first, high - first)
+                transform = functools.partial(view.pipeline.run, decoded[part], view.keys[low:high], planar[part])
+                self._skip_failing(transform, low, high, view.image.output, view.place)
+            if planar is not out:
+                interleave(planar, out)
+            self._run_annotations(view, first, last)
         return time.perf_counter() - started
 
-    def _run_one_by_one(self, view: _View, values: list[Any], first: int, last: int) -> float:
+    def _run_one_by_one(self, view: _View, values: list[Any], first: int, last: int) -> None:
         """Decode and transform rows of images of any size; the time counts as decoding."""
         output = view.image.output
 
@@ -176,13 +179,12 @@ class BatchJob:
         for low, high in self._good_runs(first, last):
             for row in range(low, high):
                 self._skip_failing(functools.partial(work, row), row, row + 1, output, view.place)
-        return 0.0
 
     def _run_annotations(self, view: _View, first: int, last: int) -> float:
         """Move the boxes and points of rows with their images; return the seconds."""
         annotations = self._plan.annotations.get(view.image.output.name)
         started = time.perf_counter()
-        if annotations is not None:
+        if annotations is not None and view.place == 0:
             for low, high in self._good_runs(first, last):
                 rows = slice(low, high)
                 failures = annotations.move(self._values, rows, view.requests[rows], view.keys[rows], view.boxes)
@@ -246,6 +248,7 @@ class BatchJob:
         self._values.clear()
         self._results.clear()
         self._views.clear()
+        self._together.clear()
 
     def _repair(self) -> None:
         """Leave the failed rows out, or put the next good row of the batch in their place."""
@@ -371,6 +374,15 @@ class _View:
         """Draw the geometry; see `Pipeline.plan`."""
         widths, heights = self.requests["src_width"], self.requests["src_height"]
         self.pipeline.plan(widths, heights, self.keys, self.requests, start, self.boxes)
+
+
+def _decoded_together(views: Sequence[_View]) -> list[list[_View]]:
+    """Put views of one field together; images of any size are made one by one."""
+    together: dict[object, list[_View]] = {}
+    for view in views:
+        alone = isinstance(view.values, list)
+        together.setdefault(id(view) if alone else view.image.output.field, []).append(view)
+    return list(together.values())
 
 
 def _view_keys(seed: int, epoch: int, step: Step, number: int) -> npt.NDArray[np.uint64]:

@@ -105,17 +105,17 @@ class ImagePlan:
         memory = self.ring.lend()[:num_bytes] if fits else np.empty(num_bytes, np.uint8)
         return memory.view(dtype).reshape(rows, *shape)
 
-    def scratch(self, out: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Return the arrays to decode to and to write transformed planes to, for the rows `out` of a group.
+    def scratch(self, out: npt.NDArray[Any], place: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return the arrays to decode to and to write transformed planes to, for rows `out` of view `place`.
 
-        Each is `out` itself where that is possible, else the calling thread's own array.
+        Each is `out` itself where that is possible, else the calling thread's own array, of `group_size` rows at most.
         """
         pipeline, planar = self.pipeline, out
         if self.interleaved:
-            planar = self._array("planar", pipeline.out_shape, out.dtype)[: len(out)]
+            planar = self._array(f"planar {place}", pipeline.out_shape, out.dtype)[: len(out)]
         if pipeline.in_place:
             return planar, planar
-        return self._array("decoded", pipeline.decode_shape, pipeline.decode_dtype)[: len(out)], planar
+        return self._array(f"decoded {place}", pipeline.decode_shape, pipeline.decode_dtype)[: len(out)], planar
 
     def _array(self, purpose: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         arrays: dict[str, npt.NDArray[Any]] = self._scratch.__dict__

@@ -92,6 +92,17 @@ def test_a_view_does_not_depend_on_those_behind_it(file: Path) -> None:
     assert by_sample(loader(file, one), "a") == by_sample(loader(file, more), "a")
 
 
+def test_views_that_share_the_decode_of_a_jpeg_have_the_pixels_of_one_alone(photos_file: Path) -> None:
+    ops = [T.RandomResizedCrop(32, scale=(0.3, 1)), T.RandomHorizontalFlip(), T.ColorJitter(0.4)]
+    small = T.View("image", [T.RandomResizedCrop(16, scale=(0.05, 0.4))], repeat=4)
+    alone = by_sample(loader(photos_file, {"a": T.View("image", ops)}, num_workers=1), "a")
+    many = {"a": T.View("image", ops, repeat=2), "b": small}
+    for options in ({}, {"memory_format": "channels_last"}):
+        for batch in loader(photos_file, many, batch_size=8, **options):
+            for row, index in enumerate(batch.indices.tolist()):
+                assert [batch["a"][0][row].contiguous().numpy().tobytes()] == alone[index]
+
+
 def test_samples_drawn_twice_in_an_epoch_have_new_views(file: Path) -> None:
     made = loader(file, {"two": T.View("image", CROPS, repeat=2)}, indices=[3] * 8, batch_size=8)
     batch = next(iter(made))

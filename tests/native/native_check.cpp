@@ -50,7 +50,7 @@ void use(const uint8_t* data, size_t n) {
   }
 }
 
-bool region(const Exact& source, int mode, int width, int height) {
+beton_request random_request(const Exact& source, int mode, int width, int height) {
   beton_request q;
   std::memset(&q, 0, sizeof q);
   q.src = uint64_t(uintptr_t(source.data.get()));
@@ -80,11 +80,30 @@ bool region(const Exact& source, int mode, int width, int height) {
   q.channels = 3;
   q.row_stride = q.out_w;
   q.plane_stride = q.row_stride * q.out_h;
-  Exact out(size_t(q.plane_stride) * 3);
-  q.dst = uint64_t(uintptr_t(out.data.get()));
-  const bool good = beton_decode_regions(&q, 1) == 0;
-  if (good != (q.status == 0)) std::abort();
-  if (good) use(out.data.get(), out.size);
+  return q;
+}
+
+// Some requests for one image in one call; whether all succeed.
+bool regions(const Exact& source, int mode, int width, int height) {
+  beton_request q[4];
+  Exact* outputs[4];
+  const int count = 1 + below(4);
+  for (int i = 0; i < count; i++) {
+    q[i] = random_request(source, mode, width, height);
+    outputs[i] = new Exact(size_t(q[i].plane_stride) * 3);
+    q[i].dst = uint64_t(uintptr_t(outputs[i]->data.get()));
+  }
+  int64_t failed = beton_decode_regions(q, count);
+  const bool good = failed == 0;
+  for (int i = 0; i < count; i++) {
+    if (q[i].status == 0) {
+      use(outputs[i]->data.get(), outputs[i]->size);
+    } else {
+      failed--;
+    }
+    delete outputs[i];
+  }
+  if (failed != 0) std::abort();
   return good;
 }
 
@@ -150,7 +169,7 @@ int main(int argc, char** argv) {
     const Exact jpeg = copy_of(encoded, size_t(bytes));
     beton_free(encoded);
     for (int i = 0; i < 6; i++) {
-      if (!region(rgb, BETON_MODE_RAW, width, height) || !region(jpeg, BETON_MODE_JPEG, width, height)) {
+      if (!regions(rgb, BETON_MODE_RAW, width, height) || !regions(jpeg, BETON_MODE_JPEG, width, height)) {
         std::puts("decoding failed");
         return 1;
       }
@@ -178,7 +197,7 @@ int main(int argc, char** argv) {
     use(planes.data.get(), size_t(width) * size_t(height) * size_t(channels));
     for (int i = 0; i < 10; i++) {
       const Exact broken = damaged(jpeg);
-      (region(broken, BETON_MODE_JPEG, width, height) ? good : bad)++;
+      (regions(broken, BETON_MODE_JPEG, width, height) ? good : bad)++;
       whole(broken, width, height);
     }
   }

@@ -70,10 +70,19 @@ int64_t beton_request_size(void) { return int64_t(sizeof(beton_request)); }
 
 int64_t beton_decode_regions(beton_request* requests, int64_t count) {
   int64_t failed = 0;
+  int64_t end = 0;  // of the requests for the image of request i
+  Cover cover;
+  bool shared = false;
   for (int64_t i = 0; i < count; i++) {
+    if (i == end) {
+      while (end < count && requests[end].src == requests[i].src && requests[end].src_bytes == requests[i].src_bytes) end++;
+      shared = end > i + 1 && guarded([&](Scratch* scratch) {
+                                return decode_together(requests + i, end - i, &cover, scratch) ? kOk : kUnsupported;
+                              }) == kOk;
+    }
     Status status;
     try {
-      status = decode_region(requests[i]);
+      status = decode_region(requests[i], shared ? &cover : nullptr);
     } catch (const std::bad_alloc&) {
       status = kOutOfMemory;
     } catch (...) {

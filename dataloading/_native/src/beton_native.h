@@ -55,7 +55,8 @@ enum { BETON_RESTART_NONE = 0, BETON_RESTART_AUTO = 1 };
 enum { BETON_RESAMPLE_BOX = 0, BETON_RESAMPLE_BILINEAR = 1, BETON_RESAMPLE_BICUBIC = 2, BETON_RESAMPLE_LANCZOS = 3 };
 
 BETON_API int64_t beton_request_size(void);
-// Fills every request's status; returns how many are not 0.
+// Fills every request's status; returns how many are not 0. Requests for the same bytes that follow each other are decoded
+// together where that is less work: the pixels are the same.
 BETON_API int64_t beton_decode_regions(beton_request* requests, int64_t count);
 BETON_API const char* beton_status_text(int32_t status);
 

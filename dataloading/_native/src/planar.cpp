@@ -10,6 +10,9 @@ namespace beton {
 
 namespace {
 
+// Where all planes are held at once; libjpeg needs a few rows only.
+constexpr int64_t kMostPixels = int64_t(1) << 24;
+
 // How libjpeg (jdsample.c, jinit_upsampler) brings component c to full resolution.
 struct Upsampling {
   int x = 1, y = 1;
@@ -44,23 +47,6 @@ void make_filters(const beton_request& q, const Geometry& g, const Upsampling& u
   make_axis(spec, s->box_y, &s->y[at]);
 }
 
-// Samples [low, high) of each component that are wanted, the MCUs that hold them, and memory for some rows of these.
-struct Cover {
-  int x_low[3], x_high[3], y_low[3], y_high[3];
-  int mcu_first = 0, mcu_last = 0, row_first = 0, row_last = 0;
-  int h[3], v[3];  // blocks of a component in an MCU
-  int block_row_low[3], block_row_high[3];
-  StripSet strips;          // the row of MCUs decoded last
-  uint8_t* held[3];
-  int rows_held[3] = {0, 0, 0};  // the last so many sample rows are there
-
-  // Row y of component c, where its sample 0 would be.
-  const uint8_t* row(int c, int y) const {
-    const int at = (y - row_first * v[c] * 8) % rows_held[c];
-    return held[c] + at * strips.stride[c] - mcu_first * h[c] * 8;
-  }
-};
-
 // Adds the samples of which pixels [x0, x1) of rows [y0, y1) are made.
 void add_pixels(const JpegHeader& header, const Upsampling up[3], int x0, int x1, int y0, int y1, Cover* cover) {
   for (int c = 0; c < header.num_components; c++) {
@@ -90,16 +76,29 @@ void finish_cover(const JpegHeader& header, Cover* cover) {
     cover->row_first = std::min(cover->row_first, cover->y_low[c] / (8 * v));
     cover->row_last = std::max(cover->row_last, (cover->y_high[c] - 1) / (8 * v) + 1);
   }
-  cover->strips.first_mcu = cover->mcu_first;
+  cover->strips.first_mcu = cover->held_mcu = cover->mcu_first;
+  cover->held_row = cover->row_first;
+}
+
+// What pixels [x0, x1) of rows [y0, y1) are made of.
+Cover cover_of_pixels(const JpegHeader& header, const Upsampling up[3], int x0, int x1, int y0, int y1) {
+  Cover cover;
+  for (int c = 0; c < header.num_components; c++) {
+    cover.x_low[c] = cover.y_low[c] = 1 << 30;
+    cover.x_high[c] = cover.y_high[c] = 0;
+  }
+  add_pixels(header, up, x0, x1, y0, y1, &cover);
+  finish_cover(header, &cover);
+  return cover;
 }
 
 // Planes of `mcu_rows` rows of MCUs. What is not wanted is never written, and counts for nothing where it is read.
-void make_strips(const JpegHeader& header, int mcu_rows, Cover* cover, Scratch* s) {
+void make_strips(const JpegHeader& header, int mcu_rows, Cover* cover, Buffer memory[3]) {
   for (int c = 0; c < header.num_components; c++) {
     const ptrdiff_t stride = (ptrdiff_t(cover->mcu_last - cover->mcu_first) * cover->h[c] * 8 + kRowPadding + 63) & ~63;
     cover->rows_held[c] = cover->v[c] * 8 * mcu_rows;
     cover->strips.stride[c] = stride;
-    cover->held[c] = s->strip[c].get<uint8_t>(size_t(stride) * size_t(cover->rows_held[c]));
+    cover->held[c] = memory[c].get<uint8_t>(size_t(stride) * size_t(cover->rows_held[c]));
   }
 }
 
@@ -111,8 +110,38 @@ Status open_scan(const beton_request& q, const JpegHeader& header, const Cover& 
   return scan->finish_image();  // who reads to the last MCU must also find the image's end
 }
 
+// Whether all blocks that a cover wants are decoded in another one.
+bool holds(const Cover& all, const JpegHeader& header, const Cover& cover) {
+  bool held = true;
+  for (int c = 0; c < header.num_components; c++) {
+    held &= all.strips.low[c] <= cover.strips.low[c] && cover.strips.high[c] <= all.strips.high[c] &&
+            all.block_row_low[c] <= cover.block_row_low[c] && cover.block_row_high[c] <= all.block_row_high[c];
+  }
+  return held;
+}
+
+// Prepares for decode_strip with memory for `mcu_rows` rows of MCUs; takes the rows from `shared` where they are there.
+Status open_strips(const beton_request& q, const JpegHeader& header, const Cover* shared, int mcu_rows, Cover* cover,
+                   Scratch* s, Scan* scan) {
+  if (shared != nullptr && holds(*shared, header, *cover)) {
+    cover->decoded = true;
+    cover->held_mcu = shared->held_mcu;
+    cover->held_row = shared->held_row;
+    for (int c = 0; c < header.num_components; c++) {
+      cover->held[c] = shared->held[c];
+      cover->rows_held[c] = shared->rows_held[c];
+      cover->strips.stride[c] = shared->strips.stride[c];
+    }
+    return kOk;
+  }
+  const Status status = open_scan(q, header, *cover, s, scan);
+  if (status == kOk) make_strips(header, mcu_rows, cover, s->strip);
+  return status;
+}
+
 // Decodes a row of MCUs over the oldest one held.
 Status decode_strip(const JpegHeader& header, int row, Scan* scan, Cover* cover) {
+  if (cover->decoded) return kOk;
   for (int c = 0; c < header.num_components; c++) {
     const int at = (row - cover->row_first) * cover->v[c] * 8 % cover->rows_held[c];
     cover->strips.data[c] = cover->held[c] + at * cover->strips.stride[c];
@@ -259,8 +288,47 @@ class FullRows {
 
 }  // namespace
 
+namespace {
+
+// Pixels of which to read, or read and transform, the symbols, for a box in an image with restart markers in each row.
+int64_t work_for(int64_t x, int64_t width, int64_t height) { return (x + width + width) * height; }
+
+}  // namespace
+
+bool decode_together(const beton_request* requests, int64_t count, Cover* cover, Scratch* s) {
+  const beton_request& q = requests[0];
+  JpegHeader header;
+  if (q.mode != BETON_MODE_JPEG ||
+      parse_header(reinterpret_cast<const uint8_t*>(uintptr_t(q.src)), size_t(q.src_bytes), &header) != kOk ||
+      !scan_supports(header)) {
+    return false;
+  }
+  int x0 = header.width, x1 = 0, y0 = header.height, y1 = 0;
+  int64_t apart = 0;
+  for (int64_t i = 0; i < count; i++) {
+    const beton_request& each = requests[i];
+    if (!valid(each) || each.src_width != header.width || each.src_height != header.height) return false;
+    x0 = std::min(x0, each.box_x);
+    x1 = std::max(x1, each.box_x + each.box_w);
+    y0 = std::min(y0, each.box_y);
+    y1 = std::max(y1, each.box_y + each.box_h);
+    apart += work_for(each.box_x, each.box_w, each.box_h);
+  }
+  if (apart <= work_for(x0, x1 - x0, y1 - y0) || int64_t(x1 - x0) * (y1 - y0) > kMostPixels) return false;
+  Upsampling up[3];
+  for (int c = 0; c < header.num_components; c++) up[c] = upsampling(header, c);
+  *cover = cover_of_pixels(header, up, x0, x1, y0, y1);
+  Scan scan;
+  if (open_scan(q, header, *cover, s, &scan) != kOk) return false;
+  make_strips(header, cover->row_last - cover->row_first, cover, s->whole);
+  for (int row = cover->row_first; row < cover->row_last; row++) {
+    if (decode_strip(header, row, &scan, cover) != kOk) return false;
+  }
+  return true;
+}
+
 Status resize_planar(const beton_request& q, const Geometry& g, const JpegHeader& header, const Target& target,
-                     Scratch* s) {
+                     const Cover* shared, Scratch* s) {
   const Kernels& k = kernels();
   const int n = header.num_components;
   const bool ycc = n == 3 && header.space == BETON_SPACE_YCBCR;
@@ -297,9 +365,8 @@ Status resize_planar(const beton_request& q, const Geometry& g, const JpegHeader
   }
   finish_cover(header, &cover);
   Scan scan;
-  Status status = open_scan(q, header, cover, s, &scan);
+  Status status = open_strips(q, header, shared, may_clip ? 2 : 1, &cover, s, &scan);
   if (status != kOk) return status;
-  make_strips(header, may_clip ? 2 : 1, &cover, s);
   const ptrdiff_t stride = middle_stride(g.width);
   const int16_t* middle[3] = {nullptr, nullptr, nullptr};
   int16_t* filled[3] = {nullptr, nullptr, nullptr};
@@ -342,24 +409,17 @@ Status resize_planar(const beton_request& q, const Geometry& g, const JpegHeader
 }
 
 Status copy_planar(const beton_request& q, const Geometry& g, const JpegHeader& header, const Target& target,
-                   Scratch* s) {
+                   const Cover* shared, Scratch* s) {
   const Kernels& k = kernels();
   const int n = header.num_components;
   const int x0 = q.box_x + g.x, y0 = q.box_y + g.y, x1 = x0 + g.width, y1 = y0 + g.height;
-  Cover cover;
   Upsampling up[3];
-  for (int c = 0; c < n; c++) {
-    up[c] = upsampling(header, c);
-    cover.x_low[c] = cover.y_low[c] = 1 << 30;
-    cover.x_high[c] = cover.y_high[c] = 0;
-  }
-  add_pixels(header, up, x0, x1, y0, y1, &cover);
-  finish_cover(header, &cover);
+  for (int c = 0; c < n; c++) up[c] = upsampling(header, c);
+  Cover cover = cover_of_pixels(header, up, x0, x1, y0, y1);
   Scan scan;
-  Status status = open_scan(q, header, cover, s, &scan);
+  Status status = open_strips(q, header, shared, cover.row_last - cover.row_first, &cover, s, &scan);
   if (status != kOk) return status;
   const bool interleaved = target.interleaved != nullptr;
-  make_strips(header, cover.row_last - cover.row_first, &cover, s);
   for (int row = cover.row_first; row < cover.row_last; row++) {
     status = decode_strip(header, row, &scan, &cover);
     if (status != kOk) return status;
@@ -393,8 +453,6 @@ Status copy_planar(const beton_request& q, const Geometry& g, const JpegHeader& 
 }
 
 Status decode_whole(const JpegHeader& header, const uint8_t* data, size_t size, uint8_t* rgb, Scratch* s) {
-  // All planes are held at once; libjpeg needs a few rows only.
-  constexpr int64_t kMostPixels = int64_t(1) << 24;
   if (!scan_supports(header) || int64_t(header.width) * header.height > kMostPixels) return kUnsupported;
   beton_request q = {};
   q.src = uint64_t(uintptr_t(data));
@@ -408,7 +466,7 @@ Status decode_whole(const JpegHeader& header, const uint8_t* data, size_t size, 
   Target target;
   target.interleaved = rgb;
   target.stride = ptrdiff_t(header.width) * 3;
-  return copy_planar(q, g, header, target, s);
+  return copy_planar(q, g, header, target, nullptr, s);
 }
 
 }  // namespace beton

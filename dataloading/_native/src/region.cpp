@@ -141,7 +141,7 @@ Status render_raw(const beton_request& q, const Geometry& g, const Target& targe
   return kOk;
 }
 
-Status render(const beton_request& q, const Geometry& g, const Target& target, Scratch* s) {
+Status render(const beton_request& q, const Geometry& g, const Target& target, const Cover* shared, Scratch* s) {
   if (q.mode == BETON_MODE_RAW) return render_raw(q, g, target, s);
   JpegHeader header;
   Status status = parse_header(reinterpret_cast<const uint8_t*>(uintptr_t(q.src)), size_t(q.src_bytes), &header);
@@ -151,7 +151,7 @@ Status render(const beton_request& q, const Geometry& g, const Target& target, S
   if (header.width != q.src_width || header.height != q.src_height) return kSizeMismatch;
   status = kUnsupported;
   if (scan_supports(header)) {
-    status = g.exact ? copy_planar(q, g, header, target, s) : resize_planar(q, g, header, target, s);
+    status = g.exact ? copy_planar(q, g, header, target, shared, s) : resize_planar(q, g, header, target, shared, s);
   }
   // Whatever our own way does not find plainly sound is libjpeg's to judge, but codes that it lets pass are refused.
   if (status == kOk || status == kBadCode) return status;
@@ -160,7 +160,7 @@ Status render(const beton_request& q, const Geometry& g, const Target& target, S
 
 }  // namespace
 
-Status decode_region(const beton_request& q) {
+Status decode_region(const beton_request& q, const Cover* shared) {
   if (!valid(q)) return kBadRequest;
   Scratch& scratch = thread_scratch();
   const Geometry g = make_geometry(q);
@@ -171,7 +171,7 @@ Status decode_region(const beton_request& q) {
   out.channels = n;
   Status status;
   if (!g.padded) {
-    status = render(q, g, out, &scratch);
+    status = render(q, g, out, shared, &scratch);
   } else {
     Target part;
     const size_t plane = size_t(g.width) * size_t(g.height);
@@ -179,7 +179,7 @@ Status decode_region(const beton_request& q) {
     for (int c = 0; c < n; c++) part.plane[c] = core + size_t(c) * plane;
     part.stride = g.width;
     part.channels = n;
-    status = plane > 0 ? render(q, g, part, &scratch) : kOk;
+    status = plane > 0 ? render(q, g, part, shared, &scratch) : kOk;
     for (int c = 0; c < n && status == kOk; c++) {
       for (int i = 0; i < q.out_h; i++) {
         uint8_t* d = out.plane[c] + i * out.stride;

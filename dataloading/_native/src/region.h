@@ -5,11 +5,13 @@
 #define BETON_REGION_H
 
 #include "beton_native.h"
+#include "planar.h"
 #include "status.h"
 
 namespace beton {
 
-Status decode_region(const beton_request& request);
+// `shared`: what decode_together has made for this request among others.
+Status decode_region(const beton_request& request, const Cover* shared = nullptr);
 
 }  // namespace beton
 

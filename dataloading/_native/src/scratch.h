@@ -64,6 +64,7 @@ struct Scratch {
   Axis x[4], y[4];       // per component, and of full resolution where no component has it
   RowPlan plan[4];
   Buffer strip[3];       // decoded or split rows of a component
+  Buffer whole[3];       // rows of a component that several requests share
   Buffer middle[3];      // after the horizontal pass
   Buffer full[3];        // the same of colours, where components come too early
   Buffer line;           // one output row of each component
@@ -79,6 +80,7 @@ struct Scratch {
     constexpr size_t kKeep = size_t(32) << 20;
     for (int i = 0; i < 3; i++) {
       strip[i].trim(kKeep);
+      whole[i].trim(kKeep);
       middle[i].trim(kKeep);
       full[i].trim(kKeep);
     }
