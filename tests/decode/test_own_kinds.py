@@ -193,7 +193,7 @@ def test_masks_show_the_same_positions_as_their_images(masks_file: Path, chain: 
 
 def test_masks_follow_moves_behind_transforms_that_change_colours(masks_file: Path) -> None:
     """There an image is moved as pixels and its mask while it is read; the random numbers are the same."""
-    shift = T.Custom(lambda image, key: None, name="Custom(nothing)")
+    shift = T.Custom(lambda image, key: None, name="Custom(nothing)", moves_pixels=False)
     chain = [
         T.RandomResizedCrop(40, interpolation="nearest"), shift, T.RandomTranslate(6), shift, T.RandomCrop(30),
         T.RandomHorizontalFlip(), T.RandomVerticalFlip(),
@@ -215,7 +215,7 @@ def test_a_mask_cannot_follow_a_policy_that_moves_pixels(masks_file: Path) -> No
 
 
 def test_masks_follow_what_is_moved_inside_composites(masks_file: Path) -> None:
-    still = T.Custom(lambda image, key: None, name="Custom(nothing)")
+    still = T.Custom(lambda image, key: None, name="Custom(nothing)", moves_pixels=False)
     chain = [
         T.RandomResizedCrop(40, interpolation="nearest"),
         T.RandomApply([still, T.RandomHorizontalFlip(), T.RandomTranslate(5, fill=9)], p=0.6),
