@@ -42,10 +42,11 @@ LAYERS = {
         compare/ | bench/ | trainer
         step | data | checkpoint | steplog
         strategies/
+        recompute | optimizers | config
         model | metrics | mixing | launch | seen
         options | option_types
         loaders/
-        distributed | schedule | clock | charts | rank_states | batch_shares | classes
+        distributed | schedule | clock | charts | rank_states | batch_shares | classes | networks
         rendezvous | output | summaries | tables | devices | machine
     """,
 }

@@ -19,6 +19,7 @@ from dataloading import UsageError
 from dataloading.cli import Choice, note, run_command
 from dataloading.messages import counted
 
+from .config import config_text, read_config, shipped_configs
 from .launch import launched_environment, leaving_on_interrupt, option_flag, torchrun_command
 from .option_types import LoaderChoice, training_loaders
 from .options import make_options, option_fields
@@ -53,20 +54,38 @@ def training_options(
                 show_default=(shown or {}).get(item.name, item.default != ""),
                 help=item.metadata["help"],
             )(command)
-        return command
+        return click.option(
+            "--config",
+            is_eager=True,
+            expose_value=False,
+            callback=_use_config,
+            metavar="FILE",
+            help="YAML file of options, under the names below with underscores; the command line overrides it. Or one "
+            f"of {', '.join(shipped_configs())}",
+        )(command)
 
     return decorate
 
 
+def _use_config(context: click.Context, _param: click.Parameter, value: str | None) -> None:
+    """Make a file's values the defaults of the other options."""
+    if value is not None:
+        context.default_map = read_config(value)
+
+
 @click.command("train", context_settings={"show_default": True, "max_content_width": 110})
 @click.option("--nproc-per-node", type=click.IntRange(min=0), default=0, help="processes to start with torchrun")
+@click.option("--print-config", is_flag=True, help="print the options in force as a file for --config, and exit")
 @training_options()
-def train(nproc_per_node: int, **values: Any) -> int:
+def train(nproc_per_node: int, print_config: bool, **values: Any) -> int:
     """Train an ImageNet-style model with DDP or FSDP.
 
     Run it as one process, let --nproc-per-node start several, or start it under srun (`srun beton train ...`) or
     torchrun (`torchrun --nproc-per-node 2 "$(command -v beton)" train ...`).
     """
+    if print_config:
+        click.echo(config_text(values), nl=False)
+        return 0
     options = make_options(**values)
     with leaving_on_interrupt(lambda: f"interrupted; {saved_so_far(options.run.output)}"):
         if nproc_per_node:

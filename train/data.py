@@ -138,7 +138,7 @@ def make_data(options: TrainOptions, world: World, device: torch.device, mesh: A
             indices=val_indices,
             batch_size=batch_size,
             tail="even" if data.loader == "beton" else "pad",
-            **common,
+            **{**common, "image_size": data.val_size or data.image_size},
         )
         val_loader = make_loader(data.loader, val_spec)
     return TrainingData(

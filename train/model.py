@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,61 +13,99 @@ from torch import nn
 
 from dataloading import UsageError
 
-
-class TinyNet(nn.Module):
-    """A network for tests, with batch norm (keeps statistics) or group norm (treats rows separately)."""
-
-    def __init__(self, num_classes: int, *, batch_norm: bool = False) -> None:
-        super().__init__()
-
-        def norm(channels: int) -> nn.Module:
-            return nn.BatchNorm2d(channels) if batch_norm else nn.GroupNorm(2, channels)
-
-        self.features = nn.Sequential(
-            nn.Conv2d(3, 8, 3, stride=2, padding=1, bias=False),
-            norm(8),
-            nn.ReLU(),
-            nn.Sequential(nn.Conv2d(8, 16, 3, stride=2, padding=1, bias=False), norm(16), nn.ReLU()),
-        )
-        self.pool = nn.AdaptiveAvgPool2d(1)
-        self.classifier = nn.Linear(16, num_classes)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Return logits, shape (N, num_classes)."""
-        logits: torch.Tensor = self.classifier(self.pool(self.features(images)).flatten(1))
-        return logits
+from .networks import ResNet9, TinyNet, blur_strides, tiny_vit
 
 
-def build_model(name: str, num_classes: int) -> nn.Module:
+def build_model(
+    name: str, num_classes: int, *, image_size: int = 224, drop_path: float = 0.0, blurpool: bool = False
+) -> nn.Module:
     """Create an untrained network.
 
     Parameters
     ----------
     name : str
-        ``tiny``, ``tiny-bn`` or the name of a torchvision classification model.
+        ``tiny``, ``tiny-bn``, ``tiny-vit``, ``resnet9``, a classification model of torchvision, or one of timm, if
+        that is installed, as ``timm:NAME``; a plain name that only timm has will do.
     num_classes : int
         Outputs.
+    image_size : int
+        Side of the images, for networks that depend on it.
+    drop_path : float
+        Probability of leaving out the deepest block (stochastic depth); 0 leaves the network's own.
+    blurpool : bool
+        Blur before strided convolutions.
 
     Raises
     ------
     UsageError
-        torchvision has no such classification model.
+        There is no such network, or it has no stochastic depth.
     """
-    if name in ("tiny", "tiny-bn"):
-        return TinyNet(num_classes, batch_norm=name == "tiny-bn")
+    plain: dict[str, Callable[[int], nn.Module]] = {
+        "tiny": TinyNet,
+        "tiny-bn": partial(TinyNet, batch_norm=True),
+        "resnet9": ResNet9,
+        "tiny-vit": partial(tiny_vit, image_size=image_size),
+    }
+    if name in plain:
+        if drop_path:
+            raise _no_drop_path(name)
+        model = plain[name](num_classes)
+    elif name in _torchvision_models():
+        model = _torchvision_model(name, num_classes, image_size, drop_path)
+    else:
+        model = _timm_model(name.removeprefix("timm:"), num_classes, image_size, drop_path)
+    if blurpool:
+        blur_strides(model)
+    return model
+
+
+def _no_drop_path(name: str) -> UsageError:
+    return UsageError(f"--drop-path: {name} has no stochastic depth; leave it out")
+
+
+def _torchvision_models() -> list[str]:
     from torchvision import models
 
-    known = models.list_models(module=models)
-    if name not in known:
-        import difflib
+    names: list[str] = models.list_models(module=models)
+    return names
 
-        near = ", ".join(difflib.get_close_matches(name, known, n=3)) or "beton train --help"
-        raise UsageError(f"--model {name!r} is not a torchvision classification model; did you mean: {near}?")
+
+def _torchvision_model(name: str, num_classes: int, image_size: int, drop_path: float) -> nn.Module:
+    from torchvision import models
+
     options: dict[str, Any] = {"init_weights": True} if name in ("googlenet", "inception_v3") else {}
-    model: Any = models.get_model(name, weights=None, num_classes=num_classes, **options)
+    if name.startswith("vit_"):
+        options["image_size"] = image_size
+    if drop_path:
+        options["stochastic_depth_prob"] = drop_path
+    try:
+        model: Any = models.get_model(name, weights=None, num_classes=num_classes, **options)
+    except TypeError as error:
+        if "stochastic_depth_prob" not in str(error):
+            raise
+        raise _no_drop_path(name) from error
     if hasattr(model, "aux_logits"):
         model.aux_logits = False
     assert isinstance(model, nn.Module)
+    return model
+
+
+def _timm_model(name: str, num_classes: int, image_size: int, drop_path: float) -> nn.Module:
+    timm: Any = None
+    with suppress(ImportError):
+        timm = importlib.import_module("timm")
+    if timm is None or not timm.is_model(name):
+        import difflib
+
+        known = [*_torchvision_models(), *([] if timm is None else timm.list_models())]
+        near = ", ".join(difflib.get_close_matches(name, known, n=3)) or "beton train --help"
+        missing = " (timm, which has more, is not installed)" if timm is None else ""
+        raise UsageError(f"--model {name!r} is not a model of torchvision or timm{missing}; did you mean: {near}?")
+    config = timm.get_pretrained_cfg(name)
+    options: dict[str, Any] = {"img_size": image_size} if config is not None and config.fixed_input_size else {}
+    if drop_path:
+        options["drop_path_rate"] = drop_path
+    model: nn.Module = timm.create_model(name, pretrained=False, num_classes=num_classes, **options)
     return model
 
 

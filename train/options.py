@@ -20,6 +20,8 @@ from train.devices import REAL, sim_rate
 from train.loaders import TRAINING_LOADERS, cannot_train
 
 STRATEGIES = ("ddp", "fsdp", "hsdp", "zero1")
+OPTIMIZERS = ("sgd", "adamw", "lamb", "muon")
+SCHEDULES = ("cosine", "linear", "step")
 PRECISIONS = ("none", "bf16", "fp16")
 TAILS = ("auto", "even", "pad", "drop")
 
@@ -99,6 +101,16 @@ class DataOptions(_Group):
     )
     prefetch: int = option(2, "batches prepared ahead (per worker for the torch loaders)", low=1)
     image_size: int = option(224, "side of the training and validation crop, pixels", low=1)
+    val_size: int = option(0, "side of the validation crop, pixels; 0 means --image-size", low=0)
+    start_size: int = option(
+        0,
+        "progressive resizing: side of the training crop up to epoch --grow-start; it reaches --image-size at epoch "
+        "--grow-end, in multiples of 32; 0 means off (beton)",
+        low=0,
+    )
+    grow_start: int = option(0, "last epoch with --start-size, counted from 0", low=0)
+    grow_end: int = option(0, "first epoch with --image-size, counted from 0", low=0)
+    flip_at_test: bool = option(False, "validate with the mean of the outputs for each image and its mirror image")
     resize_size: int = option(256, "shorter side before the validation crop, pixels", low=1)
     recipe: str = option(
         "",
@@ -138,8 +150,27 @@ class DataOptions(_Group):
             recipes.find(self.recipe)  # errors must come before processes are started
             if self.loader == "ffcv":
                 raise _fail("recipe", self.recipe, "FFCV lacks most transforms; take beton, torch or torch-fast")
-        if self.resize_size < self.image_size:
-            raise _fail("resize_size", self.resize_size, f"it must not be below --image-size ({self.image_size})")
+        self._check_sizes()
+
+    def _check_sizes(self) -> None:
+        crop = self.val_size or self.image_size
+        if self.resize_size < crop:
+            name = "--val-size" if self.val_size else "--image-size"
+            raise _fail("resize_size", self.resize_size, f"it must not be below {name} ({crop})")
+        if self.start_size:
+            if self.loader != "beton" or self.recipe:
+                raise UsageError("--start-size works with --loader beton only, without --recipe")
+            if self.start_size > self.image_size or self.grow_start >= self.grow_end:
+                raise UsageError("--start-size grows to --image-size between the epochs --grow-start and --grow-end")
+
+    def crop_size(self, epoch: int) -> int:
+        """Return the side of the training crop in an epoch counted from 0."""
+        if not self.start_size or epoch >= self.grow_end:
+            return self.image_size
+        done = max(0.0, (epoch - self.grow_start) / (self.grow_end - self.grow_start))
+        if done == 0.0:
+            return self.start_size
+        return 32 * round((self.start_size + done * (self.image_size - self.start_size)) / 32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +183,21 @@ class ModelOptions(_Group):
         A value is out of range, or two of them contradict each other.
     """
 
-    model: str = option("resnet18", "a torchvision classification model, or `tiny`, `tiny-bn` (tests)")
+    model: str = option(
+        "resnet18",
+        "a torchvision classification model, `timm:NAME` for one of timm, `resnet9` (CIFAR), or `tiny`, `tiny-bn`, "
+        "`tiny-vit` (tests)",
+    )
+    drop_path: float = option(
+        0.0,
+        "stochastic depth: probability of leaving out the deepest block; 0 means the network's own",
+        low=0,
+        high=0.9,
+    )
+    blurpool: bool = option(False, "blur before strided convolutions (Zhang, arXiv:1904.11486)")
+    activation_checkpointing: bool = option(
+        False, "keep no activations inside blocks; compute them again in the backward pass"
+    )
     num_classes: int = option(0, "outputs of the network; 0 means the number of classes in the data", low=0)
     strategy: str = option(
         "ddp",
@@ -207,10 +252,20 @@ class OptimOptions(_Group):
     steps: int = option(
         0, "stop after this many optimiser steps, and spread the schedule over them; 0 means --epochs", low=0
     )
+    optimizer: str = option("sgd", "the optimiser; lamb and muon need timm", choices=OPTIMIZERS)
     lr: float = option(0.1, "learning rate for a global batch of 256 images; scaled linearly to the real one", above=0)
     scale_lr: bool = option(True, "scale --lr by global batch / 256 (Goyal et al., arXiv:1706.02677)")
-    momentum: float = option(0.9, "SGD momentum", low=0, high=0.9999)
-    nesterov: bool = option(True, "Nesterov momentum")
+    schedule: str = option(
+        "cosine",
+        "how the learning rate falls after the warm-up: to 0 as a cosine or a line, or in steps",
+        choices=SCHEDULES,
+    )
+    step_epochs: int = option(30, "--schedule step: epochs between two steps", low=1)
+    step_factor: float = option(0.1, "--schedule step: factor of a step", above=0, high=1)
+    momentum: float = option(0.9, "momentum of sgd and muon", low=0, high=0.9999)
+    nesterov: bool = option(True, "Nesterov momentum (sgd, muon)")
+    beta1: float = option(0.9, "decay of the mean of gradients (adamw, lamb)", low=0, high=0.9999)
+    beta2: float = option(0.999, "decay of the mean of squared gradients (adamw, lamb)", low=0, high=0.99999)
     weight_decay: float = option(5e-5, "L2 penalty", low=0)
     norm_weight_decay: bool = option(False, "apply --weight-decay to norms and biases too")
     warmup_epochs: float = option(5.0, "epochs of linear warm-up; at most half of the run is used", low=0)
@@ -227,7 +282,7 @@ class OptimOptions(_Group):
     )
 
     def _check(self) -> None:
-        if self.nesterov and self.momentum == 0:
+        if self.optimizer in ("sgd", "muon") and self.nesterov and self.momentum == 0:
             raise UsageError("--nesterov needs --momentum above 0; pass --no-nesterov")
 
 
@@ -290,6 +345,8 @@ class TrainOptions:
                 f"--static-graph with --accum {self.optim.accum}: DDP would need to average in each micro-batch; "
                 f"choose one"
             )
+        if self.optim.optimizer in ("lamb", "muon") and self.model.strategy != "ddp":
+            raise UsageError(f"--optimizer {self.optim.optimizer} needs whole parameters: use --strategy ddp")
 
     @property
     def tail(self) -> Literal["even", "pad", "drop"]:

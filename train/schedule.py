@@ -13,7 +13,7 @@ from dataloading import UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """Linear warm-up, then a cosine to zero (Loshchilov and Hutter, arXiv:1608.03983, without restarts).
+    """Linear warm-up, then a cosine (Loshchilov and Hutter, arXiv:1608.03983, without restarts), a line, or steps.
 
     Parameters
     ----------
@@ -36,6 +36,9 @@ class Schedule:
 
     peak: float
     warmup: float
+    kind: str = "cosine"
+    drop_every: float = 1.0
+    drop: float = 1.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.warmup <= 0.5:
@@ -46,4 +49,8 @@ class Schedule:
         if start < self.warmup:
             return self.peak * min(1.0, end / self.warmup)
         progress = min(1.0, (start - self.warmup) / (1.0 - self.warmup))
+        if self.kind == "linear":
+            return self.peak * (1.0 - progress)
+        if self.kind == "step":
+            return float(self.peak * self.drop ** math.floor(start / self.drop_every + 1e-9))
         return self.peak * 0.5 * (1.0 + math.cos(math.pi * progress))

@@ -164,9 +164,13 @@ class NetworkCompute:
         with self.replica.evaluating(self.ema) as network, torch.no_grad():
             for batch in batches:
                 images, labels = computed_rows(batch)
-                logits = network(normaliser(images))
+                inputs = normaliser(images)
+                logits = network(inputs)
+                mirrored = network(inputs.flip(3)) if self.options.data.flip_at_test else None
                 if self.replica.counts:
                     assert logits is not None
+                    if mirrored is not None:
+                        logits = (logits + mirrored) / 2
                     tally.add(logits, labels, batch.num_valid, row_losses(logits, labels, 0.0))
         return tally.result()
 

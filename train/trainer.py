@@ -43,6 +43,7 @@ from .distributed import StopVote, World, broadcast_object, detect_world, pick_d
 from .loaders.base import Normaliser, TrainBatch, TrainingLoader
 from .metrics import RunLog
 from .model import MovingAverage, build_model, count_flops, parameter_groups
+from .optimizers import make_optimizer
 from .options import RunOptions, TrainOptions
 from .output import clear_for_run, hold_folder
 from .rendezvous import check_started_by_srun
@@ -85,7 +86,13 @@ class Trainer:
         self._steps_per_epoch = -(-len(self._loader) // optim.accum)
         scale = data.batch_size * self._data_world.world_size * optim.accum / 256 if optim.scale_lr else 1.0
         run_epochs = optim.steps / self._steps_per_epoch if optim.steps else optim.epochs
-        self.schedule = Schedule(peak=optim.lr * scale, warmup=min(0.5, optim.warmup_epochs / run_epochs))
+        self.schedule = Schedule(
+            peak=optim.lr * scale,
+            warmup=min(0.5, optim.warmup_epochs / run_epochs),
+            kind=optim.schedule,
+            drop_every=optim.step_epochs / run_epochs,
+            drop=optim.step_factor,
+        )
         self._output = Path(options.run.output) if options.run.output else None
         self.progress = Progress()
         self._flops_per_image = 0.0
@@ -118,20 +125,23 @@ class Trainer:
                 f"{options.data.data}"
             )
         torch.manual_seed(options.run.seed)
-        model = build_model(options.model.model, num_classes)
+        model = build_model(
+            options.model.model,
+            num_classes,
+            image_size=options.data.image_size,
+            drop_path=options.model.drop_path,
+            blurpool=options.model.blurpool,
+        )
         if options.run.peak_tflops:
             self._flops_per_image = 3.0 * count_flops(model, options.data.image_size)
         self._replica = lay_out(model, options.model, self._device, self._mesh)
-        self._optimizer = torch.optim.SGD(
-            parameter_groups(
-                self._replica.module,
-                weight_decay=options.optim.weight_decay,
-                decay_norms=options.optim.norm_weight_decay,
-            ),
-            lr=self.schedule.peak,  # set in each step
-            momentum=options.optim.momentum,
-            nesterov=options.optim.nesterov,
+        groups = parameter_groups(
+            self._replica.module,
+            weight_decay=options.optim.weight_decay,
+            decay_norms=options.optim.norm_weight_decay,
         )
+        # The learning rate is set anew in each step.
+        self._optimizer = make_optimizer(groups, options.optim, lr=self.schedule.peak)
         self._ema = MovingAverage(self._replica.module, options.optim.ema) if options.optim.ema else None
         # Initial weights are the same on all ranks; dropout must not be.
         seed_rank(options.run.seed, 0, self._data_world.rank)
@@ -212,6 +222,8 @@ class Trainer:
     def _train_epoch(self) -> tuple[bool, bool]:
         """Train the rest of an epoch; return whether a signal stopped it, and whether it was completed."""
         self._epoch_start = time.perf_counter()
+        if self._options.data.start_size:
+            self._loader.set_image_size(self._options.data.crop_size(self.progress.epoch))
         self._loader.set_epoch(self.progress.epoch)  # a resumed loader is already there
         left = self._loader.batches_left
         self._steps.start_epoch(total_steps=self._total_steps())

@@ -172,6 +172,10 @@ class TrainingLoader(MeasuredLoader, ABC):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration; a different epoch starts at its first batch."""
 
+    def set_image_size(self, size: int) -> None:
+        """Cut training crops of `size` pixels from the next epoch on; only a loader that can is asked."""
+        raise NotImplementedError
+
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the current epoch."""

@@ -77,6 +77,12 @@ class BetonLoader(TrainingLoader):
         """Set the epoch of the next iteration."""
         self._loader.set_epoch(epoch)
 
+    def set_image_size(self, size: int) -> None:
+        """Cut training crops of `size` pixels from the next epoch on."""
+        if size != self._spec.image_size:
+            self._spec = dataclasses.replace(self._spec, image_size=size)
+            self._loader = self._loader.with_transforms({self._fields[0]: our_transforms(self._spec)})
+
     def state_dict(self) -> dict[str, Any]:
         """Return the Loader's own state."""
         return dict(self._loader.state_dict())

@@ -15,6 +15,7 @@ from torch import nn
 
 from train.model import MovingAverage, local_part
 from train.options import ModelOptions
+from train.recompute import recompute_blocks
 
 _PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}
 Criterion = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -55,6 +56,8 @@ class Replica:
         self.data_group: dist.ProcessGroup | None = None
         nhwc = options.channels_last and self.channels_last
         model = model.to(device).to(memory_format=torch.channels_last if nhwc else torch.contiguous_format)
+        if options.activation_checkpointing:
+            recompute_blocks(model)
         self.module = self.prepare(model)
         if options.compile:
             self.module.compile()
