@@ -429,7 +429,7 @@ def test_two_nodes_of_two_ranks_share_the_pages_of_all_files(tmp_path, backwards
                 paths, batch_size=3, shuffle="pages", window_pages=4, num_workers=1, tail="even", fields=["label"],
                 rank=node * 2 + local, world_size=4, num_nodes=2, node_rank=node, local_world_size=2,
             )  # fmt: skip
-            files = loader._files
+            files = open_files(paths)
             for batch in loader:
                 seen += batch.indices.tolist()
                 numbers, pointers, _ = files.locate("image", batch.indices)

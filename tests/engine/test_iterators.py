@@ -60,7 +60,7 @@ def test_threads_that_share_an_iterator_get_every_sample_once_and_all_come_to_th
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(120)
         assert ends == ["end"] * 4
         assert sorted(index for batch in batches for index in batch.indices.tolist()) == list(range(100))
         assert sorted(batch.step for batch in batches) == list(range(25))
@@ -175,7 +175,7 @@ def test_a_thread_that_waits_for_a_batch_is_told_when_the_loader_is_closed(path)
             return 100
 
         def __iter__(self):
-            persistent.wait(20)
+            persistent.wait(120)
             return iter(range(100))
 
     loader = Loader(path, batch_size=4, num_workers=1, sampler=Slow())
@@ -192,7 +192,7 @@ def test_a_thread_that_waits_for_a_batch_is_told_when_the_loader_is_closed(path)
     thread.start()
     threading.Timer(0.2, persistent.set).start()
     loader.close()
-    thread.join(20)
+    thread.join(120)
     assert len(found) <= 1
     assert all("the loader was closed" in each for each in found)
     assert not thread.is_alive()

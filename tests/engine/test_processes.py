@@ -149,7 +149,7 @@ def _train(rank: int, world: int, folder: Path, path: str, checkpoint: str | Non
 
 
 def _kill_at(processes: list[multiprocessing.Process], state: Path) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not state.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert state.exists()

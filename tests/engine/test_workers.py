@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from dataloading.engine.workers import Engine, Ring
+from tests.support.waiting import Threads, wait_for
 
 
 class Sum:
@@ -49,15 +50,20 @@ def test_no_more_jobs_are_made_than_may_be_in_flight():
 
     def source():
         for number in range(50):
-            made.append(number)
-            yield Sum(number)
+            made.append(Sum(number))
+            yield made[-1]
+
+    def numbers_when_all_are_done() -> list[int]:
+        wait_for(lambda: all(len(job.done) == job.num_groups for job in made))
+        time.sleep(0.05)  # time enough to make one too many
+        return [job.number for job in made]
 
     engine = Engine(source(), num_workers=3, max_in_flight=4)
-    time.sleep(0.1)
-    assert made == [0, 1, 2, 3]
+    wait_for(lambda: len(made) >= 4)
+    assert numbers_when_all_are_done() == [0, 1, 2, 3]
     engine.take()
-    time.sleep(0.05)
-    assert made == [0, 1, 2, 3, 4]
+    wait_for(lambda: len(made) >= 5)
+    assert numbers_when_all_are_done() == [0, 1, 2, 3, 4]
     engine.stop()
 
 
@@ -128,12 +134,12 @@ def test_an_error_in_finish_is_raised():
 
 
 def test_stop_ends_all_threads_at_once_and_twice_is_fine():
-    before = threading.active_count()
+    threads = Threads()
     engine = Engine((Sum(k) for k in range(10_000)), num_workers=5, max_in_flight=8)
     engine.take()
     engine.stop()
     engine.stop()
-    assert threading.active_count() == before
+    assert threads.new() == set()
 
 
 def test_a_buffer_comes_back_only_when_nothing_refers_to_it():
@@ -166,7 +172,7 @@ def test_buffers_are_page_aligned():
 
 
 def test_an_engine_whose_start_is_cut_short_leaves_no_thread(monkeypatch):
-    before = threading.active_count()
+    threads = Threads()
     started = []
     start = threading.Thread.start
 
@@ -180,4 +186,4 @@ def test_an_engine_whose_start_is_cut_short_leaves_no_thread(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         Engine(iter([]), num_workers=3, max_in_flight=2)
     assert len(started) == 2
-    assert threading.active_count() == before
+    assert threads.new() == set()

@@ -23,6 +23,7 @@ from dataloading.format import (
     Reader,
     Writer,
 )
+from dataloading.format.layout import ALLOCATION
 from tests.support.foreign import PAGE, image_file, noise, patch
 from tests.support.huge import make_huge_file
 
@@ -65,9 +66,13 @@ def test_direct_lookup_and_search_of_the_allocation_table_agree(tmp_path: Path) 
     with Writer(tmp_path / "x.beton", {"b": BytesField(), "i": ImageField(), "j": JSONField()}, num_samples=300) as w:
         for index, (mode, width, height, data) in enumerate(payloads(300)):
             w.append({"b": bytes(index % 3), "i": EncodedImage(mode, width, height, data), "j": index})
+    expected = Reader(tmp_path / "x.beton").locate("i", range(300))
+    with (tmp_path / "x.beton").open("r+b") as file:  # in another order, so that every entry must be searched for
+        file.seek(Reader(tmp_path / "x.beton").header.alloc_table_ptr)
+        entries = np.frombuffer(file.read(), ALLOCATION)
+        file.seek(-entries.nbytes, os.SEEK_END)
+        file.write(entries[::-1].tobytes())
     reader = Reader(tmp_path / "x.beton")
-    expected = reader.locate("i", range(300))
-    reader._ordinals["i"] = 0  # a wrong guess of the entry's position, so that every one must be searched for
     found = reader.locate("i", range(300))
     assert np.array_equal(expected, found)
     for index, image in enumerate(payloads(300)):

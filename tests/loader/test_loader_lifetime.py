@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
-import threading
-import time
 import warnings
+from collections.abc import Callable
 
 import psutil
 import pytest
@@ -16,58 +15,63 @@ from dataloading import Loader
 from dataloading import transforms as T
 from tests.support.files import write_images
 from tests.support.loading import MEAN, STD, TRAIN, at_epoch, epoch_bytes
+from tests.support.waiting import Threads, wait_for
 
 
-def _num_threads() -> int:
-    gc.collect()  # an earlier test's failure that pytest has kept may be all that holds its loader
-    return threading.active_count()
-
-
-def _memory() -> int:
-    gc.collect()
-    return psutil.Process().memory_info().rss
+def _memory_grows(run: Callable[[], object], num_bytes: int) -> bool:
+    """Whether memory grows by so much whenever `run` is called: what grows once may be the allocator's."""
+    for _ in range(5):
+        gc.collect()
+        start = psutil.Process().memory_info().rss
+        run()
+        gc.collect()
+        if psutil.Process().memory_info().rss - start < num_bytes:
+            return False
+    return True
 
 
 def test_leaving_early_200_times_leaves_no_thread_and_no_memory(photos_file):
     options = {"batch_size": 16, "transforms": {"image": [T.Resize((64, 64))]}, "num_workers": 3}
-    before = _num_threads()
+    threads = Threads()
     loader = Loader(photos_file, **options)
-    for _ in range(20):
-        for _ in loader:
-            break
-    assert threading.active_count() == before
-    start = _memory()
-    for _ in range(200):
-        for _ in loader:
-            break
-    assert threading.active_count() == before
-    assert _memory() - start < 8 << 20
+
+    def leave_early(num: int = 200) -> None:
+        for _ in range(num):
+            for _ in loader:
+                break
+
+    leave_early(20)
+    threads.wait_for_new(0)
+    assert not _memory_grows(leave_early, 8 << 20)
+    threads.wait_for_new(0)
 
 
 def test_a_thousand_first_batches_are_right_and_take_no_memory(photos_file):
     loader = Loader(photos_file, batch_size=8, transforms={"image": [T.CenterCrop(16)]}, num_workers=2)
     want = next(iter(loader))["image"].clone()
-    start = _memory()
-    for _ in range(1000):
-        assert torch.equal(next(iter(loader))["image"], want)
-    assert _memory() - start < 8 << 20
+
+    def take_first_batches() -> None:
+        for _ in range(1000):
+            assert torch.equal(next(iter(loader))["image"], want)
+
+    assert not _memory_grows(take_first_batches, 8 << 20)
 
 
 def test_dropping_or_closing_a_loader_ends_its_threads(photos_file):
-    before = _num_threads()
+    threads = Threads()
     loader = Loader(photos_file, batch_size=8, transforms={"image": [T.CenterCrop(16)]}, num_workers=3)
     list(loader)
-    assert threading.active_count() == before + 3  # at work on the next epoch
+    threads.wait_for_new(3)  # at work on the next epoch
     loader.close()
-    assert threading.active_count() == before
+    threads.wait_for_new(0)
     list(loader)
     del loader
     gc.collect()
-    assert threading.active_count() == before
+    threads.wait_for_new(0)
 
 
 def test_an_exception_in_the_loop_ends_the_threads(photos_file):
-    before = _num_threads()
+    threads = Threads()
     loader = Loader(photos_file, batch_size=8, transforms={"image": [T.CenterCrop(16)]}, num_workers=3)
 
     def train():
@@ -76,7 +80,7 @@ def test_an_exception_in_the_loop_ends_the_threads(photos_file):
 
     with pytest.raises(KeyboardInterrupt):
         train()
-    assert threading.active_count() == before
+    threads.wait_for_new(0)
 
 
 def test_two_iterators_of_one_loader_do_not_disturb_each_other(labels_file):
@@ -111,10 +115,7 @@ def test_the_next_epoch_starts_before_it_is_requested(photos_file):
     )
     assert epoch_bytes(fresh) == first
     bytes_of_an_epoch = fresh.stats().num_bytes_read
-    deadline = time.monotonic() + 10
-    while loader.stats().num_bytes_read == bytes_of_an_epoch and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert loader.stats().num_bytes_read > bytes_of_an_epoch
+    wait_for(lambda: loader.stats().num_bytes_read > bytes_of_an_epoch)
     second = epoch_bytes(loader)
     fresh.set_epoch(1)
     assert second == epoch_bytes(fresh) != first

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import threading
 
 import psutil
 import pytest
@@ -13,6 +12,7 @@ from dataloading import Loader
 from dataloading import transforms as T
 from dataloading.errors import UsageError
 from tests.support.loading import at_epoch, epoch_bytes
+from tests.support.waiting import Threads
 
 SMALL = {"image": [T.RandomResizedCrop(16), T.RandomHorizontalFlip()]}
 LARGE = {"image": [T.RandomResizedCrop(48), T.ColorJitter(0.4), T.Normalize(0.5, 0.25)]}
@@ -78,22 +78,21 @@ def test_setting_the_place_of_one_sets_that_of_the_other(photos_file):
 
 
 def test_workers_go_on_with_the_next_epoch_when_the_change_comes_before_its_end(photos_file):
+    threads = Threads()
     loader = Loader(photos_file, transforms=SMALL, prefetch_batches=1, **OPTIONS)
-    threads = []
     for number, batch in enumerate(loader):
         if number == 2:
             loader = loader.with_transforms(LARGE)
-            before = {each.ident for each in threading.enumerate()}
+            before = threads.new()
         assert batch["image"].shape[2] == 16
     for batch in loader:
-        threads = {each.ident for each in threading.enumerate()}
+        workers = threads.new()
         assert batch["image"].shape[2] == 48
-    assert threads == before
+    assert workers == before and len(workers) == 2
 
 
 def test_a_hundred_changes_leave_no_thread_and_no_memory(photos_file):
-    gc.collect()
-    before = threading.active_count()
+    threads = Threads()
     loader = Loader(photos_file, transforms=SMALL, **OPTIONS)
     start = 0
     for number in range(100):
@@ -106,7 +105,7 @@ def test_a_hundred_changes_leave_no_thread_and_no_memory(photos_file):
     gc.collect()
     assert psutil.Process().memory_info().rss - start < 24 << 20
     loader.close()
-    assert threading.active_count() == before
+    threads.wait_for_new(0)
 
 
 def test_transforms_that_cannot_work_are_refused_and_the_loader_goes_on(photos_file):

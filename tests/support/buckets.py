@@ -22,7 +22,6 @@ import os
 import socket
 import struct
 import threading
-import time
 import urllib.parse
 from collections import defaultdict
 from collections.abc import Iterator
@@ -200,7 +199,7 @@ class _Proxy(BaseHTTPRequestHandler):
             self.connection.close()
             return
         if what == "wait":
-            owner.released.wait(60)
+            owner.released.wait(250)
         if what in _PLANNED:
             self._refuse(_PLANNED[what])
             return
@@ -268,11 +267,3 @@ def troubled(store: S3Server) -> Iterator[Trouble]:
     finally:
         trouble.stop()
         forget_connections()
-
-
-def wait_for(condition: Any, seconds: float = 30.0) -> None:
-    """Wait until something is so; fail when it takes too long."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)

@@ -93,12 +93,12 @@ def test_the_first_rank_says_who_is_missing_until_all_are_there(
     ]
     for thread in threads:
         thread.start()
-    assert reports.wait(30)
+    assert reports.wait(120)
     threads += [threading.Thread(target=come, args=(rank,)) for rank in (1, 3)]
     for thread in threads[2:]:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     said = capfd.readouterr().err
     assert said.startswith(f"beton: rank 0 waits for 3 more processes at 127.0.0.1:{port}\n")
     assert f"beton: 2 processes of 4 not connected yet to 127.0.0.1:{port}: rank 1, 3\n" in said

@@ -9,8 +9,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from converters.python_dataset import DatasetSource
 from dataloading import ConvertError, ImageField, IntField, Reader, UsageError, verify_file
 from dataloading.tools import decode_jpeg
 from tests.converters.making import class_folders, encoded, photo, pillow_pixels
+from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -320,17 +319,10 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
-
-
 def test_a_killed_worker_ends_the_conversion_with_the_sample_it_was_on(tmp_path: Path) -> None:
     process, workers = slow_conversion(tmp_path)
     os.kill(workers[1], signal.SIGKILL)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=200)
     assert process.returncode == 1
     assert "ConvertError: a worker process" in errors
     assert "SIGKILL" in errors
@@ -351,7 +343,7 @@ def test_workers_end_when_the_parent_is_killed_and_no_finished_file_is_left(tmp_
 def test_ctrl_c_to_the_whole_group_cleans_up_quietly(tmp_path: Path) -> None:
     process, workers = slow_conversion(tmp_path, start_new_session=True)
     os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=200)
     assert process.returncode != 0
     assert errors.count("Traceback") == 1  # the parent's own KeyboardInterrupt, none from a worker
     assert leftovers(tmp_path) == []

@@ -57,7 +57,6 @@ def content(folder: Path) -> dict[str, bytes]:
     return {entry.name: entry.read_bytes() for entry in folder.iterdir()}
 
 
-@pytest.mark.timeout(180)
 def test_a_node_that_is_killed_midway_changes_nothing_in_the_files(cluster: Any, tmp_path: Path) -> None:
     alone, spread = tmp_path / "alone", tmp_path / "spread"
     alone.mkdir()
@@ -66,7 +65,7 @@ def test_a_node_that_is_killed_midway_changes_nothing_in_the_files(cluster: Any,
     node = cluster.worker_nodes.copy().pop()
 
     def kill() -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 200
         # Both nodes have begun a shard each.
         while len(list(spread.glob(".*.part"))) < 2 and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -76,14 +75,13 @@ def test_a_node_that_is_killed_midway_changes_nothing_in_the_files(cluster: Any,
     killer = threading.Thread(target=kill)
     killer.start()
     report = write(spread / "o.beton", Blocks(72, pause_seconds=0.1), engine="ray")
-    killer.join(60)
+    killer.join(250)
     assert not ray.is_initialized()
     assert (report.num_samples, len(report.shards), report.is_whole) == (72, 6, True)
     assert content(spread) == content(alone)
     assert Manifest.load(spread / "o.beton.json").num_samples == 72
 
 
-@pytest.mark.timeout(120)
 def test_an_error_on_the_cluster_is_told_as_here_and_resume_goes_on(cluster: Any, tmp_path: Path) -> None:
     path = tmp_path / "o.beton"
     with pytest.raises(ConvertError, match=r"sample 30 \(Blocks\[30\]\): ValueError: damaged"):
@@ -111,7 +109,6 @@ def from_table(source: Path, out: Path, **options: Any) -> Any:
     return convert(made, out, policy=ImagePolicy(), options=Options(**options))
 
 
-@pytest.mark.timeout(120)
 def test_rows_in_random_order_reach_tasks_that_see_the_copy_and_others_are_told_what_to_do(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,7 @@ from converters import ImagePolicy, Options, convert
 from converters.engine.journal import Journal, journal_path, part_path
 from converters.python_dataset import DatasetSource
 from dataloading import BytesField, ConvertError, IntField, Reader, UsageError, verify_file
+from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[3]
 FIELDS = {"data": BytesField(), "label": IntField()}
@@ -87,13 +88,6 @@ def die_at_write(number: int, share: float) -> None:
         return whole(descriptor, data, position)
 
     os.pwrite = pwrite  # type: ignore[assignment]
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
 
 
 def save_in_turn() -> None:
@@ -161,7 +155,7 @@ def test_killed_at_random_moments_with_any_workers_it_resumes_to_the_same_bytes(
         process = subprocess.Popen([sys.executable, str(script), str(path), str(attempt % 3)], stderr=subprocess.PIPE)
         wait_for(lambda p=process, n=enough: p.poll() is not None or (journal.exists() and journal.stat().st_size > n))
         process.kill()
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=200)
         if process.returncode != -signal.SIGKILL:
             assert process.returncode == 0, errors.decode()
             break
@@ -375,7 +369,7 @@ def test_ctrl_c_keeps_what_was_done_and_says_so(tmp_path: Path, whole: bytes) ->
     journal = Path(journal_path(str(path)))
     wait_for(lambda: journal.exists() and journal.stat().st_size > 3000)
     os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=200)
     assert "of 60 samples kept: --resume goes on with them" in errors
     assert write(path, resume=True).num_resumed > 0
     assert path.read_bytes() == whole

@@ -19,8 +19,9 @@ from converters.python_dataset import DatasetSource
 from dataloading import ConvertError, Manifest, UsageError
 from dataloading.tools import Retry
 from tests.converters.engine.test_resume import FIELDS, Blocks, die_at_write, in_a_child, save_in_turn
-from tests.support.buckets import gcs_server, troubled, wait_for
+from tests.support.buckets import gcs_server, troubled
 from tests.support.servers import S3Server
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture(autouse=True)
