@@ -13,9 +13,10 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # for a checkout that is not installed
 
-from train.bench.harness import LoaderProcess, LoaderProcessError, find_peers_python  # noqa: E402
+from train.bench.harness import LoaderProcess, LoaderProcessError  # noqa: E402
 from train.bench.report import write_report  # noqa: E402
 from train.bench.spec import BenchSpec  # noqa: E402
+from train.launch import find_peers_python  # noqa: E402
 from train.tables import markdown_table  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results"

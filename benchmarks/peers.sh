@@ -14,7 +14,7 @@ PIP=("$VENV/bin/python" -m pip install --quiet --disable-pip-version-check)
 # What our side of the harness needs there; torch as in the main environment, so that peers built on it are equal.
 TORCH=$("$PYTHON" -c 'import torch; print("torch==" + torch.__version__.split("+")[0])' 2>/dev/null || echo torch)
 VISION=$("$PYTHON" -c 'import torchvision; print("torchvision==" + torchvision.__version__.split("+")[0])' 2>/dev/null || echo torchvision)
-"${PIP[@]}" "$TORCH" "$VISION" xxhash pillow || exit 1
+"${PIP[@]}" "$TORCH" "$VISION" xxhash pillow click lazy_loader numba pyyaml tqdm || exit 1
 
 # SPDL loads the system's FFmpeg.
 if ! command -v ffmpeg >/dev/null && command -v apt-get >/dev/null && [ "$(id -u)" -eq 0 ]; then

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from dataloading.tools import num_cores
 from .classes import check_labels, describe_match, match_classes
 from .devices import REAL
 from .distributed import World
-from .loaders import make_loader
+from .loaders import LOADERS, make_loader
 from .loaders.base import LoaderSpec, TrainBatch, TrainingLoader
 from .loaders.recipes import training_recipe
 from .loaders.stored_images import open_images
@@ -103,6 +104,7 @@ def make_data(options: TrainOptions, world: World, device: torch.device, mesh: A
         "device": device,
         "image_size": data.image_size,
         "resize_size": data.resize_size,
+        "work_dir": data.copies or (str(Path(run.output) / "copies") if run.output else ""),
     }
     recipe = None
     if data.recipe:
@@ -140,7 +142,8 @@ def make_data(options: TrainOptions, world: World, device: torch.device, mesh: A
             tail="even" if data.loader == "beton" else "pad",
             **{**common, "image_size": data.val_size or data.image_size},
         )
-        val_loader = make_loader(data.loader, val_spec)
+        # What only streams whole batches cannot count each image once.
+        val_loader = make_loader("torch-fast" if LOADERS[data.loader].stream else data.loader, val_spec)
     return TrainingData(
         loader=make_loader(data.loader, spec),
         spec=spec,

@@ -18,9 +18,19 @@ _ROOT = Path(__file__).resolve().parent.parent
 _PARENT_SPEAKS = "BETON_LAUNCHED"
 
 
-def own_command(*words: str) -> list[str]:
+def own_command(*words: str, python: str = sys.executable) -> list[str]:
     """Return the command that runs ``beton`` with these arguments, by path: no other module shadows ours."""
-    return [sys.executable, str(_ROOT / "dataloading" / "entry.py"), *words]
+    return [python, str(_ROOT / "dataloading" / "entry.py"), *words]
+
+
+def find_peers_python(given: str | None = None) -> str | None:
+    """Return the Python interpreter of the environment with the other loaders, or None.
+
+    It is `given`, else ``$BETON_PEERS_PYTHON``, else ``.venv-peers`` in the working directory or beside the package.
+    """
+    places = [given, os.environ.get("BETON_PEERS_PYTHON")]
+    places += [str(folder / ".venv-peers" / "bin" / "python") for folder in (Path.cwd(), _ROOT)]
+    return next((place for place in places if place and os.access(place, os.X_OK)), None)
 
 
 def option_flag(name: str) -> str:

@@ -112,6 +112,9 @@ class DataOptions(_Group):
     grow_end: int = option(0, "first epoch with --image-size, counted from 0", low=0)
     flip_at_test: bool = option(False, "validate with the mean of the outputs for each image and its mirror image")
     resize_size: int = option(256, "shorter side before the validation crop, pixels", low=1)
+    copies: str = option(
+        "", "folder for the copy of --data that a loader with a format of its own needs; default: copies in --output"
+    )
     recipe: str = option(
         "",
         "augmentation of the training images, by name (imagenet_train, deit, trivial) or from a YAML file; MixUp and "
@@ -131,7 +134,7 @@ class DataOptions(_Group):
         for name, value in (("data", self.data), ("val", self.val)):
             if value and not Path(value).exists():
                 raise _fail(name, value, "there is no such file or directory")
-            if value and Path(value).is_dir() and self.loader in ("beton", "ffcv"):
+            if value and Path(value).is_dir() and self.loader not in ("torch", "torch-fast"):
                 raise _fail(
                     name,
                     value,

@@ -93,7 +93,7 @@ def test_launching_passes_the_other_words_on(monkeypatch: pytest.MonkeyPatch, tm
     [
         (["--data", "/no/such/place"], 2, "there is no such file"),
         (["--bacth-size", "3"], 2, "--batch-size"),
-        (["--loader", "dali"], 2, "dali"),
+        (["--loader", "grain"], 2, "grain"),
         (["--data", "README.txt"], 1, "README.txt"),
     ],
 )
@@ -117,8 +117,8 @@ def test_the_help_of_compare_shows_what_a_comparison_does_by_default() -> None:
 
 
 def test_compare_refuses_unknown_loaders() -> None:
-    result = CliRunner().invoke(cli.compare, ["--loaders", "torch,dali", "--data", "."])
-    assert result.exit_code == 2 and "dali" in result.output
+    result = CliRunner().invoke(cli.compare, ["--loaders", "torch,grain", "--data", "."])
+    assert result.exit_code == 2 and "grain" in result.output
 
 
 def test_compare_passes_only_what_was_typed(monkeypatch: pytest.MonkeyPatch, folder: Path, tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ def test_the_numbers_above_bars_do_not_touch_the_dotted_line(
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"loaders": ("torch", "dali")}, "expected different names"),
+        ({"loaders": ("torch", "grain")}, "expected different names"),
         ({"loaders": ()}, "expected different names"),
         ({"repeats": 0}, "--repeats"),
         ({"price_per_gpu_hour": -1.0}, "--price-per-gpu-hour"),
@@ -191,6 +191,21 @@ def test_an_impossible_comparison_is_refused_before_anything_runs(
     training = {"data": str(folder), **values.pop("training", {})}
     with pytest.raises(UsageError, match=words):
         CompareOptions(**{"loaders": ("torch",), "out": str(tmp_path), "training": training, **values})
+
+
+def test_a_loader_that_is_not_installed_is_refused_or_runs_in_the_peers_environment(
+    beton: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from train.compare import runs as compare
+
+    values = {"loaders": ("dali", "beton"), "out": str(tmp_path), "training": {"data": str(beton)}}
+    monkeypatch.setattr(compare, "_is_installed", lambda module: module != "nvidia.dali")
+    monkeypatch.setattr(compare, "find_peers_python", lambda: None)
+    with pytest.raises(UsageError, match="dali is not installed; pip install nvidia-dali"):
+        CompareOptions(**values)
+    monkeypatch.setattr(compare, "find_peers_python", lambda: "/peers/python")
+    options = CompareOptions(**values)
+    assert (options.python("dali"), options.python("beton")) == ("/peers/python", sys.executable)
 
 
 def test_stock_loaders_may_read_the_original_directory(folder: Path, beton: Path, tmp_path: Path) -> None:

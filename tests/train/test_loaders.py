@@ -210,9 +210,43 @@ def test_real_ffcv_delivers_every_sample_and_leaves_the_thread_count(beton: Path
     assert result.returncode == 0, result.stderr
 
 
+def test_a_stream_divides_samples_among_ranks_and_gives_whole_batches(beton: Path, tmp_path: Path) -> None:
+    """27 samples on two ranks in batches of 4: three steps, and no sample on both ranks in one pass."""
+    source = open_images(str(beton))
+    images: list[list[torch.Tensor]] = []
+    for rank in (0, 1):
+        wanted = spec(beton, rank=rank, world_size=2, tail="drop", num_workers=0, work_dir=str(tmp_path))
+        loader = make_loader("webdataset", wanted)
+        assert len(loader) == loader.batches_left == 3
+        batches = [next(iter(loader)), *list(loader)[1:]]
+        assert all(batch.num_valid == 4 and batch.global_size == 8 for batch in batches)
+        assert {int(label) for batch in batches for label in batch.labels} <= set(source.labels().tolist())
+        images.append([image for batch in batches for image in batch.images])
+        with pytest.raises(UsageError, match="webdataset cannot resume inside an epoch"):
+            loader.load_state_dict({**loader.state_dict(), "batches": 2})
+        loader.load_state_dict({**loader.state_dict(), "batches": 3})
+        assert loader.batches_left == 0
+        loader.close()
+    assert len(list(tmp_path.glob("*-webdataset-*/*.tar"))) == 8  # four a worker and rank
+
+
+def test_a_stream_takes_whole_files_and_whole_batches_only(beton: Path) -> None:
+    for values in ({"tail": "pad"}, {"tail": "drop", "indices": np.arange(3)}):
+        with pytest.raises(UsageError, match="--loader webdataset takes whole batches of a whole file"):
+            make_loader("webdataset", spec(beton, **values))
+    with pytest.raises(UsageError, match="pass --copies, or --output"):
+        make_loader("webdataset", spec(beton, tail="drop"))
+
+
+def test_the_synthetic_ceiling_has_labels_of_the_data(beton: Path) -> None:
+    batches = run("synthetic", spec(beton, tail="drop"))
+    assert len(batches) == 6 and all(batch.images.shape == (4, 3, 24, 24) for batch in batches)
+    assert batches[0].labels.tolist() == open_images(str(beton)).labels()[:4].tolist()
+
+
 def test_an_unknown_loader_and_a_useless_path_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="choose beton, torch"):
-        make_loader("dali", spec(tmp_path))
+        make_loader("grain", spec(tmp_path))
     with pytest.raises(UsageError, match="no loader is called 'dalli'"):
         make_loader("dalli", spec(tmp_path))
     with pytest.raises(UsageError, match="not a directory of class folders"):

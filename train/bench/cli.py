@@ -160,7 +160,8 @@ def _baseline(given: str | None, labels: list[str], specs: Sequence[BenchSpec]) 
 
 
 def _measure(specs: Sequence[BenchSpec], options: dict[str, Any], say: Any) -> list[Result]:
-    from train.bench.harness import find_peers_python, measure, search_workers
+    from train.bench.harness import measure, search_workers
+    from train.launch import find_peers_python
 
     python = find_peers_python(options["peers_python"])
     chosen = []

@@ -23,7 +23,7 @@ from dataloading.messages import counted
 from train.bench.spec import BenchSpec
 from train.summaries import Summary, interleave, summarise
 
-__all__ = ["LoaderProcess", "LoaderProcessError", "Result", "find_peers_python", "measure", "search_workers"]
+__all__ = ["LoaderProcess", "LoaderProcessError", "Result", "measure", "search_workers"]
 
 ROOT = Path(__file__).resolve().parents[2]
 # The checkout's folder comes last on the path, so that packages of another environment take precedence. The current
@@ -189,16 +189,6 @@ class LoaderProcess:
         self._log.seek(0)
         lines = [line.strip() for line in self._log.read().decode(errors="replace").splitlines() if line.strip()]
         return lines[-1][:300] if lines else "it left no message"
-
-
-def find_peers_python(given: str | None = None) -> str | None:
-    """Return the Python interpreter of the environment with the other loaders, or None.
-
-    It is `given`, else ``$BETON_PEERS_PYTHON``, else ``.venv-peers`` in the working directory or beside the package.
-    """
-    places = [given, os.environ.get("BETON_PEERS_PYTHON")]
-    places += [str(folder / ".venv-peers" / "bin" / "python") for folder in (Path.cwd(), ROOT)]
-    return next((place for place in places if place and os.access(place, os.X_OK)), None)
 
 
 def _start(spec: BenchSpec, peers_python: str | None) -> tuple[LoaderProcess | None, Result]:

@@ -33,12 +33,20 @@ def draw(comparison: Comparison, path: Path, *, title: str, verdict: str) -> Non
     UsageError
         matplotlib is not installed.
     """
-    figure = new_figure(13.5, 8.4, dpi=110)
-    grid = figure.add_gridspec(
-        2, 4, height_ratios=[1.0, 0.95], hspace=0.42, wspace=0.32, top=0.84, bottom=0.115, left=0.06, right=0.98
-    )
     results = comparison.loaders
     names = [result.loader for result in results]
+    figure = new_figure(13.5, 9.0 if _crowded(names) else 8.4, dpi=110)
+    grid = figure.add_gridspec(
+        2,
+        4,
+        height_ratios=[1.0, 0.95],
+        hspace=0.75 if _crowded(names) else 0.42,
+        wspace=0.32,
+        top=0.84,
+        bottom=0.115,
+        left=0.06,
+        right=0.98,
+    )
     busy_name = "Simulated device busy" if comparison.simulated else "Device busy"
     limit = comparison.simulated_images_per_s * comparison.nproc_per_node
     panels: list[tuple[str, str, list[Summary | None], float | None]] = [
@@ -56,8 +64,8 @@ def draw(comparison: Comparison, path: Path, *, title: str, verdict: str) -> Non
         _bars(figure.add_subplot(grid[0, column]), names, name, unit, values, ceiling, line=0.0 if column else limit)
     first = figure.axes[0]
     if comparison.simulated:
-        # Below the axis, where no bar, number or line can be.
-        first.set_xlabel("dotted: capacity of the simulated devices", fontsize=9)
+        # Beside the axis, where no bar, number or line can be.
+        first.set_ylabel(f"{first.get_ylabel()}\ndotted: capacity of the simulated devices", fontsize=9)
     for index, result in enumerate(results[1:], 1):
         first.text(
             index,

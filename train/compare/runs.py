@@ -13,10 +13,12 @@ Definitions, over the steps after the warm-up, means over ranks:
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -30,7 +32,13 @@ from dataloading.messages import counted
 from train.classes import check_labels, match_classes
 from train.compare.checks import DataCheck, check_data
 from train.devices import REAL, published, sim_rate
-from train.launch import launched_environment, own_command, run_local_processes, training_arguments
+from train.launch import (
+    find_peers_python,
+    launched_environment,
+    own_command,
+    run_local_processes,
+    training_arguments,
+)
 from train.loaders import LOADERS, TRAINING_LOADERS
 from train.machine import hardware, versions
 from train.metrics import read_log
@@ -99,15 +107,36 @@ class CompareOptions:
         if steps and steps <= self.warmup:
             raise UsageError(f"--steps {steps} leaves no step after --warmup {self.warmup}")
         for loader in self.loaders:
+            self.python(loader)
             make_options(**self.training_values(loader))  # errors come before the first run, not in the middle
 
     def training_values(self, loader: str) -> dict[str, Any]:
         """Return the training options of one loader's runs."""
         # By default loaders end an epoch differently; compared steps must have one size.
-        values = {"tail": "drop", **self.training, "loader": loader}
+        copies = str(Path(self.out) / "copies")
+        values = {"tail": "drop", "copies": copies, **self.training, "loader": loader}
         if self.stock_data and loader in ("torch", "torch-fast"):
             values["data"] = self.stock_data
         return values
+
+    def python(self, loader: str) -> str:
+        """Return the interpreter that has a loader: this one, or that of the peers' environment.
+
+        Raises
+        ------
+        UsageError
+            The loader is not installed here, and there is no other environment.
+        """
+        entry = LOADERS[loader]
+        if not entry.needs or _is_installed(entry.needs):
+            return sys.executable
+        peers = find_peers_python()
+        if peers is None:
+            raise UsageError(
+                f"--loaders: {loader} is not installed; pip install {entry.package}, or make an environment with the "
+                "other loaders (benchmarks/peers.sh) and name its interpreter in BETON_PEERS_PYTHON"
+            )
+        return peers
 
     @property
     def accelerator(self) -> str:
@@ -219,6 +248,13 @@ class Comparison:
         source = published(self.accelerator)
         kind = {"kind": "beton-compare", "simulated": self.simulated}
         return json.dumps({**kind, "published": asdict(source) if source else None, **asdict(self)}, indent=1)
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # not even the package it is in
+        return False
 
 
 def summarise_run(records: Sequence[Mapping[str, Any]], *, loader: str, repeat: int, warmup: int) -> RunResult:
@@ -346,6 +382,11 @@ def _run_all(options: CompareOptions, progress: Callable[[str], None]) -> Compar
     seen: dict[str, list[dict[str, Any]]] = {loader: [] for loader in options.loaders}
     count = len(options.loaders)
     class_counts = _check_labels(options, progress)
+    for loader in options.loaders:
+        if LOADERS[loader].stream and not LOADERS[loader].ceiling:
+            # Not in a run: writing the copy is no part of what is measured.
+            progress(f"{loader}: copying the data into its own format, unless an earlier comparison did")
+            _run_once(options, loader, Path(options.out) / "runs" / f"{loader}-copy", steps=1)
     for repeat in range(options.repeats):
         for place in range(count):
             # Each repeat starts with another loader, because the first one has colder caches.
@@ -381,7 +422,9 @@ def _run_all(options: CompareOptions, progress: Callable[[str], None]) -> Compar
         runs=runs,
         price_per_gpu_hour=options.price_per_gpu_hour,
         command=options.command,
-        data_checks=check_data(seen, class_counts),
+        data_checks=check_data(
+            {loader: records for loader, records in seen.items() if not LOADERS[loader].ceiling}, class_counts
+        ),
     )
 
 
@@ -435,13 +478,13 @@ def _check_labels(options: CompareOptions, progress: Callable[[str], None]) -> l
     return [int(count) for count in counts]
 
 
-def _run_once(options: CompareOptions, loader: str, directory: Path) -> list[dict[str, Any]]:
+def _run_once(options: CompareOptions, loader: str, directory: Path, **more: Any) -> list[dict[str, Any]]:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "log.jsonl").unlink(missing_ok=True)  # from an earlier comparison
     values = {**options.training_values(loader), "output": str(directory), "log_steps": 10, "checkpoints": False}
-    values["log_seen"] = True
+    values |= {"log_seen": True, **more}
     output = directory / "output.txt"
-    command = own_command("train", *training_arguments(values))
+    command = own_command("train", *training_arguments(values), python=options.python(loader))
     with output.open("w", encoding="utf-8") as stream:
         status = run_local_processes(command, options.nproc_per_node, launched_environment(os.environ), stream)
     if status != 0:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
 __all__ = ["Bar", "Line", "bars", "css_name", "histograms", "lines", "number", "stacks", "ticks"]
 
 _WIDTH = 540.0  # as wide as half a page, so that text has its own size
-_NAMES = 128.0  # room for loaders' names on the left
 _LEAST_HEIGHT = 190.0  # of rows together: two rows need not look lost beside another chart
 _Points = Sequence[tuple[float, float]]
 
@@ -86,6 +85,11 @@ def _tick(value: float) -> str:
     return f"{value:,.10g}"
 
 
+def _names_width(names: Iterable[str]) -> float:
+    """Return the room that names on the left need."""
+    return max([80.0, *(8.2 * len(name) + 14.0 for name in names)])
+
+
 def _row_height(count: int, least: float) -> float:
     return max(least, min(56.0, _LEAST_HEIGHT / max(1, count)))
 
@@ -121,8 +125,8 @@ def _x_axis(left: float, right: float, bottom: float, places: Sequence[tuple[flo
 
 def bars(rows: Sequence[Bar], *, unit: str, limit: float = 0.0, limit_words: str = "", label: str) -> str:
     """Draw horizontal bars with whiskers from lowest to highest and a dotted line at `limit`; values on the right."""
-    left, right, head = _NAMES, _WIDTH - 118.0, 26.0 if limit else 6.0
-    row_height = _row_height(len(rows), 32.0)
+    left, right, head = _names_width(row.name for row in rows), _WIDTH - 118.0, 26.0 if limit else 6.0
+    row_height = _row_height(len(rows), 36.0)
     top = max([row.high for row in rows] + [limit, 1e-12]) * 1.02
     bottom = head + row_height * len(rows)
     scale = (right - left) / top
@@ -192,7 +196,7 @@ def lines(
 
 def stacks(rows: Mapping[str, Mapping[str, float]], *, unit: str, label: str, shares: bool = True) -> str:
     """Draw one horizontal bar per row, made of named parts in their order; in them their `shares` or their values."""
-    left, right, row_height = _NAMES, _WIDTH - 70.0, _row_height(len(rows), 32.0)
+    left, right, row_height = _names_width(rows), _WIDTH - 70.0, _row_height(len(rows), 32.0)
     top = max((sum(parts.values()) for parts in rows.values()), default=1.0) or 1.0
     scale, bottom = (right - left) / top, 6.0 + row_height * len(rows)
     marks = ticks(top, 4)
@@ -226,7 +230,7 @@ def histograms(series: Mapping[str, Sequence[float]], *, floor: float, x: str, l
     x, label : str
         Words on the axis, and for those who cannot see the chart.
     """
-    left, right, head = _NAMES, _WIDTH - 124.0, 6.0
+    left, right, head = _names_width(series), _WIDTH - 124.0, 6.0
     row_height = _row_height(len(series), 46.0)
     values = {name: [max(floor, value) for value in each] for name, each in series.items()}
     highest = max([floor * 10, *(max(each) for each in values.values() if each)])

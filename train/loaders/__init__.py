@@ -36,6 +36,11 @@ class Entry(NamedTuple):
         One line for lists.
     cannot_train : str
         Why only ``beton bench`` can use it; empty if it can train.
+    stream : bool
+        Whether it reads ``.beton`` files or its own copy of one, drops incomplete batches, and resumes only at the end
+        of an epoch (`whole_epochs.StreamLoader`).
+    ceiling : bool
+        Whether it is no loader of the data but a bound on what loaders can reach.
     """
 
     target: str
@@ -43,40 +48,48 @@ class Entry(NamedTuple):
     package: str
     summary: str
     cannot_train: str = ""
-
-    @property
-    def ceiling(self) -> bool:
-        """Whether it is no loader of the data but a bound on what loaders can reach."""
-        return self.cannot_train == _CEILING
+    stream: bool = False
+    ceiling: bool = False
 
 
 _NO_RANKS = "its adapter neither divides an epoch among ranks nor resumes"
-_CEILING = "it is a ceiling, not a loader: it has no labels"
 
 LOADERS = {
     "beton": Entry("ours:BetonLoader", "", "", "our Loader"),
-    "kernels": Entry(
-        "kernels:Kernels", "", "", "our kernels on the same threads, without the Loader (ceiling)", _CEILING
-    ),
-    "synthetic": Entry("synthetic:SyntheticBatches", "", "", "one batch that is already in memory (ceiling)", _CEILING),
     "torch": Entry("stock:PillowLoader", "torchvision", "torch", "DataLoader, Pillow, torchvision v2"),
     "torch-fast": Entry("stock:TensorLoader", "torchvision", "torch", "DataLoader, decode_image, v2 on tensors"),
     "ffcv": Entry("ffcv_peer:FfcvLoader", "ffcv", "ffcv", "the real FFCV 1.0.2"),
-    "dali": Entry("dali_peer:DaliLoader", "nvidia.dali", "nvidia-dali-cuda130", "NVIDIA DALI on the CPU", _NO_RANKS),
+    "dali": Entry("dali_peer:DaliLoader", "nvidia.dali", "nvidia-dali-cuda130", "NVIDIA DALI on the CPU", stream=True),
     "webdataset": Entry(
-        "webdataset_peer:WebDatasetLoader", "webdataset", "webdataset", "WebDataset, tar shards", _NO_RANKS
+        "webdataset_peer:WebDatasetLoader", "webdataset", "webdataset", "WebDataset, tar shards", stream=True
     ),
-    "litdata": Entry("litdata_peer:LitDataLoader", "litdata", "litdata", "LitData, optimised chunks", _NO_RANKS),
+    "litdata": Entry("litdata_peer:LitDataLoader", "litdata", "litdata", "LitData, optimised chunks", stream=True),
     "mosaicml-streaming": Entry(
         "mosaicml_peer:StreamingLoader",
         "streaming",
         "mosaicml-streaming",
         "MosaicML Streaming, MDS shards",
-        _NO_RANKS,
+        stream=True,
     ),
     "grain": Entry("grain_peer:GrainLoader", "grain", "grain", "Grain, worker processes", _NO_RANKS),
     "spdl": Entry("spdl_peer:SpdlLoader", "spdl.io", "spdl", "SPDL, threads and FFmpeg", _NO_RANKS),
     "timm": Entry("timm_peer:TimmLoader", "timm", "timm", "timm's create_loader", _NO_RANKS),
+    "kernels": Entry(
+        "kernels:Kernels",
+        "",
+        "",
+        "our kernels on the same threads, without the Loader (ceiling)",
+        "it is a ceiling, not a loader: it has no labels",
+        ceiling=True,
+    ),
+    "synthetic": Entry(
+        "synthetic:SyntheticBatches",
+        "",
+        "",
+        "one batch that is already in memory (ceiling)",
+        stream=True,
+        ceiling=True,
+    ),
 }
 TRAINING_LOADERS = tuple(name for name, entry in LOADERS.items() if not entry.cannot_train)
 
@@ -105,6 +118,8 @@ def make_loader(name: str, spec: LoaderSpec) -> TrainingLoader:
     if name not in TRAINING_LOADERS:
         problem = cannot_train(name) or f"no loader is called {name!r}"
         raise UsageError(f"{problem}; choose {', '.join(TRAINING_LOADERS)}")
+    if LOADERS[name].stream and (spec.tail != "drop" or spec.indices is not None):
+        raise UsageError(f"--loader {name} takes whole batches of a whole file: use --tail drop, and no --val-fraction")
     loader: TrainingLoader = _class_of(name)(spec)
     return loader
 

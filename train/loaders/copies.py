@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
-from dataloading.tools import PartFolder, remove_orphans
+from dataloading import UsageError
+from dataloading.tools import PartFolder, open_locked, remove_orphans
 
 from .base import LoaderSpec
 from .stored_images import FileImages
 
 __all__ = ["encoded_bytes", "image_folder", "prepared_copy"]
+
+_WAIT_SECONDS = 6 * 3600.0  # ImageNet as millions of files takes its time
 
 
 def prepared_copy(spec: LoaderSpec, name: str, write: Callable[[FileImages, Path], None]) -> Path:
@@ -26,19 +30,30 @@ def prepared_copy(spec: LoaderSpec, name: str, write: Callable[[FileImages, Path
         Of the format.
     write : callable
         ``write(images, folder)`` fills an empty folder.
+
+    Raises
+    ------
+    UsageError
+        There is no folder for it.
     """
+    if not spec.work_dir:
+        raise UsageError(f"a copy of {spec.path} in another format needs a folder; pass --copies, or --output")
     file = Path(spec.path).resolve()
     stat = file.stat()
     # The name identifies the file, so that another file of the same name is not used instead.
     key = hashlib.sha256(json.dumps([str(file), stat.st_size, stat.st_mtime_ns]).encode()).hexdigest()[:12]
     folder = Path(spec.work_dir) / f"{file.stem}-{key}-{name}"
-    if folder.is_dir():
-        return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    remove_orphans(str(folder))
-    with PartFolder(str(folder)) as unfinished:
-        write(FileImages(spec.path), Path(unfinished.part))
-        unfinished.publish()
+    # One rank writes, the others wait for it.
+    lock = open_locked(folder.with_suffix(".lock"), wait_seconds=_WAIT_SECONDS)
+    try:
+        if not folder.is_dir():
+            remove_orphans(str(folder))
+            with PartFolder(str(folder)) as unfinished:
+                write(FileImages(spec.path), Path(unfinished.part))
+                unfinished.publish()
+    finally:
+        os.close(lock)
     return folder
 
 

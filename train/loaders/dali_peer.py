@@ -12,11 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .base import LoaderSpec, MeasuredLoader, wants_normalised
+from dataloading import UsageError
+
+from .base import LoaderSpec, wants_normalised
 from .copies import image_folder
+from .stored_images import FileImages
+from .whole_epochs import StreamLoader
 
 
-class DaliLoader(MeasuredLoader):
+class DaliLoader(StreamLoader):
     """A DALI pipeline without a GPU."""
 
     num_ahead = 3
@@ -25,11 +29,22 @@ class DaliLoader(MeasuredLoader):
         from nvidia.dali import fn, pipeline_def, types
         from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
+        super().__init__(spec, name="dali", num_samples=len(FileImages(spec.path)))
+        if spec.steps is not None:
+            raise UsageError("DALI lacks most transforms of a recipe; use --loader beton, torch or torch-fast")
         root = str(image_folder(spec))
 
-        @pipeline_def(batch_size=spec.batch_size, num_threads=spec.num_workers, device_id=None, seed=spec.seed + 1)
+        @pipeline_def(
+            batch_size=spec.batch_size, num_threads=max(1, spec.num_workers), device_id=None, seed=spec.seed + 1
+        )
         def graph() -> Any:
-            files, labels = fn.readers.file(file_root=root, random_shuffle=spec.training, name="reader")
+            files, labels = fn.readers.file(
+                file_root=root,
+                random_shuffle=spec.training,
+                shard_id=spec.rank,
+                num_shards=spec.world_size,
+                name="reader",
+            )
             linear = {"interp_type": types.INTERP_LINEAR, "antialias": True}
             if spec.training:
                 images = fn.decoders.image_random_crop(
@@ -60,8 +75,8 @@ class DaliLoader(MeasuredLoader):
         self._planar = wants_normalised(spec)
         self._iterator = DALIGenericIterator([pipeline], ["images", "labels"], size=-1)
 
-    def image_batches(self) -> Iterator[Any]:
+    def labelled_batches(self) -> Iterator[tuple[Any, Any]]:
         """Yield batches endlessly."""
         for [batch] in self._iterator:
             images = batch["images"]
-            yield images if self._planar else images.permute(0, 3, 1, 2)
+            yield images if self._planar else images.permute(0, 3, 1, 2), batch["labels"]

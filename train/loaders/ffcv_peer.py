@@ -11,7 +11,7 @@ by ratio without resizing the shorter side first: nearly the pixels of Resize an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,8 +21,9 @@ import torch
 from dataloading import UsageError
 from train.batch_shares import Shares
 
-from .base import LoaderSpec, TrainBatch, TrainingLoader, check_position, wants_normalised
+from .base import LoaderSpec, TrainBatch
 from .stored_images import FileImages
+from .whole_epochs import WholeEpochLoader
 
 
 @contextmanager
@@ -34,7 +35,7 @@ def _thread_count_kept() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-class FfcvLoader(TrainingLoader):
+class FfcvLoader(WholeEpochLoader):
     """`ffcv.loader.Loader` on a ``.beton`` file of FFCV's or of ours.
 
     Raises
@@ -46,7 +47,6 @@ class FfcvLoader(TrainingLoader):
     num_ahead = 4
 
     def __init__(self, spec: LoaderSpec) -> None:
-        self.normalised = wants_normalised(spec)
         source = FileImages(spec.path)
         self._indices = spec.epoch_indices(len(source))
         # FFCV supports no other tail than padding; only incomplete batches can be dropped.
@@ -58,11 +58,13 @@ class FfcvLoader(TrainingLoader):
             drop_last=False,
         )
         whole = self._shares.per_rank // spec.batch_size
-        self._length = whole if spec.tail == "drop" else len(self._shares)
+        super().__init__(
+            spec,
+            name="ffcv",
+            num_samples=len(self._indices),
+            num_batches=whole if spec.tail == "drop" else len(self._shares),
+        )
         self._fields = source.image_field, source.label_field
-        self._epoch = 0
-        self._start = self._position = 0
-        self._spec = spec
         with _thread_count_kept():
             self._loader = self._build(spec)
 
@@ -101,19 +103,8 @@ class FfcvLoader(TrainingLoader):
             batches_ahead=3 if spec.prefetch is None else spec.prefetch * max(1, spec.num_workers),
         )
 
-    def __len__(self) -> int:
-        return self._length
-
-    @property
-    def batches_left(self) -> int:
-        """Number of batches of the next iteration: all, or none after the last."""
-        return self._length - self._start
-
-    def __iter__(self) -> Iterator[TrainBatch]:
-        if self._start:  # resumed after the last batch of an epoch, before its end
-            self._start = 0
-            return
-        self._position = 0
+    def epoch_batches(self) -> Iterator[TrainBatch]:
+        """Go through the epoch."""
         self._loader.next_epoch = self._epoch
         with _thread_count_kept():
             batches = iter(self._loader)
@@ -122,38 +113,9 @@ class FfcvLoader(TrainingLoader):
         for number in range(self._length):
             with _thread_count_kept():
                 batch = next(batches)
-            self._position = number + 1
             labels = batch[label].reshape(-1).long()
             shares = self._shares
             yield TrainBatch(batch[image], labels, shares.num_valid(number), shares.global_size(number))
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next iteration."""
-        if epoch != self._epoch:
-            self._epoch, self._start, self._position = epoch, 0, 0
-
-    def _identity(self) -> dict[str, Any]:
-        return {"loader": "ffcv", "num_samples": self._shares.num_samples, "world_size": self._spec.world_size}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the epoch and the number of batches delivered in it."""
-        return {**self._identity(), "epoch": self._epoch, "batches": self._position}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue at the start or the end of an epoch.
-
-        Raises
-        ------
-        UsageError
-            The state lies inside an epoch: FFCV cannot start there.
-        """
-        epoch, batches = check_position(state, self._identity())
-        if batches % max(1, self._length):
-            raise UsageError(
-                f"--loader ffcv cannot resume inside an epoch (saved at batch {batches} of {self._length}); "
-                "resume from a checkpoint at the end of an epoch, or use --loader beton"
-            )
-        self._epoch, self._start, self._position = epoch, batches, batches
 
     def close(self) -> None:
         """Drop the loader; FFCV cannot stop its threads."""

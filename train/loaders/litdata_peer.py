@@ -14,10 +14,11 @@ from typing import Any
 
 import litdata
 
-from .base import LoaderSpec, MeasuredLoader
+from .base import LoaderSpec
 from .copies import encoded_bytes, prepared_copy
 from .stock import DecodeAndCrop, worker_options
 from .stored_images import FileImages
+from .whole_epochs import StreamLoader
 
 
 class _Sample:
@@ -41,10 +42,12 @@ class _Images(litdata.StreamingDataset):  # type: ignore[misc]
         return self._decode_and_crop(sample["image"]), sample["label"]
 
 
-class LitDataLoader(MeasuredLoader):
+class LitDataLoader(StreamLoader):
     """`litdata.StreamingDataset` behind its `StreamingDataLoader`."""
 
     def __init__(self, spec: LoaderSpec) -> None:
+        super().__init__(spec, name="litdata", num_samples=len(FileImages(spec.path)))
+
         def write(source: FileImages, folder: Path) -> None:
             litdata.optimize(
                 fn=_Sample(spec.path),
@@ -61,9 +64,8 @@ class LitDataLoader(MeasuredLoader):
         self._loader = litdata.StreamingDataLoader(
             _Images(spec, folder), batch_size=spec.batch_size, drop_last=True, **options
         )
-        self.num_ahead = options["prefetch_factor"]
+        self.num_ahead = options.get("prefetch_factor", 0)
 
-    def image_batches(self) -> Iterator[Any]:
+    def labelled_batches(self) -> Iterator[tuple[Any, Any]]:
         """Yield one epoch."""
-        for images, _labels in self._loader:
-            yield images
+        yield from self._loader

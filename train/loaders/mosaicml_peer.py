@@ -14,10 +14,11 @@ from typing import Any
 import streaming
 from torch.utils.data import DataLoader
 
-from .base import LoaderSpec, MeasuredLoader
+from .base import LoaderSpec
 from .copies import encoded_bytes, prepared_copy
 from .stock import DecodeAndCrop, worker_options
 from .stored_images import FileImages
+from .whole_epochs import StreamLoader
 
 
 class _Images(streaming.StreamingDataset):  # type: ignore[misc]
@@ -36,11 +37,12 @@ class _Images(streaming.StreamingDataset):  # type: ignore[misc]
         return self._decode_and_crop(sample["image"]), sample["label"]
 
 
-class StreamingLoader(MeasuredLoader):
+class StreamingLoader(StreamLoader):
     """`streaming.StreamingDataset` behind a DataLoader."""
 
     def __init__(self, spec: LoaderSpec) -> None:
         num_samples = len(FileImages(spec.path))
+        super().__init__(spec, name="mosaicml-streaming", num_samples=num_samples)
 
         def write(source: FileImages, folder: Path) -> None:
             with streaming.MDSWriter(out=str(folder), columns={"image": "bytes", "label": "int"}) as writer:
@@ -48,14 +50,13 @@ class StreamingLoader(MeasuredLoader):
                     writer.write({"image": encoded_bytes(source, index), "label": source[index].label})
 
         folder = prepared_copy(spec, "mds", write)
-        # Shared memory left by a killed run would break this one.
+        # Shared memory left by a killed run would break this one; local rank 0 removes it, the others wait.
         streaming.base.util.clean_stale_shared_memory()
         dataset = _Images(spec, folder, num_samples * spec.repeats(num_samples))
         options = worker_options(spec)
         self._loader: DataLoader[Any] = DataLoader(dataset, batch_size=spec.batch_size, drop_last=True, **options)
-        self.num_ahead = spec.num_workers * options["prefetch_factor"]
+        self.num_ahead = spec.num_workers * options.get("prefetch_factor", 0)
 
-    def image_batches(self) -> Iterator[Any]:
+    def labelled_batches(self) -> Iterator[tuple[Any, Any]]:
         """Yield one epoch."""
-        for images, _labels in self._loader:
-            yield images
+        yield from self._loader

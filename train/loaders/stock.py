@@ -209,7 +209,7 @@ class PillowLoader(TrainingLoader):
         start = self._batches.start
         shares = self._batches.shares
         self._position = start
-        for batch, (images, labels) in enumerate(_to_device(self._loader, self._spec.device), start):
+        for batch, (images, labels) in enumerate(to_device(self._loader, self._spec.device), start):
             self._position = batch + 1
             indices = self._batches.indices_of(batch)
             yield TrainBatch(images, labels, shares.num_valid(batch), shares.global_size(batch), indices)
@@ -251,7 +251,8 @@ class TensorLoader(PillowLoader):
     pillow = False
 
 
-def _to_device(batches: Any, device: torch.device) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def to_device(batches: Any, device: torch.device) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield (images, labels) on the device, copied one batch ahead on a side stream."""
     if device.type != "cuda":
         yield from batches
         return

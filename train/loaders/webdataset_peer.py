@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .base import LoaderSpec, MeasuredLoader
+from .base import LoaderSpec
 from .copies import encoded_bytes, prepared_copy
 from .stock import DecodeAndCrop, worker_options
 from .stored_images import FileImages
+from .whole_epochs import StreamLoader
 
 _SHARDS_A_WORKER = 4
 
@@ -32,13 +33,14 @@ class _Decode:
         return self._decode_and_crop(sample["jpg"]), int(sample["cls"])
 
 
-class WebDatasetLoader(MeasuredLoader):
+class WebDatasetLoader(StreamLoader):
     """`webdataset.WebDataset` behind `webdataset.WebLoader`."""
 
     def __init__(self, spec: LoaderSpec) -> None:
         import webdataset as wds
 
-        num_shards = _SHARDS_A_WORKER * spec.num_workers
+        super().__init__(spec, name="webdataset", num_samples=len(FileImages(spec.path)))
+        num_shards = _SHARDS_A_WORKER * max(1, spec.num_workers) * spec.world_size
 
         def write(source: FileImages, folder: Path) -> None:
             repeats = spec.repeats(len(source))
@@ -54,8 +56,9 @@ class WebDatasetLoader(MeasuredLoader):
 
         folder = prepared_copy(spec, f"webdataset-{spec.epoch_images}-{num_shards}", write)
         dataset = wds.WebDataset(
-            sorted(map(str, folder.glob("*.tar"))),
+            sorted(map(str, folder.glob("*.tar")))[spec.rank :: spec.world_size],
             shardshuffle=num_shards if spec.training else False,
+            nodesplitter=None,  # the ranks have divided the shards
             workersplitter=wds.split_by_worker,
             seed=spec.seed,
         )
@@ -64,9 +67,8 @@ class WebDatasetLoader(MeasuredLoader):
         dataset = dataset.map(_Decode(spec)).batched(spec.batch_size, partial=False).repeat()
         options = worker_options(spec)
         self._loader = wds.WebLoader(dataset, batch_size=None, **options)
-        self.num_ahead = spec.num_workers * options["prefetch_factor"]
+        self.num_ahead = spec.num_workers * options.get("prefetch_factor", 0)
 
-    def image_batches(self) -> Iterator[Any]:
+    def labelled_batches(self) -> Iterator[tuple[Any, Any]]:
         """Yield batches endlessly."""
-        for images, _labels in self._loader:
-            yield images
+        yield from self._loader
