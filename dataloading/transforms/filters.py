@@ -15,7 +15,7 @@ from dataloading.errors import UsageError
 from dataloading.transforms.base import ImageState, PixelOp, check_range, check_size
 from dataloading.transforms.operation import Operation, constant, integer, stream, uniform
 
-__all__ = ["JPEG", "GaussianBlur", "GaussianNoise", "RandomAdjustSharpness", "normal_quantiles"]
+__all__ = ["JPEG", "GaussianBlur", "GaussianNoise", "RandomAdjustSharpness", "blur_work_bytes", "normal_quantiles"]
 
 
 @functools.cache
@@ -78,8 +78,16 @@ class GaussianBlur(PixelOp):
             "filters.gaussian_blur",
             {"sigma_x": uniform(*self.sigma, number=0), "sigma_y": uniform(*self.sigma, number=0)},
             constants=[width, height],
-            work_bytes=8 * state.width + 4 * (width + 8),
+            work_bytes=blur_work_bytes(state, width // 2, height // 2),
         )
+
+
+def blur_work_bytes(state: ImageState, reach_x: int, reach_y: int) -> int:
+    """Return the scratch memory of ``kernels.filters.gaussian_blur`` with a reach of so many pixels."""
+    assert state.width is not None and state.height is not None
+    pitch, strip = state.width + 7, 8
+    rows = state.height + 2 * (reach_y + 1) + strip
+    return 4 * (rows * pitch + strip * (3 * pitch + 4 * (reach_x + 8)) + reach_x + reach_y + 22)
 
 
 @dataclasses.dataclass(frozen=True)

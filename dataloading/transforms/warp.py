@@ -18,6 +18,7 @@ from dataloading.transforms.base import (
     check_numbers,
     per_channel,
 )
+from dataloading.transforms.filters import blur_work_bytes
 from dataloading.transforms.operation import Law, Operation, constant, stream, uniform
 
 __all__ = ["ElasticTransform", "RandomAffine", "RandomPerspective", "RandomRotation", "Resampling", "affine"]
@@ -418,7 +419,7 @@ class ElasticTransform(_Warp):
                 f"{self.name}: sigma={max(self.sigma):g} smooths over {reach} pixels, which needs larger images than "
                 f"{state.size_text}. Take a smaller sigma"
             )
-        field = 12 * state.height * state.width + 4 * (state.width + 2 * reach + 8)
+        field = 12 * state.height * state.width + blur_work_bytes(state, reach, reach)
         return Operation(
             _kernel(self.name, "elastic", self.interpolation, state),
             {"field": stream()},

@@ -1,4 +1,4 @@
-"""Kernels that mix each pixel with its neighbours: blur and sharpness. uint8."""
+"""Kernels that mix each pixel with its neighbours: blur and sharpness."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from dataloading.transforms.kernels.jit import kernel
+from dataloading.transforms.kernels.jit import helper, kernel
+from dataloading.transforms.kernels.values import rounded
 
-__all__ = ["adjust_sharpness", "blurred_row", "gaussian_blur", "gaussian_weights"]
+__all__ = ["STRIP", "adjust_sharpness", "blurred_rows", "gaussian_blur", "gaussian_weights", "prepare_blur"]
 
 # Numba computes in 64 bits unless each intermediate result is cut back to 32: then LLVM vectorises twice as wide.
 _F, _I, _S = np.float32, np.int32, np.int16
 _ZERO, _TOP = _F(0), _F(255)
-_ROUND = _F(1.5 * 2**23)  # adding and subtracting it rounds a float32 below 2**22 to an integer, halves to even
+STRIP = 8  # rows that are blurred at a time
 
 
-@kernel
+@helper
 def gaussian_weights(sigma: Any, reach: Any, memory: Any) -> Any:
     """Return the weights of the pixels 0, 1, ... steps away; behind the first an even number of them.
 
@@ -35,81 +36,110 @@ def gaussian_weights(sigma: Any, reach: Any, memory: Any) -> Any:
     return weights
 
 
-@kernel
+@helper
 def _mirrored(i: Any, n: Any) -> Any:
-    """Return the row that stands for row ``i``: reflected at the first and the last one, which occur once.
+    """Return the pixel that stands for pixel ``i`` of ``n``: reflected at the first and the last one, which occur once.
 
-    One step further than that can reach, where ``gaussian_weights`` has a 0 to make the number even, any row will do.
+    One step further than that can reach, where ``gaussian_weights`` has a 0 to make the number even, any pixel will do.
     """
     i = -i if i < 0 else i
     i = 2 * (n - 1) - i if i >= n else i
     return min(max(i, 0), n - 1)
 
 
-@kernel
-def blurred_row(plane: Any, y: Any, across: Any, down: Any, rows: Any, out: Any) -> None:
-    """Write row ``y`` of the blurred plane, float32: first down, then across, two steps at a time.
+@helper
+def _weigh(source: Any, first: Any, step: Any, weights: Any, out: Any) -> None:
+    """Write ``out[i]``: the sum of ``weights[j] * (source[first + i - j * step] + source[first + i + j * step])``.
 
-    ``across``, ``down``: from ``gaussian_weights``; their reach must be less than the plane's sides. ``rows``:
-    float32, the plane's width and twice the weights across.
+    j counts two at a time, so that numbers on their way to memory and back are fewer.
+    """
+    n = out.size
+    weight = weights[0]
+    middle = source[first : first + n]
+    for i in range(n):
+        out[i] = weight * middle[i]
+    for j in range(1, weights.size, 2):
+        near, far = j * step, (j + 1) * step
+        left = source[first - near : first - near + n]
+        right = source[first + near : first + near + n]
+        far_left = source[first - far : first - far + n]
+        far_right = source[first + far : first + far + n]
+        weight = weights[j]
+        further = weights[j + 1]
+        for i in range(n):
+            out[i] += weight * (left[i] + right[i]) + further * (far_left[i] + far_right[i])
+
+
+@helper
+def prepare_blur(plane: Any, down: Any, memory: Any) -> Any:
+    """Copy a plane as float32, its rows mirrored above and below; return the memory behind it and ``STRIP`` rows.
+
+    ``down``: from ``gaussian_weights``; the reach must be less than the height. ``memory``: float32; a row is as many
+    numbers as the width, rounded up to a multiple of 8.
     """
     height, width = plane.shape
-    margin = across.size - 1
-    middle = rows[margin : margin + width]
-    weight = down[0]
-    pixels = plane[y]
-    for x in range(width):
-        middle[x] = weight * _F(pixels[x])
-    for j in range(1, down.size, 2):
-        weight = down[j]
-        above = plane[_mirrored(y - j, height)]
-        below = plane[_mirrored(y + j, height)]
-        further = down[j + 1]
-        far_above = plane[_mirrored(y - j - 1, height)]
-        far_below = plane[_mirrored(y + j + 1, height)]
+    above = down.size - 1
+    pitch = (width + 7) & -8
+    for k in range(height + 2 * above):
+        pixels = plane[_mirrored(k - above, height)]
+        row = memory[k * pitch : k * pitch + width]
         for x in range(width):
-            near = weight * (_F(above[x]) + _F(below[x]))
-            middle[x] += near + further * (_F(far_above[x]) + _F(far_below[x]))
-    for j in range(1, margin + 1):
-        rows[margin - j] = middle[min(j, width - 1)]
-        rows[margin + width - 1 + j] = middle[max(width - 1 - j, 0)]
-    weight = across[0]
-    for x in range(width):
-        out[x] = weight * middle[x]
-    for j in range(1, margin, 2):
-        weight = across[j]
-        left = rows[margin - j : margin - j + width]
-        right = rows[margin + j : margin + j + width]
-        further = across[j + 1]
-        far_left = rows[margin - j - 1 : margin - j - 1 + width]
-        far_right = rows[margin + j + 1 : margin + j + 1 + width]
+            row[x] = np.float32(pixels[x])
+    return memory[(height + 2 * above + STRIP) * pitch :]
+
+
+@helper
+def blurred_rows(rows: Any, top: Any, width: Any, across: Any, down: Any, memory: Any) -> Any:
+    """Return rows of a blurred plane, ``STRIP`` of them from row ``top`` on, as one line, and how far they are apart.
+
+    ``rows``: what ``prepare_blur`` made. ``memory``: float32, ``STRIP`` times three widths and four times the weights
+    across. Rows and margins are multiples of 8 numbers, so that vectors are read, and above all written, where lines
+    of the cache begin; both directions are sums over all numbers of the rows at once.
+    """
+    pitch = (width + 7) & -8
+    sums = memory[: STRIP * pitch]
+    _weigh(rows, (top + down.size - 1) * pitch, pitch, down, sums)
+    reach = across.size - 1
+    margin = (reach + 7) & -8
+    wide = pitch + 2 * margin
+    padded = memory[STRIP * pitch : STRIP * (pitch + wide)]
+    for k in range(STRIP):
+        values = sums[k * pitch : k * pitch + width]
+        first = k * wide + margin
+        row = padded[first : first + width]
         for x in range(width):
-            out[x] += weight * (left[x] + right[x]) + further * (far_left[x] + far_right[x])
+            row[x] = values[x]
+        for j in range(1, reach + 1):
+            padded[first - j] = values[_mirrored(-j, width)]
+            padded[first + width - 1 + j] = values[_mirrored(width - 1 + j, width)]
+    result = memory[STRIP * (pitch + wide) : STRIP * (pitch + 2 * wide) - 2 * margin]
+    _weigh(padded, margin, 1, across, result)
+    return result, wide
 
 
 @kernel
 def gaussian_blur(source: Any, target: Any, params: Any, constants: Any, work: Any) -> None:
-    """Blur by a Gaussian with reflected edges; results are rounded.
+    """Blur by a Gaussian with reflected edges; of integers results are rounded.
 
-    ``params``: sigma across and down. ``constants``: the kernel's width and height. Scratch: 8 bytes a column, 6 for
-    each of the kernel's width and 2 of its height, and 32.
+    ``params``: sigma across and down. ``constants``: the kernel's width and height. Scratch: those two and 20 numbers
+    of 4 bytes, and what ``prepare_blur`` and ``blurred_rows`` need.
     """
-    height = source.shape[1]
-    width = source.shape[2]
+    height, width = source.shape[1:]
     reach_x = int(constants[0]) // 2
     reach_y = int(constants[1]) // 2
     numbers = work[: work.size & -8].view(np.float32)
     across = gaussian_weights(params[0], reach_x, numbers)
     down = gaussian_weights(params[1], reach_y, numbers[reach_x + 2 :])
-    rest = numbers[reach_x + reach_y + 4 :]
-    result = rest[:width]
-    rows = rest[width : 2 * width + 2 * across.size]
+    copied = numbers[(reach_x + reach_y + 4 + 15) & -16 :]
     for c in range(source.shape[0]):
-        for y in range(height):
-            blurred_row(source[c], y, across, down, rows, result)
-            out = target[c, y]
-            for x in range(width):
-                out[x] = np.uint8(_I((result[x] + _ROUND) - _ROUND))
+        memory = prepare_blur(source[c], down, copied)
+        for top in range(0, height, STRIP):
+            rows, pitch = blurred_rows(copied, top, width, across, down, memory)
+            for y in range(top, min(top + STRIP, height)):
+                row = rows[(y - top) * pitch : (y - top) * pitch + width]
+                out = target[c, y]
+                for x in range(width):
+                    out[x] = rounded(row[x], target)
 
 
 @kernel

@@ -14,9 +14,10 @@ from numba.extending import overload
 
 from dataloading.transforms.kernels.jit import WITHOUT_WRAPPERS, helper
 
-__all__ = ["added", "cut", "held", "nothing", "within"]
+__all__ = ["ROUND", "added", "cut", "held", "nothing", "rounded", "within"]
 
 _ZERO, _ONE, _WHITE_16 = np.float32(0), np.float32(1), np.float32(65535)
+ROUND = np.float32(1.5 * 2**23)  # adding and subtracting it rounds a float32 below 2**22 to an integer
 _BLACK_8, _WHITE_8 = np.int32(0), np.int32(255)
 
 
@@ -45,6 +46,20 @@ def _held(value: Any, image: Any) -> Any:
     if image.dtype == types.uint16:
         return lambda value, image: np.int32(within(value, _WHITE_16))
     return lambda value, image: within(value, _ONE)
+
+
+def rounded(value: Any, image: Any) -> Any:
+    """Return a float32 below 2**22 as an image of this dtype holds it: rounded to an integer, halves to even, or as is."""
+    return cut((value + ROUND) - ROUND, image)
+
+
+@overload(rounded, jit_options=WITHOUT_WRAPPERS, strict=False)  # type: ignore[arg-type]
+def _rounded(value: Any, image: Any) -> Any:
+    if image.dtype == types.uint8:
+        return lambda value, image: held((value + ROUND) - ROUND, image)
+    if isinstance(image.dtype, types.Integer):
+        return lambda value, image: np.int32((value + ROUND) - ROUND)
+    return lambda value, image: value
 
 
 def nothing(image: Any) -> Any:

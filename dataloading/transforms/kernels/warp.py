@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dataloading.transforms.kernels.filters import blurred_row, gaussian_weights
+from dataloading.transforms.kernels.filters import STRIP, blurred_rows, gaussian_weights, prepare_blur
 from dataloading.transforms.kernels.jit import kernel
 from dataloading.transforms.kernels.memory import plane_of
 from dataloading.transforms.kernels.rng import child, randint, uniform
@@ -405,7 +405,8 @@ def elastic_field(height: Any, width: Any, params: Any, constants: Any, work: An
 
     ``params[0]`` holds the bits of a random stream: its number i moves pixel i right (upper half) and down (lower
     half), uniformly within -1 and 1; then each of the two fields is blurred and scaled. The last four ``constants``
-    are alpha and sigma, each for x and y. Scratch: 12 bytes a pixel, 4 a column, and 160 for each pixel of sigma.
+    are alpha and sigma, each for x and y. Scratch: 12 bytes a pixel, and
+    that of ``gaussian_blur``.
     """
     alpha = constants[constants.size - 4 : constants.size - 2]
     sigma = constants[constants.size - 2 :]
@@ -425,12 +426,15 @@ def elastic_field(height: Any, width: Any, params: Any, constants: Any, work: An
         reach = int(8 * sigma[axis] + 1) // 2
         across = gaussian_weights(max(sigma[0], 1e-3), reach, numbers)
         down = gaussian_weights(max(sigma[1], 1e-3), reach, numbers[reach + 2 :])
-        rows = numbers[2 * reach + 4 : 2 * reach + 4 + width + 2 * across.size]
-        for y in range(height):
-            row = field[axis * height + y]
-            blurred_row(noise, y, across, down, rows, row)
-            for x in range(width):
-                row[x] *= scale
+        copied = numbers[(2 * reach + 4 + 15) & -16 :]
+        memory = prepare_blur(noise, down, copied)
+        for top in range(0, height, STRIP):
+            rows, pitch = blurred_rows(copied, top, width, across, down, memory)
+            for y in range(top, min(top + STRIP, height)):
+                blurred = rows[(y - top) * pitch : (y - top) * pitch + width]
+                row = field[axis * height + y]
+                for x in range(width):
+                    row[x] = scale * blurred[x]
     return field, rest
 
 
