@@ -68,7 +68,7 @@ def _work_bytes(state: ImageState, columns: int) -> int:
     """Return what the samplers need: a few rows of the result, and the source with its border in some form."""
     assert state.height is not None and state.width is not None
     pixels = (state.height + 2) * (state.width + 2)
-    return 16 * columns + 8 * max(1, state.channels) * pixels + 64
+    return 20 * columns + 8 * max(1, state.channels) * pixels + 64
 
 
 def affine(

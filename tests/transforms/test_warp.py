@@ -125,6 +125,22 @@ def test_rotation_onto_a_larger_canvas_keeps_the_middle(interpolation):
     assert_resampled(got, want, interpolation)
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
+@pytest.mark.parametrize("sampler", ["affine_nearest", "affine_bilinear"])
+def test_moves_by_whole_pixels_copy_pixels(sampler, dtype):
+    source = smooth((2, 11, 17)).astype(dtype)
+    kernel = getattr(warp, sampler + "_deep" * (sampler.endswith("bilinear") and dtype != np.uint8))
+    for x, y in [(0, 0), (3, -2), (-16, 10), (17, 0), (0, -11), (400, 400)]:
+        got = apply_kernel(kernel, source, (0, x, y, 1, 0, 0), [1.0, 7.0, 9.0, 1.0, 0.0, 0.0])
+        want = np.empty_like(source)
+        want[0], want[1] = 7, 9
+        for row in range(11):
+            for column in range(17):
+                if 0 <= row + y < 11 and 0 <= column + x < 17:
+                    want[:, row + y, column + x] = source[:, row, column]
+        assert np.array_equal(got, want)
+
+
 @pytest.mark.parametrize(("dtype", "scale"), [(np.float32, 0.5), (np.int64, 70000)])
 def test_nearest_pixels_of_any_dtype_move_alike(dtype, scale):
     source = smooth((2, 20, 31)) & 0xFE

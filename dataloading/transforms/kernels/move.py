@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dataloading.transforms.kernels.jit import kernel
+from dataloading.transforms.kernels.jit import helper, kernel
 
-__all__ = ["crop", "flip_horizontal", "flip_vertical", "translate"]
+__all__ = ["crop", "flip_horizontal", "flip_vertical", "shift", "translate"]
 
 
 @kernel
@@ -33,29 +33,33 @@ def flip_vertical(image: Any, target: Any, params: Any, constants: Any, work: An
                 image[c, height - 1 - y, x] = upper
 
 
+@helper
+def shift(plane: Any, out: Any, down: Any, right: Any, fill: Any) -> None:
+    """Take pixel ``(y + down, x + right)`` of a channel, ``fill`` where that lies outside of it."""
+    height, width = plane.shape
+    first = min(max(-right, 0), out.shape[1])
+    last = max(min(width - right, out.shape[1]), first)
+    for y in range(out.shape[0]):
+        row = out[y]
+        if not 0 <= y + down < height:
+            row[:] = fill
+            continue
+        row[:first] = fill
+        for x in range(first, last):
+            row[x] = plane[y + down, x + right]
+        row[last:] = fill
+
+
 @kernel
 def translate(source: Any, target: Any, params: Any, constants: Any, work: Any) -> None:
     """Take what lies at (``params[0]``, ``params[1]``) of the image with ``constants[0]`` pixels around it.
 
     ``constants[1 + c]`` is the colour of these pixels.
     """
-    height = source.shape[1]
-    width = source.shape[2]
     down = int(params[0]) - int(constants[0])
     right = int(params[1]) - int(constants[0])
-    first = min(max(-right, 0), width)
-    last = max(min(width - right, width), first)
     for c in range(source.shape[0]):
-        fill = source.dtype.type(constants[1 + c])
-        for y in range(height):
-            row = target[c, y]
-            if not 0 <= y + down < height:
-                row[:] = fill
-                continue
-            row[:first] = fill
-            for x in range(first, last):
-                row[x] = source[c, y + down, x + right]
-            row[last:] = fill
+        shift(source[c], target[c], down, right, source.dtype.type(constants[1 + c]))
 
 
 @kernel

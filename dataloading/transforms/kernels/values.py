@@ -49,7 +49,7 @@ def _held(value: Any, image: Any) -> Any:
 
 
 def rounded(value: Any, image: Any) -> Any:
-    """Return a float32 below 2**22 as an image of this dtype holds it: rounded to an integer, halves to even, or as is."""
+    """Return a float32 below 2**22 as an image of this dtype holds it: of integers rounded, halves to even."""
     return cut((value + ROUND) - ROUND, image)
 
 

@@ -18,9 +18,11 @@ from typing import Any
 import numpy as np
 
 from dataloading.transforms.kernels.filters import STRIP, blurred_rows, gaussian_weights, prepare_blur
-from dataloading.transforms.kernels.jit import kernel
+from dataloading.transforms.kernels.jit import helper, kernel
 from dataloading.transforms.kernels.memory import plane_of
+from dataloading.transforms.kernels.move import shift
 from dataloading.transforms.kernels.rng import child, randint, uniform
+from dataloading.transforms.kernels.values import ROUND, rounded
 
 __all__ = [
     "affine_bilinear",
@@ -41,7 +43,6 @@ __all__ = [
 # Numba computes in 64 bits unless each intermediate result is cut back to 32: then LLVM vectorises twice as wide.
 _F, _I, _U = np.float32, np.int32, np.uint32
 _ZERO, _ONE, _TOP = _F(0), _F(1), _F(255)
-_ROUND = _F(1.5 * 2**23)  # adding and subtracting it rounds a float32 below 2**22 to an integer, halves to even
 _ONE_NUMBER = np.zeros(1, np.float32)
 _BELOW_ONE = _F(1.0 - 2.0**-23)
 _BYTE, _8, _16, _24 = _U(255), _U(8), _U(16), _U(24)
@@ -147,7 +148,7 @@ def _nearest(source: Any, target: Any, row: Any, m: Any, field: Any, constants: 
             fy = ys[x] if ys[x] > _ZERO else _ZERO
             fx = fx if fx < right else right
             fy = fy if fy < bottom else bottom
-            offsets[x] = _U(_I(_I(_I((fy + _ROUND) - _ROUND) * stride) + _I((fx + _ROUND) - _ROUND)))
+            offsets[x] = _U(_I(_I(_I((fy + ROUND) - ROUND) * stride) + _I((fx + ROUND) - ROUND)))
         for c in range(channels):
             plane = planes[c]
             out = target[c, y]
@@ -157,50 +158,53 @@ def _nearest(source: Any, target: Any, row: Any, m: Any, field: Any, constants: 
 
 @kernel
 def _bilinear(source: Any, target: Any, row: Any, m: Any, field: Any, constants: Any, work: Any) -> None:
-    """Mix the four neighbours. uint8. Scratch: 16 bytes a column, and 5 bytes a pixel of a channel with its border.
+    """Mix the four neighbours. uint8. Scratch: 20 bytes a column, and 5 bytes a pixel of each channel with its border.
 
     The four neighbours of each point between pixels are packed into one 32-bit word first, so that a pixel of the
     result takes one read at a computed address instead of four; those cannot be vectorised.
     """
     channels, height, width = source.shape
     columns = target.shape[2]
-    xs, ys, words, insides, rest = _rows_of(work, columns)
+    xs, ys, places, insides, rest = _rows_of(work, columns)
+    words = rest[: 4 * columns].view(np.uint32)
     stride = _I(width + 1)
     size = (width + 1) * (height + 1)
-    quads = rest[: 4 * size].view(np.uint32)
-    plane = rest[4 * size : 4 * size + (width + 2) * (height + 2)]
+    quads, rest = plane_of(rest[4 * columns :], channels, size, words)
+    plane = rest[: (width + 2) * (height + 2)]
+    for c in range(channels):
+        _with_border(source[c], 0, plane)
+        for y in range(height + 1):
+            upper = plane[y * (width + 2) : (y + 1) * (width + 2)]
+            lower = plane[(y + 1) * (width + 2) : (y + 2) * (width + 2)]
+            packed = quads[c, y * (width + 1) : (y + 1) * (width + 1)]
+            for x in range(width + 1):
+                left = _U(upper[x]) | _U(_U(upper[x + 1]) << _8)
+                packed[x] = left | _U(_U(lower[x]) << _16) | _U(_U(lower[x + 1]) << _24)
     last_x = _F(width + 1)
     last_y = _F(height + 1)
     right = last_x * _BELOW_ONE
     bottom = last_y * _BELOW_ONE
     outside = _ZERO if constants[0] > 0 else _ONE  # the least share of a pixel that is taken to lie inside
-    for c in range(channels):
-        fill = _F(constants[1 + c]) if constants[0] > 0 else _ZERO
-        _with_border(source[c], 0, plane)
-        for y in range(height + 1):
-            upper = plane[y * (width + 2) : (y + 1) * (width + 2)]
-            lower = plane[(y + 1) * (width + 2) : (y + 2) * (width + 2)]
-            packed = quads[y * (width + 1) : (y + 1) * (width + 1)]
-            for x in range(width + 1):
-                left = _U(upper[x]) | _U(_U(upper[x + 1]) << _8)
-                packed[x] = left | _U(_U(lower[x]) << _16) | _U(_U(lower[x + 1]) << _24)
-        for y in range(target.shape[1]):
-            row(m, field, y, xs, ys)
+    for y in range(target.shape[1]):
+        row(m, field, y, xs, ys)
+        for x in range(columns):
+            fx = xs[x] if xs[x] > _ZERO else _ZERO
+            fy = ys[x] if ys[x] > _ZERO else _ZERO
+            fx = fx if fx < right else right
+            fy = fy if fy < bottom else bottom
+            ix = _I(fx)
+            iy = _I(fy)
+            places[x] = _U(_I(_I(iy * stride) + ix))
+            xs[x] = fx - _F(ix)
+            ys[x] = fy - _F(iy)
+            share_x = min(min(fx, last_x - fx), _ONE)
+            share_y = min(min(fy, last_y - fy), _ONE)
+            insides[x] = max(share_x * share_y, outside)
+        for c in range(channels):
+            fill = _F(constants[1 + c]) if constants[0] > 0 else _ZERO
+            packed = quads[c]
             for x in range(columns):
-                fx = xs[x] if xs[x] > _ZERO else _ZERO
-                fy = ys[x] if ys[x] > _ZERO else _ZERO
-                fx = fx if fx < right else right
-                fy = fy if fy < bottom else bottom
-                ix = _I(fx)
-                iy = _I(fy)
-                words[x] = _U(_I(_I(iy * stride) + ix))
-                xs[x] = fx - _F(ix)
-                ys[x] = fy - _F(iy)
-                share_x = min(min(fx, last_x - fx), _ONE)
-                share_y = min(min(fy, last_y - fy), _ONE)
-                insides[x] = max(share_x * share_y, outside)
-            for x in range(columns):
-                words[x] = quads[words[x]]
+                words[x] = packed[places[x]]
             out = target[c, y]
             for x in range(columns):
                 word = words[x]
@@ -209,8 +213,7 @@ def _bilinear(source: Any, target: Any, row: Any, m: Any, field: Any, constants:
                 upper_mix = upper_left + xs[x] * (_F(_I(_U(word >> _8) & _BYTE)) - upper_left)
                 lower_mix = lower_left + xs[x] * (_F(_I(word >> _24)) - lower_left)
                 value = upper_mix + ys[x] * (lower_mix - upper_mix)
-                value = (value - fill) * insides[x] + fill
-                out[x] = np.uint8(_I((value + _ROUND) - _ROUND))
+                out[x] = rounded((value - fill) * insides[x] + fill, target)
 
 
 @kernel
@@ -229,7 +232,6 @@ def _bilinear_deep(source: Any, target: Any, row: Any, m: Any, field: Any, const
     right = last_x * _BELOW_ONE
     bottom = last_y * _BELOW_ONE
     outside = _ZERO if constants[0] > 0 else _ONE
-    whole = source.dtype.type(0.5) == 0
     for c in range(channels):
         fill = _F(constants[1 + c]) if constants[0] > 0 else _ZERO
         _with_border(source[c], 0, plane)
@@ -252,7 +254,7 @@ def _bilinear_deep(source: Any, target: Any, row: Any, m: Any, field: Any, const
                 value = upper_mix + down * (lower_mix - upper_mix)
                 share = min(min(fx, last_x - fx), _ONE) * min(min(fy, last_y - fy), _ONE)
                 value = (value - fill) * max(share, outside) + fill
-                out[x] = (value + _ROUND) - _ROUND if whole else value
+                out[x] = rounded(value, target)
 
 
 # -- affine --------------------------------------------------------------------------------------------------------
@@ -285,25 +287,43 @@ def _affine_matrix(source: Any, target: Any, params: Any, constants: Any) -> Any
     return d, b, first_x, c, a, first_y
 
 
+@helper
+def _only_shifts(source: Any, target: Any, m: Any, constants: Any) -> Any:
+    """Do the affine map if it moves the image by whole pixels, which both filters do alike; return whether it does."""
+    right = m[2] - 1.0
+    down = m[5] - 1.0
+    if m[0] != 1.0 or m[1] != 0.0 or m[3] != 0.0 or m[4] != 1.0 or right != np.floor(right) or down != np.floor(down):
+        return False
+    whole = source.dtype.type(0.5) == 0
+    for c in range(source.shape[0]):
+        fill = constants[1 + c] if constants[0] > 0 else 0.0
+        fill = np.rint(fill) if whole else fill
+        shift(source[c], target[c], int(down), int(right), source.dtype.type(fill))
+    return True
+
+
 @kernel
 def affine_nearest(source: Any, target: Any, params: Any, constants: Any, work: Any) -> None:
     """Rotate, move, scale and shear; nearest pixels. Params and constants: ``_affine_matrix``."""
     m = _affine_matrix(source, target, params, constants)
-    _nearest(source, target, _affine_row, m, 0, constants, work)
+    if not _only_shifts(source, target, m, constants):
+        _nearest(source, target, _affine_row, m, 0, constants, work)
 
 
 @kernel
 def affine_bilinear(source: Any, target: Any, params: Any, constants: Any, work: Any) -> None:
     """Rotate, move, scale and shear; bilinear. Params and constants: ``_affine_matrix``."""
     m = _affine_matrix(source, target, params, constants)
-    _bilinear(source, target, _affine_row, m, 0, constants, work)
+    if not _only_shifts(source, target, m, constants):
+        _bilinear(source, target, _affine_row, m, 0, constants, work)
 
 
 @kernel
 def affine_bilinear_deep(source: Any, target: Any, params: Any, constants: Any, work: Any) -> None:
     """Do the same with deeper images than uint8."""
     m = _affine_matrix(source, target, params, constants)
-    _bilinear_deep(source, target, _affine_row, m, 0, constants, work)
+    if not _only_shifts(source, target, m, constants):
+        _bilinear_deep(source, target, _affine_row, m, 0, constants, work)
 
 
 @kernel
