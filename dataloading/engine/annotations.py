@@ -129,6 +129,7 @@ class Annotations:
         rows: slice,
         requests: npt.NDArray[np.void],
         keys: npt.NDArray[np.uint64],
+        indices: npt.NDArray[np.int64],
         read: BoxesOfSamples | None = None,
     ) -> list[tuple[int, str]]:
         """Move the values of some rows of a batch.
@@ -138,7 +139,7 @@ class Annotations:
         values : mapping of str to list or array
             By field; changed.
         rows : slice
-        requests, keys : array
+        requests, keys, indices : array
             Of these rows.
         read : BoxesOfSamples, optional
             Of the whole batch: what the pipeline has read, and which boxes it has cut off.
@@ -151,13 +152,13 @@ class Annotations:
         if not self.moves:
             return []
         if not self.pipeline.varies:
-            return self._move(self.pipeline, values, rows, requests, keys, read)
+            return self._move(self.pipeline, values, rows, requests, keys, indices, read)
         failures = []
         for row in range(len(requests)):
             one = slice(row, row + 1)
             pipeline = self.pipeline.of_size(int(requests["out_h"][row]), int(requests["out_w"][row]))
             at = slice(rows.start + row, rows.start + row + 1)
-            found = self._move(pipeline, values, at, requests[one], keys[one], read)
+            found = self._move(pipeline, values, at, requests[one], keys[one], indices[one], read)
             failures += [(row, reason) for _, reason in found]
         return failures
 
@@ -168,9 +169,10 @@ class Annotations:
         rows: slice,
         requests: npt.NDArray[np.void],
         keys: npt.NDArray[np.uint64],
+        indices: npt.NDArray[np.int64],
         read: BoxesOfSamples | None,
     ) -> list[tuple[int, str]]:
-        moves = pipeline.moves(requests, keys)
+        moves = pipeline.moves(requests, keys, indices)
         stored = np.stack([requests["src_width"], requests["src_height"]], axis=1).astype(np.float64)
         final = stored
         for move in moves:

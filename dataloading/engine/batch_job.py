@@ -95,7 +95,7 @@ class BatchJob:
                     self._views.append(view)
                     self._skip_failing(view.plan, 0, rows, image.output, place)
                     if plan.return_params and not image.is_mask:
-                        view.params = view.pipeline.drawn(view.requests, view.keys, view.boxes)
+                        view.params = view.pipeline.drawn(view.requests, view.keys, view.boxes, step.indices)
         self._together = _decoded_together(self._views)
 
     def _read_boxes(self, annotations: Annotations, requests: npt.NDArray[np.void]) -> BoxesOfSamples:
@@ -157,7 +157,13 @@ class BatchJob:
         for view, out, (decoded, planar) in zip(views, outs, memory, strict=True):
             for low, high in self._good_runs(first, last):
                 part = slice(low - first, high - first)
-                transform = functools.partial(view.pipeline.run, decoded[part], view.keys[low:high], planar[part])
+                transform = functools.partial(
+                    view.pipeline.run,
+                    decoded[part],
+                    view.keys[low:high],
+                    planar[part],
+                    indices=self._indices[low:high],
+                )
                 self._skip_failing(transform, low, high, view.image.output, view.place)
             if planar is not out:
                 interleave(planar, out)
@@ -170,7 +176,7 @@ class BatchJob:
 
         def work(row: int, start: int) -> None:
             one = slice(row, row + 1)
-            found = view.image.one(view.pipeline, view.requests[one], view.keys[one])
+            found = view.image.one(view.pipeline, view.requests[one], view.keys[one], self._indices[one])
             if isinstance(found, str):
                 self._fail(DecodeError, found, row, output, view.place)
             else:
@@ -187,7 +193,9 @@ class BatchJob:
         if annotations is not None and view.place == 0:
             for low, high in self._good_runs(first, last):
                 rows = slice(low, high)
-                failures = annotations.move(self._values, rows, view.requests[rows], view.keys[rows], view.boxes)
+                failures = annotations.move(
+                    self._values, rows, view.requests[rows], view.keys[rows], self._indices[rows], view.boxes
+                )
                 for row, reason in failures:
                     self._fail(TransformError, reason, low + row, view.image.output)
         return time.perf_counter() - started
@@ -278,7 +286,7 @@ class BatchJob:
                 if view.image.output.name == name:
                     pipeline = view.pipeline
                     if pipeline.on_batch is not None:
-                        self._left[len(values)] = pipeline.on_batch, pipeline.draw(view.keys)
+                        self._left[len(values)] = pipeline.on_batch, pipeline.draw(view.keys, self._indices)
                     made, *size = view.tensors()
                     values.append(made)
                     sizes += size

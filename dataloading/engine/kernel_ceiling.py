@@ -207,6 +207,6 @@ class KernelCeiling:
                 row, reason = failures[0]
                 raise ValueError(f"sample {int(order[first + row])} of {self._files.path}: {reason}")
             t1 = time.perf_counter()
-            pipeline.run(decoded[:num], keys[part], out[:num])
+            pipeline.run(decoded[:num], keys[part], out[:num], indices=order[part])
             t2 = time.perf_counter()
             decode, transform = decode + t1 - t0, transform + t2 - t1

@@ -124,7 +124,11 @@ class ImagePlan:
         return arrays[purpose]
 
     def one(
-        self, pipeline: Pipeline, request: npt.NDArray[np.void], key: npt.NDArray[np.uint64]
+        self,
+        pipeline: Pipeline,
+        request: npt.NDArray[np.void],
+        key: npt.NDArray[np.uint64],
+        index: npt.NDArray[np.int64],
     ) -> npt.NDArray[Any] | str:
         """Make one image of any size, shape (channels, height, width); or say why it cannot be decoded.
 
@@ -142,7 +146,7 @@ class ImagePlan:
         for _, reason in self.decoder.decode(request, decoded):
             return reason
         out = decoded if pipeline.in_place else np.empty((1, *pipeline.out_shape), pipeline.storage_dtype)
-        pipeline.run(decoded, key, out)
+        pipeline.run(decoded, key, out, indices=index)
         return np.asarray(out[0])
 
     def collated(self, images: list[npt.NDArray[Any]]) -> list[Any]:

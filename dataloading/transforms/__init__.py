@@ -47,6 +47,7 @@ from dataloading.transforms.mix import CutMix, MixUp, Mixup
 from dataloading.transforms.normalize import Normalize, ToDtype
 from dataloading.transforms.per_sample import PerSample
 from dataloading.transforms.photometric import RandomEqualize, RandomPhotometricDistort
+from dataloading.transforms.poison import Poison
 from dataloading.transforms.policies import AugMix, AutoAugment, RandAugment, ThreeAugment, TrivialAugmentWide
 from dataloading.transforms.timm import TimmRandAugment
 from dataloading.transforms.view import View
@@ -81,6 +82,7 @@ __all__ = [
     "Pad",
     "PadBatch",
     "PerSample",
+    "Poison",
     "RandAugment",
     "RandomAdjustSharpness",
     "RandomAffine",

@@ -65,7 +65,7 @@ def _apply(transforms: Sequence[object], image: Any, seed: int, owner: str) -> A
     out = np.empty((n, *pipeline.out_shape), pipeline.storage_dtype)
     try:
         decoded = _decoded(pipeline, batch, keys) if is_bytes else batch.copy()
-        pipeline.run(decoded, keys, out)
+        pipeline.run(decoded, keys, out, indices=np.arange(n))
     except PipelineFault as fault:
         raise fault.cause from None
     result = out if pixels.ndim == 4 else out[0]

@@ -184,6 +184,8 @@ class Operation:
         Scratch memory that the kernel needs.
     after : ImageState, optional
         What is known of the images afterwards; None: the same as before.
+    only : sequence of int, optional
+        Numbers of the samples that it happens to; None: to all. The image must be of one kind either way.
     """
 
     kernel: str | Callable[..., Any] | Callback
@@ -196,6 +198,7 @@ class Operation:
     lookup: npt.NDArray[Any] | None = None
     work_bytes: int = 0
     after: ImageState | None = None
+    only: Sequence[int] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -390,6 +390,7 @@ class Pipeline:
         start: int = 0,
         *,
         draws: Draws | None = None,
+        indices: npt.NDArray[np.int64] | None = None,
     ) -> None:
         """Apply the pixel transforms to each sample.
 
@@ -405,6 +406,8 @@ class Pipeline:
             First row to work on: pass ``fault.position + 1`` to go on behind a sample that failed.
         draws : Draws, optional
             What to do, as ``draw`` returns it; by default it is drawn from ``keys``.
+        indices : ndarray of int64, shape (n,), optional
+            Numbers of the samples, where ``picks``.
 
         Raises
         ------
@@ -418,17 +421,27 @@ class Pipeline:
             return
         if self.on_batch is not None:
             draws = None  # they are of the whole list
+        if draws is None and self._program.picks:
+            draws = self._draw(self._program, keys, indices)
         failure = self._compiled().run(keys, decoded_NCHW, out_NCHW, start, draws)
         if failure is not None:
             leaf, error = self._program.failure_of(failure)
             raise PipelineFault(failure.sample, error, self._where_is(leaf)) from error
 
-    def draw(self, keys: npt.NDArray[np.uint64]) -> Draws:
+    def draw(self, keys: npt.NDArray[np.uint64], indices: npt.NDArray[np.int64] | None = None) -> Draws:
         """Return what samples with these keys draw for the pixel transforms, without touching a pixel.
 
-        ``run`` draws the same. `params_of` tells what the numbers mean.
+        ``run`` draws the same, and takes the same ``indices``. `params_of` tells what the numbers mean.
         """
-        return self._compiled(self._drawn).draw(keys)
+        return self._draw(self._drawn, keys, indices)
+
+    def _draw(self, program: Program, keys: npt.NDArray[np.uint64], indices: npt.NDArray[np.int64] | None) -> Draws:
+        draws = self._compiled(program).draw(keys)
+        if not program.picks:
+            return draws
+        if indices is None:
+            raise ValueError("the transforms depend on the numbers of the samples: indices are needed")
+        return program.picked(draws, indices)
 
     def params_of(self, draws: Draws) -> dict[str, npt.NDArray[np.float64]]:
         """Return drawn params by name.
@@ -443,8 +456,10 @@ class Pipeline:
         starts = program.params_at()
         result = {}
         for number, (leaf, names) in enumerate(zip(program.leaves, program.names(), strict=True)):
+            assert leaf.operation is not None
             happened = (draws.tapes == number).any(axis=1)
-            if not names and (leaf.p is not None or len(program.path_of(leaf)) > 2):
+            certain = leaf.p is None and leaf.operation.only is None and len(program.path_of(leaf)) <= 2
+            if not names and not certain:
                 result[".".join(program.path_of(leaf))] = happened
             for k, name in enumerate(names):
                 path = program.path_of(leaf)
@@ -453,7 +468,11 @@ class Pipeline:
         return result
 
     def drawn(
-        self, requests: npt.NDArray[np.void], keys: npt.NDArray[np.uint64], boxes: BoxesOfSamples | None = None
+        self,
+        requests: npt.NDArray[np.void],
+        keys: npt.NDArray[np.uint64],
+        boxes: BoxesOfSamples | None = None,
+        indices: npt.NDArray[np.int64] | None = None,
     ) -> dict[str, npt.NDArray[Any]]:
         """Return all that samples with these planned requests and keys draw, by name and in the order of the list.
 
@@ -469,20 +488,23 @@ class Pipeline:
             sizes = np.stack([requests["out_h"], requests["out_w"]], axis=1)
             for size in np.unique(sizes, axis=0):
                 rows = (sizes == size).all(axis=1)
+                some = None if indices is None else indices[rows]
                 try:
                     # Rows that failed have no size.
-                    part = self.of_size(*size.tolist())._drawn_pixels(keys[rows]) if size.min() > 0 else {}
+                    part = self.of_size(*size.tolist())._drawn_pixels(keys[rows], some) if size.min() > 0 else {}
                 except UsageError:  # on such images a transform cannot work: these rows will fail
                     continue
                 for name, values in part.items():
                     empty = np.zeros(len(keys), values.dtype) if values.dtype == bool else np.full(len(keys), np.nan)
                     result.setdefault(name, empty)[rows] = values
         else:
-            result |= self._drawn_pixels(keys)
+            result |= self._drawn_pixels(keys, indices)
         return dict(sorted(result.items(), key=lambda item: int(item[0].partition(".")[0])))
 
-    def _drawn_pixels(self, keys: npt.NDArray[np.uint64]) -> dict[str, npt.NDArray[Any]]:
-        return self.params_of(self.draw(keys)) if self._drawn.leaves else {}
+    def _drawn_pixels(
+        self, keys: npt.NDArray[np.uint64], indices: npt.NDArray[np.int64] | None
+    ) -> dict[str, npt.NDArray[Any]]:
+        return self.params_of(self.draw(keys, indices)) if self._drawn.leaves else {}
 
     def _drawn_geometry(
         self, requests: npt.NDArray[np.void], keys: npt.NDArray[np.uint64], boxes: BoxesOfSamples | None
@@ -541,11 +563,16 @@ class Pipeline:
         leaves = [leaf for leaf in self._drawn.leaves if self._drawn.path_of(leaf)[0] in places]
         return check_movable(leaves, "boxes")
 
-    def moves(self, requests: npt.NDArray[np.void], keys: npt.NDArray[np.uint64]) -> list[Move]:
-        """Return the steps of the geometry of samples with these planned requests and keys."""
+    def moves(
+        self,
+        requests: npt.NDArray[np.void],
+        keys: npt.NDArray[np.uint64],
+        indices: npt.NDArray[np.int64] | None = None,
+    ) -> list[Move]:
+        """Return the steps of the geometry of samples with these planned requests, keys and numbers."""
         steps = moves_of_requests(requests)
         if check_movable(self._drawn.leaves, "boxes"):
-            steps += moves_of_tapes(self._drawn.leaves, self._drawn.params_at(), self.draw(keys))
+            steps += moves_of_tapes(self._drawn.leaves, self._drawn.params_at(), self.draw(keys, indices))
         return steps
 
     def _check_arrays(self, decoded: npt.NDArray[Any], keys: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:

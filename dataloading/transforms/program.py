@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from dataloading._native import AugmentFailure, AugmentProgram
+from dataloading._native import AugmentFailure, AugmentProgram, Draws
 from dataloading._native.augment import LAW, LEAF, NODE
 from dataloading.transforms.callback import Callback
 from dataloading.transforms.operation import Law, Node, Operation
@@ -75,6 +76,8 @@ class Program:
         The leaves that can happen, by their numbers on a tape.
     in_place : bool
         No operation moves the image to another place.
+    picks : bool
+        Some operations happen only to samples of certain numbers.
     """
 
     def __init__(self, root: Node, *, draws_only: bool = False) -> None:
@@ -90,6 +93,7 @@ class Program:
         self._draws_only = draws_only
         self._tape_length = self._add(root)
         self.in_place = all(_operation(leaf).kind in _IN_PLACE for leaf in self.leaves)
+        self.picks = any(_operation(leaf).only is not None for leaf in self.leaves)
         self._program: AugmentProgram | None = None
         self._lock = threading.Lock()
 
@@ -145,6 +149,16 @@ class Program:
     def params_at(self) -> list[int]:
         """Return where each leaf's params begin in a row of ``Draws.params``; one entry more for the end."""
         return [0, *np.cumsum([_num_params(leaf) for leaf in self.leaves]).tolist()]
+
+    def picked(self, draws: Draws, indices: npt.NDArray[np.int64]) -> Draws:
+        """Return draws of samples with these numbers, without the operations that are for others."""
+        tapes = draws.tapes.copy()
+        for number, leaf in enumerate(self.leaves):
+            only = _operation(leaf).only
+            if only is not None:
+                tapes[(tapes == number) & ~np.isin(indices, only)[:, None]] = -1
+        order = np.argsort(tapes < 0, axis=1, kind="stable")
+        return draws._replace(tapes=np.ascontiguousarray(np.take_along_axis(tapes, order, 1)))
 
     # -- compiled -------------------------------------------------------------------------------------------------
 

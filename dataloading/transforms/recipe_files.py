@@ -29,7 +29,7 @@ from dataloading.transforms.base import BatchOp
 __all__ = ["dump", "load"]
 
 _DEEPEST = 20
-_WITH_FUNCTIONS = ("Custom", "PerSample")
+_WITH_FUNCTIONS = {"Custom": "a function", "PerSample": "a function", "Poison": "arrays"}
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -156,7 +156,8 @@ class _RecipeReader(yaml.SafeLoader):  # type: ignore[misc]  # yaml carries no t
 
     def _class(self, node: yaml.Node, name: Any) -> type:
         if name in _WITH_FUNCTIONS:
-            raise self._fail(node, f"{name} takes a function, which YAML cannot hold. Write the recipe in Python")
+            takes = _WITH_FUNCTIONS[name]
+            raise self._fail(node, f"{name} takes {takes}, which YAML cannot hold. Write the recipe in Python")
         found = getattr(package, name, None) if isinstance(name, str) and name in package.__all__ else None
         if not isinstance(found, type):
             raise self._fail(node, f"{name!r} is no transform{package._instead(str(name))}")
@@ -202,7 +203,9 @@ def _described(value: Any, place: str) -> Any:
     if not dataclasses.is_dataclass(value) or not isinstance(getattr(package, name, None), type):
         raise UsageError(f"{place}: a recipe file holds transforms of dataloading.transforms only, got {value!r}")
     if name in _WITH_FUNCTIONS:
-        raise UsageError(f"{place}: {name} holds a function, which YAML cannot. Keep this recipe in Python")
+        raise UsageError(
+            f"{place}: {name} holds {_WITH_FUNCTIONS[name]}, which YAML cannot. Keep this recipe in Python"
+        )
     kind: Any = getattr(package, name)
     options = {}
     for field in dataclasses.fields(value):

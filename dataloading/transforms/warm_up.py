@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dataloading import transforms as T
 from dataloading.errors import UsageError
 from dataloading.transforms.base import ImageTransform, Transform
@@ -22,6 +24,7 @@ from dataloading.transforms.state import FLOAT_DTYPES, ImageState
 
 __all__ = ["EXAMPLES", "WarmUp", "programs", "warm_up"]
 
+_SIDE = 64
 # Transforms of which each operation is part of one.
 EXAMPLES: tuple[ImageTransform, ...] = (
     T.CenterCrop(8),
@@ -51,6 +54,7 @@ EXAMPLES: tuple[ImageTransform, ...] = (
     T.RandomErasing(),
     T.RandomErasing(value="random"),
     T.Cutout(4),
+    T.Poison(np.zeros((_SIDE, _SIDE)), 0.5, [0]),
     T.RandAugment(),
     *(T.AutoAugment(policy) for policy in ("imagenet", "cifar10", "svhn")),
     T.TrivialAugmentWide(),
@@ -58,7 +62,6 @@ EXAMPLES: tuple[ImageTransform, ...] = (
     T.ThreeAugment(),
     T.RandAugment.from_timm("rand-m9-mstd0.5-inc1"),
 )
-_SIDE = 64
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 
+import numpy as np
 import pytest
 
 from dataloading import UsageError
@@ -69,8 +70,12 @@ EACH = {
     "TrivialAugmentWide": T.TrivialAugmentWide(15),
     "View": T.View("image", [T.RandomInvert()], repeat=2),
 }
-# These hold what has no text: a function.
-WITH_FUNCTIONS = {"Custom": T.Custom(lambda image, key: None), "PerSample": T.PerSample(lambda image: image)}
+# These hold what has no text: a function, or a mask.
+WITH_FUNCTIONS = {
+    "Custom": T.Custom(lambda image, key: None),
+    "PerSample": T.PerSample(lambda image: image),
+    "Poison": T.Poison(np.zeros((4, 4)), 0.5, [1]),
+}
 PUBLIC = [name for name in T.__all__ if isinstance(getattr(T, name), type)]
 
 
@@ -200,6 +205,7 @@ def test_a_name_that_is_none_is_refused_with_the_nearest():
 @pytest.mark.parametrize(
     ("transform", "message"),
     [
+        (WITH_FUNCTIONS["Poison"], r"image\[1\]: Poison holds arrays"),
         (WITH_FUNCTIONS["Custom"], r"image\[1\]: Custom holds a function"),
         (T.RandomApply([WITH_FUNCTIONS["Custom"]]), r"image\[1\]: RandomApply: transforms\[0\]: Custom holds"),
         (print, r"image\[1\]: a recipe file holds transforms of dataloading.transforms only, got <built-in"),
