@@ -72,9 +72,8 @@ SHOWN: dict[str, tuple[list[Any], int]] = {
 MIXED = {"MixUp": T.MixUp(num_classes=2), "CutMix": T.CutMix(num_classes=2)}
 # They need boxes, labels, a batch of a file or a function, or are other names of what is shown.
 NOT_SHOWN = {
-    "AsList", "ClampBoundingBoxes", "Custom", "MapLabels", "Mixup", "OneHot", "PadBatch", "PerSample", "Poison",
-    "RandomIoUCrop",
-    "ReplaceLabel", "SanitizeBoundingBoxes", "View",
+    "AsList", "ClampBoundingBoxes", "CropAroundBox", "Custom", "MapLabels", "Mixup", "OneHot", "PadBatch", "PerSample",
+    "Poison", "RandomIoUCrop", "ReplaceLabel", "SanitizeBoundingBoxes", "View",
 }  # fmt: skip
 
 

@@ -5,6 +5,7 @@ Knows arrays, requests and pipelines; no files, batches or threads.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from dataloading.transforms.custom import StatedMoves
 from dataloading.transforms.detection import (
     AnnotationOp,
     ClampBoundingBoxes,
+    CropAroundBox,
     RandomIoUCrop,
     SanitizeBoundingBoxes,
 )
@@ -52,7 +54,11 @@ class Annotations:
     moves : bool
         Whether the image's transforms move anything.
     boxes : str
-        The field that transforms of boxes look at; empty if there is no such transform.
+        The field of those that follow that transforms of boxes look at; empty if there is no such transform.
+    reads : str
+        The field whose boxes the geometry reads; empty if it reads none.
+    read_as : str
+        What its numbers are.
     sanitizer : SanitizeBoundingBoxes, optional
     labels : tuple of str
         The fields with one row a box.
@@ -62,11 +68,19 @@ class Annotations:
     coordinates: dict[str, str]
     moves: bool
     boxes: str = ""
+    reads: str = ""
+    read_as: str = ""
     sanitizer: SanitizeBoundingBoxes | None = None
     labels: tuple[str, ...] = ()
 
     @classmethod
-    def following(cls, pipeline: Pipeline, followers: Mapping[str, Field], known: Mapping[str, Field]) -> Annotations:
+    def following(
+        cls,
+        pipeline: Pipeline,
+        followers: Mapping[str, Field],
+        known: Mapping[str, Field],
+        stored: Mapping[str, Field],
+    ) -> Annotations:
         """Find out what is to be done.
 
         Parameters
@@ -77,6 +91,8 @@ class Annotations:
             The fields that follow it.
         known : mapping of str to Field
             All fields that are delivered.
+        stored : mapping of str to Field
+            All fields of the files.
 
         Raises
         ------
@@ -98,30 +114,31 @@ class Annotations:
                 f"no list of its own here"
             )
         readers = [op for op in ops if not isinstance(op, ClampBoundingBoxes)]
-        if not readers:
-            return cls(pipeline=pipeline, coordinates=coordinates, moves=moves)
-        if len(boxes) > 1:
+        if readers and len(boxes) > 1:
             raise UsageError(
                 f"{readers[0].name} works on one field of boxes, but {' and '.join(map(repr, boxes))} follow the "
                 f"image. Leave one out with fields=[...], or give it an empty list of its own to get it as it is stored"
             )
+        reads = _read_by_crops(pipeline, boxes, stored)
+        found = cls(
+            pipeline=pipeline,
+            coordinates=coordinates,
+            moves=moves,
+            boxes=boxes[0] if readers else "",
+            reads=reads,
+            read_as=(declared_coordinates(stored[reads]) or "") if reads else "",
+        )
         sanitizers = [op for op in ops if isinstance(op, SanitizeBoundingBoxes)]
         if not sanitizers:
-            return cls(pipeline=pipeline, coordinates=coordinates, moves=moves, boxes=boxes[0])
+            return found
         _check_place(pipeline, sanitizers)
         if not isinstance(followers[boxes[0]], VarArrayField):
             raise UsageError(
                 f"{sanitizers[0].name} drops boxes, but '{boxes[0]}' always has {followers[boxes[0]]!r}. Store boxes "
                 f"as VarArrayField, or leave {sanitizers[0].name} out"
             )
-        return cls(
-            pipeline=pipeline,
-            coordinates=coordinates,
-            moves=moves,
-            sanitizer=sanitizers[0],
-            boxes=boxes[0],
-            labels=_labels(sanitizers[0], boxes[0], known),
-        )
+        labels = _labels(sanitizers[0], boxes[0], known)
+        return dataclasses.replace(found, sanitizer=sanitizers[0], labels=labels)
 
     def move(
         self,
@@ -183,7 +200,7 @@ class Annotations:
             arrays = values[name][rows]
             moved = _Moved(arrays, words, stored, final)
             moved.move(moves)
-            if name == self.boxes and read is not None:
+            if name == self.reads and read is not None:
                 moved.cut_off(read.kept[read.starts[rows.start] : read.starts[rows.stop]] == 0)
             for row, array in enumerate(arrays):
                 try:
@@ -199,7 +216,7 @@ class Annotations:
 
     def read(self, values: Sequence[npt.NDArray[Any] | None], requests: npt.NDArray[np.void]) -> BoxesOfSamples:
         """Return the stored boxes of a batch for the pipeline to read; a sample without a value has none."""
-        form, _, relative = self.coordinates[self.boxes].partition(" ")
+        form, _, relative = self.read_as.partition(" ")
         corners, starts = [np.zeros((0, 4))], [0]
         for value, request in zip(values, requests, strict=True):
             if value is not None:
@@ -290,6 +307,34 @@ def _check_place(pipeline: Pipeline, sanitizers: Sequence[SanitizeBoundingBoxes]
         raise UsageError(
             f"{sanitizers[0].name} looks at boxes in the finished image: put it {reason}, behind all geometry"
         )
+
+
+def _read_by_crops(pipeline: Pipeline, boxes: Sequence[str], stored: Mapping[str, Field]) -> str:
+    """Return the field whose boxes the geometry reads; empty if it reads none."""
+    found = ""
+    for op in pipeline.transforms:
+        if isinstance(op, RandomIoUCrop):
+            name = boxes[0]
+        elif isinstance(op, CropAroundBox):
+            name = op.field
+            words = declared_coordinates(stored[name]) if name in stored else None
+            if words is None or words.startswith("points"):
+                known = [each for each, field in stored.items()
+                         if not (declared_coordinates(field) or "points").startswith("points")]  # fmt: skip
+                there = did_you_mean(name, known) or f"Such are {', '.join(map(repr, known)) or 'none of the file'}"
+                raise UsageError(
+                    f"{op.name}: field={name!r} is no field of boxes, whose coordinates are declared when it is "
+                    f"written, VarArrayField('float32', (None, 4), coordinates='xyxy'). {there}"
+                )
+        else:
+            continue
+        if found not in ("", name):
+            raise UsageError(
+                f"{op.name} reads the boxes of '{name}', but another transform of the list those of '{found}'. One "
+                f"decode reads one field: leave one of the two out"
+            )
+        found = name
+    return found
 
 
 def _labels(sanitizer: SanitizeBoundingBoxes, boxes: str, known: Mapping[str, Field]) -> tuple[str, ...]:

@@ -100,10 +100,14 @@ class BatchJob:
 
     def _read_boxes(self, annotations: Annotations, requests: npt.NDArray[np.void]) -> BoxesOfSamples:
         """Read the stored boxes before the geometry is drawn that depends on them."""
-        decoder = self._plan.others[annotations.boxes]
-        values = decoder.allocate(len(self._indices))
-        failed = {row for row, _ in decoder.decode(self._indices, values, 0)}  # reported when all fields are decoded
-        return annotations.read([None if row in failed else value for row, value in enumerate(values)], requests)
+        decoder = self._plan.reader(annotations)
+        decoded = decoder.allocate(len(self._indices))
+        failures = decoder.decode(self._indices, decoded, 0)
+        values = list(decoded)
+        for row, reason in failures:
+            self._fail(DecodeError, reason, row, Output(name=annotations.reads, field=annotations.reads))
+            values[row] = None
+        return annotations.read(values, requests)
 
     # ---- workers
 

@@ -290,6 +290,7 @@ class Plan:
                 for position in range(len(given) - num_batched, len(given))
             ]
         self._check_mixing(label)
+        self._readers: dict[str, Any] = {}
         self.annotations = self._annotations()
         self.sizes = self._sizes()
         for image in self.images.values():
@@ -303,14 +304,18 @@ class Plan:
         found: dict[str, Annotations] = {}
         known = {name: self.files.fields[output.field] for name, output in self.outputs.items() if name in self.others}
         for name, image in self.images.items():
-            if image.is_mask:
+            if image.is_mask and image.output.follows is not None:
                 continue
             follows = [each for each, output in self.outputs.items() if output.follows == name and each in self.others]
             followers = {each: known[each] for each in follows if declared_coordinates(known[each]) is not None}
             for each in followers:
                 _check_declarations(self.files, each)
             with named(name):
-                found[name] = Annotations.following(image.pipeline, followers, known)
+                found[name] = Annotations.following(image.pipeline, followers, known, self.files.fields)
+            reads = found[name].reads
+            if reads:
+                _check_declarations(self.files, reads)
+                self._readers[reads] = self.others.get(reads) or make_decoder(self.files, reads)
         return found
 
     def annotations_read_by(self, output: Output) -> Annotations | None:
@@ -320,7 +325,11 @@ class Plan:
         while output.name not in self.annotations and output.follows is not None:
             output = self.outputs[output.follows]
         found = self.annotations.get(output.name)
-        return found if found is not None and found.boxes else None
+        return found if found is not None and found.reads else None
+
+    def reader(self, annotations: Annotations) -> Any:
+        """Return the decoder of the boxes that geometry reads."""
+        return self._readers[annotations.reads]
 
     def _sizes(self) -> tuple[str, ...]:
         """Name the sizes of padded images."""

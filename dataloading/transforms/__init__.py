@@ -24,6 +24,7 @@ from dataloading.transforms.crops import FiveCrop, TenCrop
 from dataloading.transforms.custom import AsList, Custom, PadBatch, transform
 from dataloading.transforms.detection import (
     ClampBoundingBoxes,
+    CropAroundBox,
     RandomIoUCrop,
     RandomShortestSize,
     RandomZoomOut,
@@ -66,6 +67,7 @@ __all__ = [
     "ClampBoundingBoxes",
     "ColorJitter",
     "Compose",
+    "CropAroundBox",
     "Custom",
     "CutMix",
     "Cutout",

@@ -61,6 +61,8 @@ def _apply(transforms: Sequence[object], image: Any, seed: int, owner: str) -> A
     )
     if pipeline.batch_transforms:
         raise UsageError(f"{owner}: {type(pipeline.batch_transforms[0]).__name__} works on batches only")
+    if pipeline.reads_boxes:
+        raise UsageError(f"{owner} reads the boxes of stored samples: put it into a Loader's list")
     keys = sample_keys(seed, 0, np.arange(n))
     out = np.empty((n, *pipeline.out_shape), pipeline.storage_dtype)
     try:

@@ -25,6 +25,7 @@ from dataloading.transforms.base import (
     check_size,
 )
 from dataloading.transforms.geometry import (
+    CROP_AROUND_BOX,
     IOU_CROP,
     LIST_AT,
     SCALE_JITTER,
@@ -39,6 +40,7 @@ from dataloading.transforms.geometry import (
 __all__ = [
     "AnnotationOp",
     "ClampBoundingBoxes",
+    "CropAroundBox",
     "RandomIoUCrop",
     "RandomShortestSize",
     "RandomZoomOut",
@@ -46,6 +48,7 @@ __all__ = [
     "ScaleJitter",
 ]
 
+_PICKS = ("random", "first", "largest")
 _MOST_LISTED = ROW_LENGTH - LIST_AT
 
 
@@ -245,6 +248,70 @@ class RandomIoUCrop(Geometry):
         options = self.sampler_options
         row = row_of(*scales, self.trials, len(options), 0, 0, 0, 0, *options)
         return IOU_CROP, row, state.replace(height=None, width=None, min_side=1, cropped=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class CropAroundBox(Geometry):
+    """Crop the part around a stored box and resize it to a fixed size: birds, faces, people, lesions.
+
+    The part has the shape of ``size`` and holds the box, scaled about its centre. Where it reaches beyond the image it
+    is moved inwards; a side that is longer than the image's is cut off, and only then is the content stretched. A
+    sample without a box that has an area gives the largest part in the middle.
+
+    Parameters
+    ----------
+    size : int or (int, int)
+        Output (height, width) in pixels; one number means a square.
+    field : str
+        The field that holds the box, or the boxes, of each sample, with declared coordinates. It need not be in the
+        batch; boxes that follow the image move with the crop.
+    scale : float or (float, float)
+        How many times as long as the box's the sides of the part are; of a pair a number in between is drawn.
+    shift : float
+        The part moves by up to this share of its sides in each direction.
+    pick : {"random", "first", "largest"}
+        Which box, if a sample has several.
+    interpolation : {"bilinear", "bicubic", "nearest"}
+    antialias : bool
+        Low-pass when shrinking, as Pillow does.
+
+    Examples
+    --------
+    >>> CropAroundBox(224, scale=(1.0, 1.5), shift=0.1).scale
+    (1.0, 1.5)
+    """
+
+    size: int | Sequence[int]
+    _: dataclasses.KW_ONLY
+    field: str = "boxes"
+    scale: float | Sequence[float] = 1.25
+    shift: float = 0.0
+    pick: str = "random"
+    interpolation: Any = "bilinear"
+    antialias: bool | None = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "size", check_size(self.name, self.size))
+        if not isinstance(self.field, str):
+            raise UsageError(f"{self.name}: field must be the name of a field, got {self.field!r}")
+        given = (self.scale, self.scale) if isinstance(self.scale, (int, float)) else self.scale
+        object.__setattr__(self, "scale", check_range(self.name, "scale", given, 1e-3, 1e3))
+        if isinstance(self.shift, bool) or not isinstance(self.shift, numbers.Real) or not 0 <= self.shift <= 1:
+            raise UsageError(f"{self.name}: shift must be a number from 0 to 1, got {self.shift!r}")
+        check_choice(self.name, "pick", self.pick, _PICKS)
+        object.__setattr__(self, "interpolation", check_interpolation(self.name, self.interpolation))
+        object.__setattr__(self, "antialias", check_antialias(self.name, self.antialias))
+
+    def lower(self, state: ImageState) -> tuple[int, list[float], ImageState]:
+        """See ``Geometry.lower``."""
+        check_before_resize(self, state)
+        height, width = check_size(self.name, self.size)
+        assert isinstance(self.scale, tuple)
+        filters = (INTERPOLATIONS[self.interpolation], bool(self.antialias))
+        row = row_of(height, width, *self.scale, self.shift, _PICKS.index(self.pick), 0, 0, *filters)
+        after = state.replace(height=height, width=width, min_side=min(height, width), resized=True, cropped=False)
+        return CROP_AROUND_BOX, row, after
 
 
 class AnnotationOp(Placeholder):

@@ -45,6 +45,7 @@ from dataloading.transforms.foreign import check_callable, name_of
 from dataloading.transforms.geometry import (
     CENTER_CROP,
     CORNER_CROP,
+    CROP_AROUND_BOX,
     HORIZONTAL_FLIP,
     IOU_CROP,
     RANDOM_RESIZED_CROP,
@@ -262,7 +263,7 @@ class Pipeline:
             )
         ours[:] = pixels
         self._codes = np.array(codes, dtype=np.int64)
-        self.reads_boxes = IOU_CROP in codes
+        self.reads_boxes = IOU_CROP in codes or CROP_AROUND_BOX in codes
         self._positions = np.array(positions, dtype=np.int64)
         self._rows = np.array(rows, dtype=np.float64).reshape(len(codes), ROW_LENGTH)
         self.decode_shape = (state.channels, state.height, state.width)
@@ -536,7 +537,7 @@ class Pipeline:
                 flips = planned["flip"]
             elif code in (SCALE_JITTER, SHORTEST_SIZE):
                 result[name] = _columns(planned, "scaled_h", "scaled_w")
-            elif code == RANDOM_RESIZED_CROP:
+            elif code in (RANDOM_RESIZED_CROP, CROP_AROUND_BOX):
                 result[name] = _columns(planned, "box_y", "box_x", "box_h", "box_w")
             else:
                 result[name] = _columns(planned, "window_y", "window_x", "out_h", "out_w")

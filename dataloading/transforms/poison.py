@@ -80,6 +80,7 @@ class Poison(PixelOp):
 
     def operation(self, state: ImageState) -> Operation:
         """See ``ImageTransform.operation``."""
+        assert state.height is not None and state.width is not None
         mask = np.asarray(self.mask)
         expected = (state.height, state.width, state.channels)
         if mask.ndim == 2:

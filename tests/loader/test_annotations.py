@@ -94,6 +94,10 @@ CHAINS = {
     "iou": [T.RandomZoomOut(side_range=(1, 2)), T.RandomIoUCrop(), T.Resize((150, 150)), T.RandomHorizontalFlip()],
     "jitter": [T.ScaleJitter((128, 128), (0.5, 2.0)), T.RandomCrop(128, pad_if_needed=True)],
     "lists": [T.RandomShortestSize([64, 80, 96], max_size=140), T.RandomRotation(20), T.AsList()],
+    "around": [T.RandomHorizontalFlip(), T.CropAroundBox(64, pick="first", scale=(1.0, 1.6), shift=0.1)],
+    "largest": [T.CropAroundBox((70, 50), pick="largest", scale=2), T.RandomVerticalFlip(), T.ColorJitter(0.2)],
+    "iou around": [T.RandomIoUCrop(), T.CropAroundBox(64)],
+    "zoom around": [T.RandomZoomOut(p=1.0, side_range=(1.2, 2)), T.CropAroundBox(64, scale=3)],
     "padded": [T.RandomIoUCrop(), T.RandomShortestSize([64, 90]), T.RandomHorizontalFlip(), T.PadBatch(32)],
 }  # fmt: skip
 
@@ -237,6 +241,50 @@ def test_a_padded_batch_holds_the_images_of_the_list_and_their_sizes(path, memor
             assert torch.equal(images[row, :, :height, :width], image)
             assert torch.equal(masks[row, :height, :width], left["mask"][row])
             assert (images[row, :, height:] == -1).all() and (masks[row, :, width:] == 255).all()
+
+
+def test_the_box_that_is_cropped_around_fills_the_image(path):
+    crop = T.CropAroundBox((48, 48), pick="first", scale=1.0)
+    batches = load(path, {"image": [crop]}, return_params=True)
+    for batch in batches:
+        parts = batch.params["image"]["0.CropAroundBox"]
+        for box, image, part in zip(batch["boxes"], batch["image"], parts, strict=True):
+            left, top, right, bottom = box[0].tolist()
+            assert max(right - left, bottom - top) == pytest.approx(48, abs=2)  # red, and from border to border
+            assert image[0, int(top + bottom) // 2, int(left + right) // 2] > 200
+            assert part[2] == part[3] <= 40
+    # In views, from a field that is not delivered, and as it is stored: the same parts.
+    views = {"image": T.View("image", [crop]), "pair": T.View("image", [crop], repeat=2)}
+    other = load(path, views, fields=["pair", "image", "label"])
+    stored = load(path, {"image": [crop], "boxes": []})
+    for one, two, three in zip(batches, other, stored, strict=True):
+        assert torch.equal(one["image"], two["image"]) and torch.equal(one["image"], two["pair"][1])
+        assert torch.equal(one["image"], three["image"])
+
+
+def test_a_mask_with_a_list_of_its_own_reads_the_boxes_too(path):
+    ops = [T.CropAroundBox(48, scale=(1, 2), shift=0.2)]
+    follows, own = load(path, {"image": ops}), load(path, {"image": ops, "mask": ops})
+    assert all(torch.equal(one["mask"], two["mask"]) for one, two in zip(follows, own, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("ops", "words"),
+    [
+        ([T.CropAroundBox(9, field="box")], "field='box' is no field of boxes.* Did you mean 'boxes'"),
+        ([T.CropAroundBox(9, field="points")], "field='points' is no field of boxes"),
+        ([T.CropAroundBox(9), T.CropAroundBox(9)], "would resize an image that an earlier transform has already"),
+        ([T.Resize((9, 9)), T.ColorJitter(0.1), T.CropAroundBox(9)], "CropAroundBox after a transform that changes"),
+    ],
+)
+def test_crops_around_what_is_no_box_are_refused(path, ops, words):
+    with pytest.raises(UsageError, match=words):
+        Loader(path, batch_size=4, transforms={"image": ops})
+
+
+def test_a_crop_around_a_box_needs_a_file():
+    with pytest.raises(UsageError, match="reads the boxes of stored samples: put it into a Loader's list"):
+        T.CropAroundBox(9)(np.zeros((3, 20, 20), np.uint8))
 
 
 def darkened(image, key):

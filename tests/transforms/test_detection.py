@@ -143,6 +143,51 @@ def test_iou_crops_and_what_they_cut_off_are_torchvisions_for_the_same_numbers()
     assert crops > 20
 
 
+def reference_crop(corners, op, stream):
+    """The part (left, top, width, height) of an image of W x H around a box, in the words of the docstring."""
+    ratio = op.size[1] / op.size[0]
+    corners = np.clip(corners, 0, [W, H, W, H])
+    sides = corners[:, 2:] - corners[:, :2]
+    good = np.flatnonzero((sides > 0).all(1))
+    if not len(good):
+        middle, w = np.array([W, H]) / 2, min(W, H * ratio)
+        sides = np.array([w, min(H, W / ratio)])
+    else:
+        first = {"first": 0, "largest": int(np.argmax(sides[good].prod(1)))}
+        box = good[first[op.pick] if op.pick in first else randint(stream, 0, len(good))]
+        scale = op.scale[0] + uniform(stream, 1) * (op.scale[1] - op.scale[0])
+        w = max(sides[box, 0] * scale, sides[box, 1] * scale * ratio)
+        sides = np.array([w, w / ratio])
+        shift = 2 * np.array([uniform(stream, 2), uniform(stream, 3)]) - 1
+        middle = (corners[box, :2] + corners[box, 2:]) / 2 + shift * op.shift * sides
+    sides = np.rint(np.clip(sides, 1, [W, H]))
+    first = np.rint(np.clip(middle - sides / 2, 0, np.array([W, H]) - sides))
+    return tuple(np.concatenate([first, sides]).astype(int).tolist())
+
+
+@pytest.mark.parametrize("pick", ["random", "first", "largest"])
+@pytest.mark.parametrize(
+    ("size", "options"), [((20, 31), {"scale": 1}), ((40, 16), {"scale": (0.8, 2.5), "shift": 0.3}), (64, {})]
+)
+def test_crops_around_a_box_are_those_of_the_definition(size, options, pick):
+    rng = np.random.default_rng(4)
+    counts = rng.integers(0, 4, N)
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    corners = random_boxes(int(starts[-1]))
+    corners[::5, 2] = corners[::5, 0]  # without an area
+    corners[1] = np.nan
+    corners[2] = [-30, 5, 2 * W, 3 * H]
+    op = T.CropAroundBox(size, pick=pick, **options)
+    pipeline, keys, requests = Pipeline([op]), keys_for(N), np.zeros(N, REQUEST)
+    boxes = BoxesOfSamples(corners, starts, np.ones(len(corners), np.uint8))
+    pipeline.plan(np.full(N, W), np.full(N, H), keys, requests, 0, boxes)
+    for i, key in enumerate(keys):
+        got = tuple(int(requests[f"box_{name}"][i]) for name in "xywh")
+        assert got == reference_crop(corners[starts[i] : starts[i + 1]], op, child(int(key), 0))
+        assert (requests["scaled_h"][i], requests["scaled_w"][i]) == op.size
+    assert boxes.kept.all()
+
+
 def affine_params(params, name):
     return {
         "angle": params[f"0.{name}.angle"],

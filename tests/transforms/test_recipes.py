@@ -21,6 +21,7 @@ EACH = {
     "ClampBoundingBoxes": T.ClampBoundingBoxes("hard"),
     "ColorJitter": T.ColorJitter(0.4, (0.5, 1.5), 0.1, 0.1),
     "Compose": T.Compose([T.RandomInvert(), T.Grayscale(3)]),
+    "CropAroundBox": T.CropAroundBox(20, field="faces", scale=(1, 2), shift=0.1, pick="largest"),
     "CutMix": T.CutMix(alpha=0.5, num_classes=7),
     "Cutout": T.Cutout(8, fill=(1, 2, 3), p=0.5),
     "ElasticTransform": T.ElasticTransform(40.0, 4.0),

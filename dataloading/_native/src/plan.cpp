@@ -160,6 +160,8 @@ class Plan {
         flip_ ^= static_cast<int32_t>(row[4]);
         return crop(side_offset(row[3], window_.w, wanted_.w), side_offset(row[2], window_.h, wanted_.h), {});
       }
+      case BETON_PLAN_CROP_AROUND_BOX:
+        return crop_around_box(row, stream, boxes);
     }
     return BETON_PLAN_EMPTY;
   }
@@ -251,6 +253,48 @@ class Plan {
       }
     }
     return 0;
+  }
+
+  // The part that has the shape of the result and holds a box, scaled about its centre and shifted; moved into the image
+  // where it reaches beyond, and cut off where it is larger. Numbers: 0 picks the box, 1 is the scale, 2 and 3 shift.
+  int crop_around_box(const double* row, uint64_t stream, const Boxes& boxes) {
+    wanted_ = {whole(row[0]), whole(row[1])};
+    const double ratio = double(wanted_.w) / double(wanted_.h);
+    Corners box{0.0, 0.0, double(window_.w), double(window_.h)};
+    double w = std::min(box.right, box.bottom * ratio), h = std::min(box.bottom, box.right / ratio);
+    if (picked(whole(row[5]), stream, boxes, &box)) {
+      const double scale = row[2] + uniform(stream, 1) * (row[3] - row[2]);
+      w = std::max((box.right - box.left) * scale, (box.bottom - box.top) * scale * ratio);
+      h = w / ratio;
+      const double x = (2.0 * uniform(stream, 2) - 1.0) * row[4] * w, y = (2.0 * uniform(stream, 3) - 1.0) * row[4] * h;
+      box = {box.left + x, box.top + y, box.right + x, box.bottom + y};
+    }
+    const Span across = within(0.5 * (box.left + box.right), w, window_.w);
+    const Span down = within(0.5 * (box.top + box.bottom), h, window_.h);
+    return resize({across.from, down.from, across.length, down.length}, row);
+  }
+
+  // Finds a box that has an area; returns false if there is none.
+  bool picked(int64_t how, uint64_t stream, const Boxes& boxes, Corners* found) const {
+    int64_t count = 0;
+    for (int64_t i = 0; i < boxes.count; i++) count += has_area(boxes, i);
+    if (count == 0) return false;
+    int64_t left = how == 0 ? randint(stream, 0, count) : 0;
+    double largest = 0.0;
+    for (int64_t i = 0; i < boxes.count; i++) {
+      if (!has_area(boxes, i)) continue;
+      const Corners box = placed(boxes.corners + 4 * i);
+      if (how == 2 ? area(box) > largest : left-- == 0) {
+        *found = box;
+        largest = area(box);
+      }
+    }
+    return true;
+  }
+
+  bool has_area(const Boxes& boxes, int64_t i) const {
+    const Corners box = placed(boxes.corners + 4 * i);
+    return boxes.kept[i] && box.right > box.left && box.bottom > box.top;
   }
 
   static bool is_centred(const Corners& box, const Corners& part) {
@@ -361,6 +405,13 @@ class Plan {
     int64_t from, length;  // in the image
     int64_t at, scaled;    // in the result
   };
+
+  // The span of about this length around a middle, moved into a side.
+  static Span within(double middle, double length, int64_t side) {
+    const int64_t whole_length = nearest(std::clamp(length, 1.0, double(side)));
+    const double from = std::clamp(middle - 0.5 * double(whole_length), 0.0, double(side - whole_length));
+    return {nearest(from), whole_length, 0, 0};
+  }
 
   static Span with_edges(int64_t from, int64_t length, int64_t side, int64_t wanted) {
     const int64_t low = std::max<int64_t>(from, 0), high = std::min(from + length, side);

@@ -25,7 +25,9 @@ enum {
   BETON_PLAN_ZOOM_OUT = 11,         // side_low, side_high, p, fill
   // min_scale, max_scale, min_ratio, max_ratio, trials, count, -, -, -, -, least overlaps ...
   BETON_PLAN_IOU_CROP = 12,
-  BETON_PLAN_CORNER_CROP = 13       // out_h, out_w, bottom, right (0: no, 1: yes, 2: in the middle), flips before it
+  BETON_PLAN_CORNER_CROP = 13,      // out_h, out_w, bottom, right (0: no, 1: yes, 2: in the middle), flips before it
+  // out_h, out_w, scale_low, scale_high, shift, pick (0: any, 1: the first, 2: the largest), -, -, interpolation, antialias
+  BETON_PLAN_CROP_AROUND_BOX = 14
 };
 enum { BETON_PLAN_ROW_LENGTH = 64, BETON_PLAN_LIST_AT = 10 };
 
