@@ -365,7 +365,7 @@ class Plan:
         if mixes and label is None:
             raise UsageError(
                 f"{mixes[0]} mixes labels too, and needs an integer field named 'label' (or a single integer field); "
-                f"the fields are {', '.join(self.names)}"
+                f"the fields are {', '.join(self.names)}. Deliver such a field, or leave {mixes[0]} out"
             )
         masks = [name for name in self.fields if isinstance(self.files.fields[name], MaskField)]
         places = [name for name, output in self.outputs.items() if output.follows and name in self.others]

@@ -50,7 +50,7 @@ def _apply(transforms: Sequence[object], image: Any, seed: int, owner: str) -> A
     is_tensor = hasattr(image, "numpy") and not isinstance(image, np.ndarray)
     pixels = np.ascontiguousarray(image.detach().cpu().numpy() if is_tensor else image)
     batch = pixels if pixels.ndim == 4 else pixels[None]
-    _check(batch, pixels, owner)
+    _check(batch, pixels, owner, is_tensor=is_tensor)
     n, channels, height, width = batch.shape
     is_bytes = batch.dtype == np.uint8
     for each in transforms:
@@ -74,17 +74,26 @@ def _apply(transforms: Sequence[object], image: Any, seed: int, owner: str) -> A
     return _delivered(result, pipeline.out_dtype, is_tensor, owner)
 
 
-def _check(batch: npt.NDArray[Any], pixels: npt.NDArray[Any], owner: str) -> None:
+def _check(batch: npt.NDArray[Any], pixels: npt.NDArray[Any], owner: str, *, is_tensor: bool) -> None:
     if batch.ndim != 4 or 0 in batch.shape[1:] or batch.shape[1] > MAX_CHANNELS:
         fix = ""
-        if pixels.ndim == 3 and pixels.shape[2] in (1, 3, 4):
-            fix = ". This looks like (height, width, channels): pass image.transpose(2, 0, 1)"
+        if pixels.ndim in (3, 4) and pixels.shape[-1] in (1, 3, 4):
+            last, order = (
+                ("height, width, channels", "2, 0, 1")
+                if pixels.ndim == 3
+                else ("N, height, width, channels", "0, 3, 1, 2")
+            )
+            how = "permute" if is_tensor else "transpose"
+            fix = f". This looks like ({last}): pass image.{how}({order})"
+        elif pixels.ndim == 2:
+            fix = ". Pass image[None] for a gray image"
         raise UsageError(
             f"{owner}: expected an image of shape (channels, height, width) or a batch of shape (N, channels, height, "
             f"width), with 1 to {MAX_CHANNELS} channels, got {pixels.shape}{fix}"
         )
     if str(batch.dtype) not in _DTYPES:
-        raise UsageError(f"{owner}: expected {', '.join(_DTYPES)}, got {batch.dtype}")
+        fix = ". Pass floats from 0 to 1 as float32" if batch.dtype.kind == "f" else ""
+        raise UsageError(f"{owner}: expected {', '.join(_DTYPES)}, got {batch.dtype}{fix}")
 
 
 def _decoded(pipeline: Pipeline, batch: npt.NDArray[np.uint8], keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import enum
+import inspect
 import numbers
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -24,6 +25,7 @@ import numpy.typing as npt
 
 from dataloading.checks import as_integer, true_or_false
 from dataloading.errors import UsageError
+from dataloading.messages import did_you_mean
 from dataloading.transforms.operation import Node, Operation
 from dataloading.transforms.state import FLOAT_DTYPES, STORAGE_DTYPES, ImageState
 
@@ -50,7 +52,26 @@ PADDING_MODES = {"constant": 0, "edge": 1, "reflect": 2, "symmetric": 3}
 ROW_LENGTH = 64  # numbers in the row of a geometry: its parameters, see _native/src/plan.h
 
 
-class Transform:
+class _TransformKind(abc.ABCMeta):
+    """Makes transforms: an option that their class lacks is answered with the nearest name."""
+
+    def __call__(cls, *args: Any, **options: Any) -> Any:
+        known = cls.__signature__.parameters
+        unknown = next((each for each in options if each not in known), None)
+        if unknown is not None and not any(each.kind is each.VAR_KEYWORD for each in known.values()):
+            names = [name for name, each in known.items() if not name.startswith("_")]
+            hint = did_you_mean(unknown, names) or f"It has {', '.join(names) or 'none'}"
+            raise UsageError(f"{cls.__name__} has no option {unknown!r}. {hint}")
+        return super().__call__(*args, **options)
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """What `inspect.signature` and ``help`` show: the class's options, not those of ``__call__`` here."""
+        signature = inspect.signature(cls.__init__)  # type: ignore[misc]
+        return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+
+class Transform(metaclass=_TransformKind):
     """Base of everything that can stand in a pipeline's list and belongs to this project."""
 
     def __post_init__(self) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from torchvision.transforms import v2
 
+from dataloading import UsageError
 from dataloading import transforms as T
 
 THEIRS = [name for name, each in vars(v2).items() if inspect.isclass(each) and not name.startswith("_")]
@@ -39,6 +40,21 @@ def test_options_have_torchvisions_names_order_and_defaults(name):
             continue
         assert option in ours, option
         assert plain(ours[option].default) == plain(theirs.default), option
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: T.ColorJitter(brightnes=0.4), "ColorJitter has no option 'brightnes'. Did you mean 'brightness'"),
+        (lambda: T.RandomApply([T.RandomInvert()], prob=0.3), "RandomApply has no option 'prob'. It has transforms, p"),
+        (lambda: T.MixUp(label_smoothing=0.1), "MixUp has no option 'label_smoothing'. Did you mean 'smoothing'"),
+        (lambda: T.Custom(print, in_palce=True), "Custom has no option 'in_palce'. Did you mean 'in_place'"),
+        (lambda: T.ClampBoundingBoxes(mode="soft"), "no option 'mode'"),
+    ],
+)
+def test_misspelt_options_are_answered_with_the_nearest(make, words):
+    with pytest.raises(UsageError, match=words):
+        make()
 
 
 # Options that differ on purpose.
