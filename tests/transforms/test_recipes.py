@@ -25,6 +25,8 @@ EACH = {
     "CutMix": T.CutMix(alpha=0.5, num_classes=7),
     "Cutout": T.Cutout(8, fill=(1, 2, 3), p=0.5),
     "ElasticTransform": T.ElasticTransform(40.0, 4.0),
+    "FiveCrop": T.FiveCrop((20, 30)),
+    "TenCrop": T.TenCrop(20, vertical_flip=True),
     "GaussianBlur": T.GaussianBlur((3, 5), sigma=1.5),
     "GaussianNoise": T.GaussianNoise(0.1, 0.2, clip=False),
     "Grayscale": T.Grayscale(3),
