@@ -12,15 +12,19 @@ of them.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
+import importlib.metadata
+import itertools
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
+import recipes_peers
 from common import Options, parse, publish, say
-from inputs import our_file
+from inputs import ffcv_file, our_file
 
 SIDE, NUM = 224, 32
 Round = Callable[[], tuple[int, float]]  # images and seconds
@@ -40,7 +44,7 @@ CASES: dict[str, tuple[str, str, str]] = {
     "blur 23": ("GaussianBlur(23)", "GaussianBlur((23, 23), (0.1, 2.0), p=1)",
                 "RandomGaussianBlur((23, 23), (0.1, 2.0), p=1.0)"),
     "noise": ("GaussianNoise()", "GaussNoise(p=1)", "RandomGaussianNoise(p=1.0)"),
-    "rotation": ("RandomRotation(30)", "Rotate(30, p=1)", "RandomRotation(30.0, p=1.0)"),
+    "rotation": ("RandomRotation(30)", "Rotate((-30, 30), p=1)", "RandomRotation(30.0, p=1.0)"),
     "affine": ("RandomAffine(10, (0.1, 0.1), (0.9, 1.1), 5, interpolation='bilinear')",
                "Affine(rotate=(-10, 10), translate_percent=(-0.1, 0.1), scale=(0.9, 1.1), shear=(-5, 5), p=1)",
                "RandomAffine(10.0, (0.1, 0.1), (0.9, 1.1), 5.0, p=1.0)"),
@@ -55,7 +59,9 @@ CASES: dict[str, tuple[str, str, str]] = {
     "AutoAugment": ("AutoAugment()", "", ""),
     "AugMix": ("AugMix()", "", ""),
 }  # fmt: skip
-RECIPES = ("imagenet_train", "simclr", "dino", "deit", "trivial", "detection")
+RECIPES = ("imagenet_train", "simclr_view", "simclr", "dino", "deit", "trivial", "detection")
+LIBRARIES = {"torchvision": "torchvision v2", "albumentations": "AlbumentationsX", "timm": "timm (Pillow)",
+             "kornia": "Kornia", "ffcv": "FFCV"}  # fmt: skip
 
 
 def pixels() -> Any:
@@ -150,67 +156,134 @@ def boxes_file(options: Options) -> str:
     return str(path)
 
 
-def recipe_rounds(name: str, path: str) -> dict[str, Round]:
-    """Return rounds of ours and of torchvision for a recipe, starting from stored files."""
+def recipe_rounds(name: str, path: str, options: Options) -> dict[str, Round]:
+    """Return a round of each library that has a recipe, from stored files on."""
+    import torch
+
+    from dataloading import Reader
+
+    with Reader(path) as reader:
+        stored = [
+            (bytes(reader.view("image", i)), reader.value("boxes", i).copy() if "boxes" in reader.fields else None)
+            for i in range(min(64, reader.num_samples))
+        ]
+    makers: dict[str, Callable[[str], recipes_peers.Sample]] = {
+        "torchvision": torchvision_sample, "albumentations": recipes_peers.albumentations, "timm": recipes_peers.timm,
+        "kornia": recipes_peers.kornia,
+    }  # fmt: skip
+    rounds: dict[str, Round] = {"ours": our_recipe_round(name, path)}
+    for library, make in makers.items():
+        try:
+            sample = make(name)
+            rounds[library] = paced(sample, stored, options.seconds, 32 if library == "kornia" else 1)
+            rounds[library]()
+        except KeyError:  # it has no such recipe
+            rounds.pop(library, None)
+        except Exception as error:
+            rounds.pop(library, None)
+            say(f"{name}: {library}: {type(error).__name__}: {error}")
+    torch.set_num_threads(1)
+    file = ffcv_file(options, 500) if name == "imagenet_train" else None
+    if file is not None:
+        rounds["ffcv"] = ffcv_round(str(file))
+    return rounds
+
+
+def our_recipe_round(name: str, path: str) -> Round:
+    """Return a round of a Loader with one worker."""
     import numpy as np
+
+    from dataloading import Loader, Reader
+    from dataloading import transforms as T
+
+    options = {"views": 1} if name == "simclr_view" else {}
+    recipe = T.recipes.find("simclr" if name == "simclr_view" else name, mixup=0, cutmix=0, **options)
+    with Reader(path) as reader:
+        indices = np.resize(np.arange(reader.num_samples), 256 if name == "dino" else 1024)
+    loader = Loader(path, batch_size=32, shuffle="global", num_workers=1, transforms=recipe, indices=indices)
+    return of_process(lambda: sum(len(batch.indices) for batch in loader))
+
+
+def ffcv_round(path: str) -> Round:
+    """Return a round of FFCV with one worker."""
+    from train.loaders import make_loader
+    from train.loaders.base import LoaderSpec
+
+    spec = LoaderSpec(path=path, training=True, batch_size=32, num_workers=1, seed=0, normalised=True)
+    loader = make_loader("ffcv", spec)
+    return of_process(lambda: sum(len(batch.labels) for batch in loader))
+
+
+def of_process(work: Callable[[], int]) -> Round:
+    """Return a round that is timed by the CPU seconds of all threads, until they are idle again."""
+
+    def run() -> tuple[int, float]:
+        start = time.process_time()
+        done = work()
+        before = 0.0
+        while time.process_time() - before > 0.002:  # threads work ahead, for the next round
+            before = time.process_time()
+            time.sleep(0.2)
+        return done, time.process_time() - start
+
+    return run
+
+
+def paced(sample: recipes_peers.Sample, stored: list[tuple[bytes, Any]], seconds: float, multiple: int) -> Round:
+    """Return a round of one stored sample after the other, for some seconds."""
+    samples = itertools.cycle(stored)
+
+    def run() -> tuple[int, float]:
+        start, done = time.thread_time(), 0
+        while done % multiple or time.thread_time() - start < seconds:
+            sample(*next(samples))
+            done += 1
+        return done, time.thread_time() - start
+
+    return run
+
+
+def torchvision_sample(name: str) -> recipes_peers.Sample:
+    """Return torchvision's transforms on tensors, those of ``beton train --recipe``."""
     import torch
     from torchvision.io import decode_jpeg
     from torchvision.transforms import v2
     from torchvision.tv_tensors import BoundingBoxes, Image
 
-    from dataloading import Loader, Reader
     from dataloading import transforms as T
     from train.loaders.recipes import torchvision_steps
 
-    recipe = T.recipes.find(name, mixup=0, cutmix=0)
     views: list[Any] = []
-    for value in recipe.values():
-        steps = getattr(value, "transforms", value)
-        views += [v2.Compose(torchvision_steps(steps, pillow=False))] * getattr(value, "repeat", 1)
-    with Reader(path) as reader:
-        indices = np.resize(np.arange(reader.num_samples), 1024)
-        stored = [
-            (torch.frombuffer(bytearray(bytes(reader.view("image", i))), dtype=torch.uint8),
-             reader.value("boxes", i) if "boxes" in reader.fields else None)
-            for i in range(min(64, reader.num_samples))
-        ]  # fmt: skip
-    loader = Loader(path, batch_size=32, shuffle="global", num_workers=1, transforms=recipe, indices=indices)
+    for value in T.recipes.find("simclr" if name == "simclr_view" else name, mixup=0, cutmix=0).values():
+        steps, repeat = getattr(value, "transforms", value), getattr(value, "repeat", 1)
+        views += [v2.Compose(torchvision_steps(steps, pillow=False))] * (1 if name == "simclr_view" else repeat)
 
-    def ours() -> tuple[int, float]:
-        # Batches that were prefetched before the first are excluded, in number and in time.
-        done, start, ahead = 0, 0.0, loader.prefetch_batches + 2
-        for number, batch in enumerate(loader):
-            if number == ahead:
-                start = time.perf_counter()
-            elif number > ahead:
-                done += len(batch.indices)
-        return done, time.perf_counter() - start
+    def sample(data: bytes, boxes: Any) -> None:
+        image = decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+        given: Any = image
+        if boxes is not None:
+            size = (image.shape[1], image.shape[2])
+            told = BoundingBoxes(torch.from_numpy(boxes), format="XYXY", canvas_size=size)
+            given = {"image": Image(image), "boxes": told, "labels": torch.zeros(1)}
+        for view in views:
+            view(given)
 
-    def theirs() -> int:
-        for data, boxes in stored:
-            image = decode_jpeg(data)
-            if boxes is None:
-                sample: Any = image
-            else:
-                size = (image.shape[1], image.shape[2])
-                told = BoundingBoxes(torch.from_numpy(boxes.copy()), format="XYXY", canvas_size=size)
-                sample = {"image": Image(image), "boxes": told, "labels": torch.zeros(1)}
-            for view in views:
-                view(sample)
-        return len(stored)
-
-    return {"ours": ours, "torchvision": timed(theirs)}
+    return sample
 
 
 def measured(rounds: dict[str, Round], count: int) -> dict[str, float]:
     """Return the median images per second of each, over interleaved rounds."""
     rates: dict[str, list[float]] = {name: [] for name in rounds}
-    for run in rounds.values():
-        run()
-    for _ in range(count):
-        for name, run in rounds.items():
-            done, seconds = run()
-            rates[name].append(done / seconds)
+    for number in range(count + 1):
+        for name, run in list(rounds.items()):
+            try:
+                done, seconds = run()
+            except Exception as error:  # another version's names, or a fault of a library
+                say(f"{name}: {type(error).__name__}: {error}")
+                del rounds[name], rates[name]
+                continue
+            if number > 0:  # the first warms up
+                rates[name].append(done / seconds)
     return {name: statistics.median(values) for name, values in rates.items()}
 
 
@@ -230,6 +303,15 @@ def transform_rounds(name: str, images: Any) -> dict[str, Round]:
     return rounds
 
 
+def versions() -> list[str]:
+    """Return the other libraries that are installed, with their versions."""
+    found = []
+    for name in ("albumentationsx", "albumentations", "opencv-python-headless", "timm", "kornia"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found.append(f"{name} {importlib.metadata.version(name)}")
+    return found
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this script."""
     parser.add_argument("--packages", default="", help="folder with albumentations and Kornia (pip install --target)")
@@ -238,36 +320,35 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def main() -> None:
     """Measure and write the report."""
-    options = parse(__doc__, add_options=add_options)
+    options = parse(__doc__, add_options=add_options, num_images=512, seconds=1.0)
     if options.packages:
         sys.path.append(options.packages)
     import torch
 
     torch.set_num_threads(1)
-    wanted = set(options.only.split(",")) if options.only else {*CASES, *RECIPES}
+    wanted = options.only.split(",") if options.only else [*RECIPES, *CASES]
     images, data, rows = pixels(), {}, []
-    for name in (*CASES, *RECIPES):
-        if name not in wanted:
-            continue
+    for name in wanted:
         try:
             if name in CASES:
                 rounds = transform_rounds(name, images)
             else:
                 path = boxes_file(options) if name == "detection" else str(our_file(options, 500))
-                rounds = recipe_rounds(name, path)
+                rounds = recipe_rounds(name, path, options)
             rates = measured(rounds, options.rounds)
         except Exception as error:
             say(f"{name}: {type(error).__name__}: {error}")
             continue
         data[name] = rates
-        others = [rates.get(library) for library in ("torchvision", "albumentations", "kornia")]
+        others = [rates.get(library) for library in LIBRARIES]
         cells = [f"{rate:,.0f} ({rates['ours'] / rate:.1f}x)" if rate else "" for rate in others]
-        rows.append([name, f"{rates['ours']:,.0f}", *cells, CASES[name][0] if name in CASES else "from JPEG"])
+        rows.append([name, f"{rates['ours']:,.0f}", *cells, CASES[name][0] if name in CASES else "recipe, from JPEG"])
         say(f"{name}: {rates}")
+    below = [recipes_peers.UNLIKE, f"Versions: {', '.join(versions())}."]
     publish(
         options.out, options.command, "recipes", "Augmentation: images per second of one core",
-        "Medians of interleaved rounds, one thread each; in brackets the ratio of ours to it.",
-        head=["", "ours", "torchvision v2", "albumentations", "Kornia", "what"], rows=rows, data=data,
+        "Medians of interleaved rounds, one thread each, per CPU second; in brackets how many times as fast ours is.",
+        head=["", "ours", *LIBRARIES.values(), "what"], rows=rows, data=data, below=below,
     )  # fmt: skip
 
 
