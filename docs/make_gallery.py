@@ -21,6 +21,11 @@ from dataloading import transforms as T  # noqa: E402
 SIDE, GAP, CAPTION, COLUMNS = 96, 6, 14, 8
 GRAY = T.Normalize(0.0, 1.0)  # floats from 0 to 1
 
+# A trigger of a poisoned data set: a pattern in the corner.
+CHECKS = (np.indices((SIDE, SIDE)) // 8).sum(0) % 2 * 255
+PATCH = np.zeros((SIDE, SIDE))
+PATCH[8:32, 64:88] = 0.8
+
 # What is drawn: a list and the seed of the draw that shows best what it does.
 SHOWN: dict[str, tuple[list[Any], int]] = {
     "RandomResizedCrop": ([T.RandomResizedCrop(SIDE)], 3),
@@ -55,6 +60,7 @@ SHOWN: dict[str, tuple[list[Any], int]] = {
     "GaussianNoise": ([T.GaussianNoise(sigma=0.15)], 0),
     "JPEG": ([T.JPEG((5, 5))], 0),
     "RandomErasing": ([T.RandomErasing(1.0)], 3),
+    "Poison": ([T.Poison(CHECKS, PATCH, [0])], 0),
     "Cutout": ([T.Cutout(32, fill=128)], 1),
     "RandAugment": ([T.RandAugment(2, 15)], 1),
     "TimmRandAugment": ([T.TimmRandAugment("rand-m9-mstd0.5-inc1")], 4),
@@ -73,7 +79,7 @@ MIXED = {"MixUp": T.MixUp(num_classes=2), "CutMix": T.CutMix(num_classes=2)}
 # They need boxes, labels, a batch of a file or a function, or are other names of what is shown.
 NOT_SHOWN = {
     "AsList", "ClampBoundingBoxes", "CropAroundBox", "Custom", "MapLabels", "Mixup", "OneHot", "PadBatch", "PerSample",
-    "Poison", "RandomIoUCrop", "ReplaceLabel", "SanitizeBoundingBoxes", "View",
+    "RandomIoUCrop", "ReplaceLabel", "SanitizeBoundingBoxes", "View",
 }  # fmt: skip
 
 
@@ -133,7 +139,7 @@ def sheet() -> Image.Image:
         tile = Image.fromarray(np.ascontiguousarray(np.moveaxis(pixels, 0, -1)))
         tile.thumbnail((SIDE, SIDE))
         picture.paste(tile, (left + (SIDE - tile.width) // 2, top + (SIDE - tile.height) // 2))
-        text = name.removeprefix("Random") if len(name) > 20 else name
+        text = name.removeprefix("Random") if len(name) > 18 else name
         draw.text((left, top + SIDE + 1), text, fill=(40, 40, 40), font=font)
     return picture
 

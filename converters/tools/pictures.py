@@ -106,7 +106,7 @@ def _class_of(reader: Reader, index: int) -> str:
         return ""
     label = int(reader.column(field)[index])
     names = reader.class_names
-    return names[label] if names is not None and 0 <= label < len(names) else str(label)
+    return names[label] if names is not None and 0 <= label < len(names) else f"class {label}"
 
 
 def _fitting(

@@ -21,7 +21,7 @@ from dataloading.cli import option_seed
 __all__ = ["grid", "preview"]
 
 _GAP, _CAPTION = 4, 14
-_PAPER, _INK, _BOX, _POINT = (250, 250, 250), (40, 40, 40), (255, 60, 60), (60, 255, 60)
+_PAPER, _INK, _EDGE, _BOX, _POINT = (250, 250, 250), (40, 40, 40), (0, 0, 0), (255, 60, 60), (60, 255, 60)
 _LARGEST_SIDE = 30_000  # of the picture, in pixels
 
 Pixels = npt.NDArray[np.uint8]
@@ -224,6 +224,7 @@ def _draw_marks(
     for place in places:
         if kind == "points":
             x, y = place
+            draw.ellipse((x - 3, y - 3, x + 3, y + 3), outline=_EDGE)
             draw.ellipse((x - 2, y - 2, x + 2, y + 2), outline=_POINT)
             continue
         left, top, right, bottom = place
@@ -231,7 +232,12 @@ def _draw_marks(
             right, bottom = left + right, top + bottom
         elif kind == "cxcywh":
             left, top, right, bottom = left - right / 2, top - bottom / 2, left + right / 2, top + bottom / 2
-        draw.rectangle((left, top, max(left, right - 1), max(top, bottom - 1)), outline=_BOX)
+        right, bottom = max(left, right - 1), max(top, bottom - 1)
+        # Between dark lines, so that it is seen on any colour.
+        draw.rectangle((left - 1, top - 1, right + 1, bottom + 1), outline=_EDGE)
+        if min(right - left, bottom - top) > 2:
+            draw.rectangle((left + 1, top + 1, right - 1, bottom - 1), outline=_EDGE)
+        draw.rectangle((left, top, right, bottom), outline=_BOX)
 
 
 def _side_by_side(pictures: Sequence[Image.Image]) -> Image.Image:
