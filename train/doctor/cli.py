@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
+import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -17,9 +19,6 @@ from dataloading.cli import Choice, Size, default_num_workers, note, option_json
 from dataloading.tools import open_files
 from train.launch import launch_environment, leaving_on_interrupt, own_command, run_local_processes
 from train.option_types import different_numbers
-
-if TYPE_CHECKING:
-    from .findings import Finding
 
 __all__ = ["doctor"]
 
@@ -54,7 +53,7 @@ _Say = Callable[[str], None]
               help="About how long each measurement takes.")  # fmt: skip
 @click.option("--hang-seconds", type=click.FloatRange(0.1, 600.0), default=5.0, help="--hang: the time-out.")
 @click.option("--out", type=click.Path(file_okay=False), default=None,
-              help="--network, --scaling: write JSON and a picture here.")  # fmt: skip
+              help="Write Markdown, JSON and a picture here.")  # fmt: skip
 @click.option("--hang-folder", default=None, hidden=True)
 @click.option("--scaling-result", default=None, hidden=True)
 @option_json
@@ -83,7 +82,7 @@ def _host(file: str | None, options: dict[str, Any], as_json: bool, say: _Say) -
 
     from .checks import check_all
     from .ranks import gather_facts
-    from .report import as_data, diagnosis_text, findings_text
+    from .report import as_data, diagnosis_text, draw, findings_text
 
     world = detect_world(os.environ)
     processes = options["nproc_per_node"] or world.local_world_size
@@ -100,14 +99,14 @@ def _host(file: str | None, options: dict[str, Any], as_json: bool, say: _Say) -
         diagnosis = judge(measured)
         known = {finding.name for finding in diagnosis.findings}
         findings = [*diagnosis.findings, *(finding for finding in findings if finding.name not in known)]
-    data = as_data(findings, diagnosis, measured)
-    if as_json:
-        click.echo(json.dumps({**data, "ranks": [dataclasses.asdict(facts) for facts in ranks]}, indent=1))
-    else:
-        if diagnosis is not None and measured is not None:
-            click.echo(diagnosis_text(diagnosis, measured) + "\n")
-        click.echo(findings_text(findings))
-    return bool(data["ok"])
+    data = {**as_data(findings, diagnosis, measured), "ranks": [dataclasses.asdict(facts) for facts in ranks]}
+    text, figure = "", None
+    if diagnosis is not None and measured is not None:
+        found = diagnosis
+        text = diagnosis_text(found, measured) + "\n\n"
+        title = f"{Path(measured.file.path).name}: {found.verdict}"
+        figure = functools.partial(draw, found, title)
+    return _print("host" if file is None else "run", data, text + findings_text(findings), as_json, options, figure)
 
 
 def _examine(file: str, options: dict[str, Any], num_workers: int, processes: int, say: _Say) -> Any:
@@ -161,6 +160,7 @@ def _network(_file: str | None, options: dict[str, Any], as_json: bool, say: _Sa
     from . import network
     from .checks import check_all
     from .ranks import exchange_facts, own_facts
+    from .report import as_data, findings_text
 
     own = own_facts(world)  # before the group begins to use the rendezvous
     device = pick_device("cpu" if options["device"] == "cpu" else "auto", world)
@@ -176,6 +176,7 @@ def _network(_file: str | None, options: dict[str, Any], as_json: bool, say: _Sa
     findings = [*network.judge_network(exchanges, link), *check_all(ranks)]
     title = f"{world.world_size} ranks, {'NCCL' if device.type == 'cuda' else 'Gloo'}"
     data = {
+        **as_data(findings),
         "ranks": [dataclasses.asdict(facts) for facts in ranks],
         "link": None if link is None else {"bytes_per_second": link[0], "source": link[1]},
         "exchanges": [
@@ -187,12 +188,11 @@ def _network(_file: str | None, options: dict[str, Any], as_json: bool, say: _Sa
             for each in exchanges
         ],
     }
-    text = f"{title}\n\n{network.table(exchanges)}"
+    text = f"{title}\n\n{network.table(exchanges)}\n\n"
     if link is not None:
-        text += f"\n\nthe link should give {link[0] / 1e9:.3g} GB/s ({link[1]})"
-    return _print(
-        "network", data, text, findings, as_json, options["out"], lambda: network.draw(exchanges, title, link)
-    )
+        text += f"the link should give {link[0] / 1e9:.3g} GB/s ({link[1]})\n\n"
+    figure = functools.partial(network.draw, exchanges, title, link)
+    return _print("network", data, text + findings_text(findings), as_json, options, figure)
 
 
 def _start_ranks(count: int) -> bool:
@@ -243,27 +243,31 @@ def _scaling(file: str | None, options: dict[str, Any], as_json: bool, say: _Say
         "law": None if law is None else dataclasses.asdict(law),
     }
     text = f"{title}\n\n{scaling.summary(points)}"
-    return _print("scaling", data, text, [], as_json, options["out"], lambda: scaling.draw(points, title))
+    return _print("scaling", data, text, as_json, options, functools.partial(scaling.draw, points, title))
 
 
 def _print(
-    name: str,
+    topic: str,
     data: dict[str, Any],
     text: str,
-    findings: Sequence[Finding],
     as_json: bool,
-    out: str | None,
-    draw: Callable[[], Any],
+    options: Mapping[str, Any],
+    figure: Callable[[], Any] | None,
 ) -> bool:
-    """Print a result with its findings, write it to a folder if there is one, and say whether all is well."""
-    from .report import as_data, findings_text
+    """Print a result, write it to --out if that is given, and return whether all is well."""
+    click.echo(json.dumps(data, indent=1) if as_json else text)
+    if options["out"] is not None:
+        from train.bench.report import write_report
 
-    data = {**data, **as_data(findings)}
-    click.echo(json.dumps(data, indent=1) if as_json else f"{text}\n\n{findings_text(findings)}".rstrip())
-    if out is not None:
-        folder = Path(out)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"doctor-{name}.json").write_text(json.dumps(data, indent=1) + "\n")
-        draw().savefig(folder / f"doctor-{name}.png", dpi=120)
-        note(f"wrote {folder / f'doctor-{name}.json'} and {folder / f'doctor-{name}.png'}")
-    return bool(data["ok"])
+        paths = write_report(
+            Path(options["out"]),
+            f"doctor-{topic}",
+            title=f"beton doctor: {topic}",
+            command="beton " + shlex.join(sys.argv[1:]),
+            sections=[f"```\n{text}\n```"],
+            data=data,
+            figure=None if figure is None else figure(),
+        )
+        for path in paths:
+            note(f"wrote {path}")
+    return bool(data.get("ok", True))

@@ -83,7 +83,8 @@ def examine(
     indices = stored_images(files)
     progress("decoding and transforming on one worker")
     before = busy_seconds(), time.process_time(), time.perf_counter()
-    work = measure_work(path, transforms=transforms, field=field, indices=indices, seconds=seconds)
+    place = device if device is not None and device.type == "cuda" else torch.device("cpu")
+    work = measure_work(path, transforms=transforms, field=field, indices=indices, seconds=seconds, device=place)
     progress(f"loading with {counted(setup.num_workers, 'worker')}")
     loader_rate = measure_loader(
         path,
@@ -91,19 +92,20 @@ def examine(
         indices=indices,
         num_workers=setup.num_workers,
         batch_size=setup.batch_size,
+        device=place,
         seconds=seconds,
     )
     busy, own, seconds = busy_seconds(), time.process_time() - before[1], time.perf_counter() - before[2]
     others = 0.0 if busy is None or before[0] is None else max(0.0, busy - before[0] - own) / seconds
     bandwidth, source = None, "--device-rate" if device_rate else ""
-    if device is not None and device.type == "cuda":
-        progress(f"copying to {device}")
-        bandwidth = copy_rates(device)["host to device"]
+    if place.type == "cuda":
+        progress(f"copying to {place}")
+        bandwidth = copy_rates(place)["host to device"]
         if device_rate is None:
-            progress(f"training {model} on {device}")
+            progress(f"training {model} on {place}")
             device_rate = training_rate(
                 model,
-                device,
+                place,
                 batch_size=min(128, setup.batch_size),
                 image_size=setup.image_size,
                 seconds=2 * seconds,

@@ -32,6 +32,8 @@ from train.launch import launch_environment, own_command, run_local_processes
 
 __all__ = ["Entry", "demonstrate", "explain", "run_rank", "text"]
 
+# Public since torch 2.10 or so.
+_SET_TIMEOUT: Any = getattr(dist, "set_timeout", None) or getattr(dist.distributed_c10d, "_set_pg_timeout", None)
 _RANKS = 2
 _LIMIT = timedelta(minutes=5)
 
@@ -107,8 +109,9 @@ def run_rank(world: World, folder: Path, seconds: float) -> None:
                 journal.call("all_reduce (4,)", lambda: dist.all_reduce(data))
 
         # The usual fault: a collective under `if rank == 0`, as in logging or in evaluation.
-        short: Any = dist.new_group(timeout=timedelta(seconds=seconds))
+        short: Any = dist.new_group(timeout=_LIMIT)
         if world.rank == 0:
+            _SET_TIMEOUT(timedelta(seconds=seconds), short)  # after both have joined the group, however slow they are
             journals["skipped"].call("all_reduce (4,)", lambda: dist.all_reduce(data, group=short))
             store.set("given up", "")
         else:

@@ -159,7 +159,8 @@ def _budgets(measured: Measurements) -> tuple[Budget, Budget]:
         read=_missing(measured, first=True) * _read_seconds(measured),
         reads_ahead=reads_ahead,
         serial=work.serial_seconds,
-        callables=work.callable_seconds,
+        # Measured on the host: a device whose rate is given runs them itself.
+        callables=0.0 if rate and not bandwidth else work.callable_seconds,
         copy=work.output_bytes / bandwidth if bandwidth else 0.0,
         device=1.0 / rate if rate else 0.0,
     )
@@ -416,6 +417,7 @@ def _caller(measured: Measurements, budget: Budget) -> list[Finding]:
                 measured=f"{budget.callables * 1e3:.3g} ms an image",
                 expected="transforms of dataloading.transforms, which workers run",
                 advice="Replace them with transforms of dataloading.transforms, or call them on the device.",
+                level=PROBLEM if measured.transfer_bytes_per_second else NOTE,
                 gain=budget.gain(callables=0.0),
             )
         )

@@ -9,7 +9,7 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ _MAX_BYTES = 64 << 20
 _LONGEST_READ_SECONDS = 5.0
 _MOST_TRANSFORMS = 8
 _FIRST_RUN = 8  # images
+_EPOCHS = 3
 Transforms = Mapping[str, Any]
 
 
@@ -110,7 +111,7 @@ def stored_images(files: FileSet) -> np.ndarray:
 
 
 def measure_work(
-    path: Any, *, transforms: Transforms, field: str, indices: np.ndarray, seconds: float = 1.5, names: bool = True
+    path: Any, *, transforms: Transforms, field: str, indices: np.ndarray, seconds: float = 1.5, device: Any = "cpu"
 ) -> Work:
     """Measure decoding and transforms on one worker.
 
@@ -126,16 +127,15 @@ def measure_work(
         Samples to use.
     seconds : float
         About how long it takes.
-    names : bool
-        Whether to measure each transform of the field.
+    device : str or torch.device
+        Where batches go, and callables on them run.
     """
-    stats, output_bytes = _run(path, transforms, indices, seconds)
-    made = max(1, stats.num_samples)
-    decode, transform = (stats.hop_seconds[hop] / made for hop in ("decode", "transform"))
+    costs = _run(path, transforms, indices, seconds, device)
+    transform = costs.transform
     steps = transforms.get(field)
     by_transform = {}
-    if names and isinstance(steps, Sequence) and 1 < len(steps) <= _MOST_TRANSFORMS:
-        by_transform = _by_transform(path, transforms, field, indices, seconds / 3)
+    if isinstance(steps, Sequence) and 1 < len(steps) <= _MOST_TRANSFORMS:
+        by_transform = _by_transform(path, transforms, field, indices, seconds / 3, device)
         # Measured one after the other, under a load that changes: their proportions count.
         scale = transform / (sum(by_transform.values()) or 1.0)
         by_transform = {name: scale * value for name, value in by_transform.items()}
@@ -143,20 +143,40 @@ def measure_work(
     serial = [step for step in every if isinstance(step, T.PerSample)]
     known = sum(by_transform.get(_name(step), 0.0) for step in serial)
     return Work(
-        decode_seconds=decode,
+        decode_seconds=costs.decode,
         transform_seconds=transform,
-        output_bytes=output_bytes,
+        output_bytes=costs.output_bytes,
         by_transform=by_transform,
         serial_seconds=min(known or transform, transform) if serial else 0.0,
-        callable_seconds=sum(stats.callable_seconds.values()) / made,
+        callable_seconds=costs.callables,
     )
 
 
 def measure_loader(
-    path: Any, *, transforms: Transforms, indices: np.ndarray, num_workers: int, batch_size: int, seconds: float = 2.0
+    path: Any, *, transforms: Transforms, indices: np.ndarray, seconds: float = 2.0, **options: Any
 ) -> float:
-    """Return the images per second that the Loader delivers from memory, without a device."""
-    return _rate(path, transforms, indices, seconds, num_workers=num_workers, batch_size=batch_size)
+    """Return the images per second that the Loader delivers from memory.
+
+    Parameters
+    ----------
+    path, transforms, indices, seconds
+        As for `measure_work`.
+    **options
+        Of the Loader: workers, batch size, device.
+    """
+    num = options["batch_size"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        while True:
+            loader = _loader(path, np.resize(indices, num), transforms=transforms, **options)
+            started = time.perf_counter()
+            for _ in loader:
+                pass
+            taken = time.perf_counter() - started
+            loader.close()
+            if taken >= seconds / 2 or num >= 1 << 20:
+                return float(num / taken)
+            num = int(num * min(16.0, max(2.0, seconds / taken)))
 
 
 def _nested(value: Any) -> list[Any]:
@@ -175,7 +195,7 @@ def _name(step: Any) -> str:
 
 
 def _by_transform(
-    path: Any, transforms: Transforms, field: str, indices: np.ndarray, seconds: float
+    path: Any, transforms: Transforms, field: str, indices: np.ndarray, seconds: float, device: Any
 ) -> dict[str, float]:
     """Return seconds per image of each transform: what the list takes longer with it than without it."""
     steps = list(transforms[field])
@@ -183,48 +203,50 @@ def _by_transform(
     before = 0.0
     for end in range(1, len(steps) + 1):
         try:
-            stats, _ = _run(path, {**transforms, field: steps[:end]}, indices, seconds)
+            now = _run(path, {**transforms, field: steps[:end]}, indices, seconds, device).transform
         except UsageError:
             continue  # a list cannot end here: the next transform counts for both
-        now = stats.hop_seconds["transform"] / max(1, stats.num_samples)
         name = _name(steps[end - 1])
         found[name] = found.get(name, 0.0) + max(0.0, now - before)
         before = max(before, now)
     return found
 
 
-def _run(path: Any, transforms: Transforms, indices: np.ndarray, seconds: float) -> tuple[Any, float]:
-    """Run one worker over whole epochs, so that what it did and what was delivered agree; return the statistics."""
-    options: dict[str, Any] = {"transforms": transforms, "num_workers": 1, "batch_size": 8}
+class _Costs(NamedTuple):
+    """Seconds, and bytes in a batch, of one image."""
+
+    decode: float
+    transform: float
+    callables: float
+    output_bytes: float
+
+
+def _run(path: Any, transforms: Transforms, indices: np.ndarray, seconds: float, device: Any) -> _Costs:
+    """Measure one worker over whole epochs, so that what it did and what was delivered agree.
+
+    The fastest of several epochs counts for each figure: other load on the machine can only make them slower.
+    """
+    options: dict[str, Any] = {"transforms": transforms, "num_workers": 1, "batch_size": 8, "device": device}
+    runs = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a slow callable is what is measured here
         loader = _loader(path, np.resize(indices, _FIRST_RUN), **options)
         started = time.perf_counter()
         output_bytes = [_output_bytes(batch) for batch in loader][-1]
-        num = int(np.clip(seconds * _FIRST_RUN / (time.perf_counter() - started), _FIRST_RUN, 4096))
+        num = int(np.clip(seconds / _EPOCHS * _FIRST_RUN / (time.perf_counter() - started), _FIRST_RUN, 4096))
         loader.close()
         loader = _loader(path, np.resize(indices, num), **options)
-        for _ in loader:
-            pass
-        stats = loader.stats()
-        loader.close()
-    return stats, output_bytes
-
-
-def _rate(path: Any, transforms: Transforms, indices: np.ndarray, seconds: float, **options: Any) -> float:
-    num = options["batch_size"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        while True:
-            loader = _loader(path, np.resize(indices, num), transforms=transforms, **options)
-            started = time.perf_counter()
+        for _ in range(_EPOCHS):
             for _ in loader:
                 pass
-            taken = time.perf_counter() - started
-            loader.close()
-            if taken >= seconds / 2 or num >= 1 << 20:
-                return float(num / taken)
-            num = int(num * min(16.0, max(2.0, seconds / taken)))
+            runs.append(loader.stats(reset=True))
+        loader.close()
+    return _Costs(
+        decode=min(stats.hop_seconds["decode"] for stats in runs) / num,
+        transform=min(stats.hop_seconds["transform"] for stats in runs) / num,
+        callables=min(sum(stats.callable_seconds.values()) for stats in runs) / num,
+        output_bytes=output_bytes,
+    )
 
 
 def _loader(path: Any, indices: np.ndarray, **options: Any) -> Loader:

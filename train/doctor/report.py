@@ -7,13 +7,14 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from train.charts import OURS, one_chart, set_title
 from train.tables import format_table
 
 from .findings import Finding, in_order, problems
 from .judge import Diagnosis, shown
 from .measurements import Measurements
 
-__all__ = ["as_data", "diagnosis_text", "findings_text"]
+__all__ = ["as_data", "diagnosis_text", "draw", "findings_text"]
 
 
 def as_data(
@@ -31,6 +32,26 @@ def as_data(
     if measured is not None:
         data["measured"] = dataclasses.asdict(measured)
     return data
+
+
+def draw(diagnosis: Diagnosis, title: str) -> Any:
+    """Draw the rate that each stage allows as a bar, and the device's as a line."""
+    figure, axes = one_chart(7.0, 1.2 + 0.32 * len(diagnosis.rates))
+    stages = {name: rate for name, rate in diagnosis.rates.items() if name != "device"}
+    names = list(reversed(stages))
+    colours = [OURS if name.startswith("run") else "#7F7F7F" for name in names]
+    # Much faster stages are cut off: what matters is how near the others are to the device.
+    most = 2.0 * max(diagnosis.rates["run"], diagnosis.rates.get("device", 0.0))
+    bars = axes.barh(names, [min(stages[name], most) for name in names], color=colours)
+    axes.bar_label(bars, [shown(stages[name]) for name in names], padding=3, fontsize=9)
+    axes.set_xlim(0, 1.15 * most)
+    if "device" in diagnosis.rates:
+        rate = diagnosis.rates["device"]
+        axes.axvline(rate, color="#D55E00", lw=1.5, label=f"device, {shown(rate)}")
+        axes.legend(frameon=False, fontsize=9, loc="lower right", bbox_to_anchor=(1.0, 1.0))
+    axes.set_xlabel("images/s per process that each stage allows")
+    set_title(figure, title)
+    return figure
 
 
 def diagnosis_text(diagnosis: Diagnosis, measured: Measurements) -> str:

@@ -25,6 +25,7 @@ Read = Callable[[str, int, int], int]
 
 _BLOCK = 4096
 _SEQUENTIAL_READ = 4 << 20
+_MOST_READS = 20_000
 
 
 def cached_share(path: str, starts: Sequence[int], sizes: Sequence[int]) -> float | None:
@@ -105,9 +106,11 @@ def measure_disk(
 def _sequential(path: str, read: Read, seconds: float) -> float | None:
     size, total, offset = os.path.getsize(path), 0, 0
     started = time.perf_counter()
-    while offset < size and time.perf_counter() - started < seconds:
+    while offset < size:
         total += read(path, offset, min(_SEQUENTIAL_READ, size - offset))
         offset += _SEQUENTIAL_READ
+        if time.perf_counter() - started > seconds:
+            break
     return total / (time.perf_counter() - started) if total else None
 
 
@@ -119,11 +122,13 @@ def _random(paths: Sequence[str], read: Read, size: int, num_readers: int, secon
     def serve(number: int) -> None:
         draw = np.random.default_rng(number)
         done = tries = 0
-        while time.perf_counter() - started < seconds and tries < 20_000:
+        while tries < _MOST_READS:
             file = int(draw.choice(len(paths), p=sizes / sizes.sum()))
             offset = int(draw.integers(0, max(1, int(sizes[file]) - size))) // _BLOCK * _BLOCK
             done += read(paths[file], offset, min(size, int(sizes[file]) - offset)) > 0
             tries += 1
+            if time.perf_counter() - started > seconds:
+                break
         counts.append(done)
 
     threads = [threading.Thread(target=serve, args=(number,)) for number in range(num_readers)]

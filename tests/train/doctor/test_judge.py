@@ -118,6 +118,13 @@ def test_the_advice_for_workers_is_the_number_of_cores_of_a_process() -> None:
     assert finding.gain == pytest.approx(4)
 
 
+def test_callables_run_on_the_device_whose_rate_is_given() -> None:
+    measured = staged(work__callable_seconds=0.01, transfer_bytes_per_second=None)
+    assert judge(measured).cause == "device"
+    [finding, *_] = judge(replace(measured, device_rate=None)).findings
+    assert (finding.name, finding.level) == ("callables", NOTE)
+
+
 def test_without_a_known_device_the_natural_limit_is_no_problem() -> None:
     diagnosis = judge(staged(device_rate=None, transfer_bytes_per_second=None))
     assert diagnosis.cause == "decode"

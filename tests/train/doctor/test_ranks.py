@@ -23,6 +23,12 @@ from train.launch import launch_environment, own_command, run_local_processes
 from .test_checks import HEALTHY, with_environ
 
 
+def written(folder: Path) -> Any:
+    """The data of the one result in a folder."""
+    [path] = folder.glob("doctor-*.json")
+    return json.loads(path.read_text())["data"]
+
+
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What ``--network`` writes in two processes, and what they print."""
@@ -36,7 +42,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_network_is_measured_between_two_ranks(network: Path) -> None:
-    data = json.loads((network / "doctor-network.json").read_text())
+    data = written(network)
     measured = [(each["operation"], each["num_bytes"]) for each in data["exchanges"]]
     assert measured == [(name, size) for name in OPERATIONS for size in (1_024, 4_096)]
     for each in data["exchanges"]:
@@ -46,12 +52,12 @@ def test_the_network_is_measured_between_two_ranks(network: Path) -> None:
         assert each["bus_bandwidth"] == pytest.approx(each["algorithm_bandwidth"] * bus_factor(each["operation"], 2))
     # Faster than a billionth of a GB/s.
     assert "slow-network" not in [finding["name"] for finding in data["findings"]]
-    assert (network / "doctor-network.png").stat().st_size > 10_000
+    assert next(network.glob("*.png")).stat().st_size > 10_000
     assert (network / "log").read_text().count("2 ranks, Gloo") == 1
 
 
 def test_two_ranks_report_each_other_and_their_clocks(network: Path) -> None:
-    ranks = json.loads((network / "doctor-network.json").read_text())["ranks"]
+    ranks = written(network)["ranks"]
     assert [(facts["rank"], facts["world_size"]) for facts in ranks] == [(0, 2), (1, 2)]
     assert ranks[0]["clock_offset"] == 0.0
     # Both have one clock, so the estimate is off by the error at most.
@@ -81,7 +87,8 @@ def test_loading_is_measured_with_one_and_two_processes(beton: Path, tmp_path: P
     assert [point["processes"] for point in data["points"]] == [1, 2]
     assert all(point["images_per_second"] > 0 and point["step_seconds"] > 0 for point in data["points"])
     assert data["law"]["rate"] == data["points"][0]["images_per_second"]
-    assert (tmp_path / "doctor-scaling.png").stat().st_size > 10_000
+    assert written(tmp_path) == data
+    assert next(tmp_path.glob("doctor-scaling_*.png")).stat().st_size > 10_000
 
 
 def test_a_scaling_run_needs_a_file_and_reports_a_broken_one(tmp_path: Path) -> None:
