@@ -1,9 +1,9 @@
-"""Tensor parallel training: ranks that hold parts of one model replica get the same batches.
+"""2-D parallel training: tensor parallel within a group of ranks, FSDP2 between the groups.
 
 torchrun --nproc-per-node 4 examples/tensor_parallel_mesh.py train.beton      # 2 replicas of 2 parts
 torchrun --nproc-per-node 2 examples/tensor_parallel_mesh.py                  # 1 replica of 2 parts, a made-up file
 
-The loader needs only the option ``mesh=mesh`` for that.
+Ranks that hold parts of the same layers get the same batches: the loader needs only the option ``mesh=mesh``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from dataloading import EncodedImage, ImageField, IntField, Loader, Writer
@@ -26,8 +27,8 @@ from dataloading.tools import encode_jpeg
 SIZE = 32
 
 
-def main(folder: str) -> None:
-    """Train two epochs; a made-up file goes to `folder`."""
+def main(path: str, folder: str) -> None:
+    """Train two epochs; a file is made up in `folder` if `path` is empty."""
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
     device = "cpu"
@@ -37,7 +38,7 @@ def main(folder: str) -> None:
     mesh = init_device_mesh(device, (world_size // 2, 2), mesh_dim_names=("dp", "tp"))
 
     loader = Loader(
-        find_file(rank, folder),
+        path or made_up_file(rank, folder),
         batch_size=8,
         shuffle="global",
         seed=0,
@@ -55,18 +56,13 @@ def main(folder: str) -> None:
         torch.nn.Flatten(), torch.nn.Linear(3 * SIZE * SIZE, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)
     ).to(device)
     model = parallelize_module(model, mesh["tp"], {"1": ColwiseParallel(), "3": RowwiseParallel()})
+    fully_shard(model, mesh=mesh["dp"])  # averages gradients over the groups, too
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for epoch in range(2):
         loader.set_epoch(epoch)
         for images, labels in loader:
             loss = torch.nn.functional.cross_entropy(model(images), labels % 10)
             loss.backward()
-            for parameter in model.parameters():  # average over replicas, as DDP would
-                gradient = parameter.grad
-                if gradient is not None:
-                    local = gradient.to_local() if hasattr(gradient, "to_local") else gradient
-                    dist.all_reduce(local, group=mesh["dp"].get_group())
-                    local /= mesh["dp"].size()
             optimizer.step()
             optimizer.zero_grad()
         print(f"rank {rank}: replica {loader.rank} of {loader.world_size}, epoch {epoch}, loss {loss.item():.3f}")
@@ -74,10 +70,8 @@ def main(folder: str) -> None:
     dist.destroy_process_group()
 
 
-def find_file(rank: int, folder: str) -> str:
-    """Return the file that was named, or make a small one for all ranks to read."""
-    if len(sys.argv) > 1:
-        return sys.argv[1]
+def made_up_file(rank: int, folder: str) -> str:
+    """Make a small file for all ranks to read."""
     names: list[str | None] = [None]
     if rank == 0:
         path = Path(folder) / "made_up.beton"
@@ -94,4 +88,4 @@ def find_file(rank: int, folder: str) -> str:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as temporary:
-        main(temporary)
+        main(sys.argv[1] if len(sys.argv) > 1 else "", temporary)

@@ -1,13 +1,13 @@
-"""The Loader in Lightning, Accelerate, torchdata's conventions and, where it is installed, DeepSpeed.
+"""The Loader in Lightning, Accelerate, DeepSpeed and by torchdata's conventions.
 
 Each runs in processes of its own: what importing a framework does must not reach other tests.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -262,24 +262,45 @@ def places(world: int) -> list[dict[str, int]]:
 
 
 DEEPSPEED = """
+import deepspeed
+deepspeed.ops.__compatible_ops__.clear()  # it would compile an operator of its own, which takes minutes
 space = runpy.run_path(sys.argv[1])
 space["main"].__globals__["SAVE_STEPS"] = 5
-space["CONFIG"]["train_micro_batch_size_per_gpu"] = 4
-space["main"](sys.argv[2])
+torch = space["torch"]
+# One launch for all stages: the process group stays, whatever a run of the example does with it.
+torch.distributed.destroy_process_group, end = torch.distributed.barrier, torch.distributed.destroy_process_group
+for name in sys.argv[3:]:
+    os.makedirs(name, exist_ok=True)
+    os.chdir(name)
+    if os.environ["RANK"] == "0":
+        print("stage", name, flush=True)
+    config = os.path.join(os.path.dirname(sys.argv[1]), "deepspeed_configs", name + ".json")
+    space["main"](sys.argv[2], config, side=16, num_classes=50, batch_size=4)
+    os.chdir("..")
+end()
 """
+STAGES = ("zero1", "zero2", "zero3", "zero3_offload")
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("deepspeed") is None, reason="deepspeed, which compiles itself, is not installed"
-)
-def test_deepspeeds_engine_trains_and_resumes_on_two_processes(numbered: Path, tmp_path: Path) -> None:
+def test_deepspeeds_engine_trains_with_every_stage_of_zero_and_resumes(numbered: Path, tmp_path: Path) -> None:
     """The newest checkpoint is that of step 10, three steps into the second epoch of seven."""
-    for start in ("fresh", "resumed"):
-        run(DEEPSPEED, tmp_path, 2, EXAMPLES / "deepspeed_engine.py", numbered)
-        assert (tmp_path / "checkpoints" / "latest").read_text() == "global_step10", start
+    run(DEEPSPEED, tmp_path, 2, EXAMPLES / "deepspeed_engine.py", numbered, *STAGES)
     output = (tmp_path / "output.txt").read_text()
-    assert output.count("epoch 0: step 7") == 2
-    assert output.count("epoch 1: step 14") == 4
+    whole = printed(output)
+    assert [line.rpartition(",")[0] for line in whole["zero1"]] == ["epoch 0: step 7", "epoch 1: step 14"]
+    for stage in STAGES:
+        assert whole[stage] == whole["zero1"], f"{stage} computes something else"
+        assert (tmp_path / stage / "checkpoints" / "latest").read_text() == "global_step10", stage
+    run(DEEPSPEED, tmp_path, 2, EXAMPLES / "deepspeed_engine.py", numbered, "zero2")
+    resumed = printed((tmp_path / "output.txt").read_text()[len(output) :])
+    assert resumed["zero2"] == whole["zero2"][1:]
+
+
+def printed(output: str) -> dict[str, list[str]]:
+    """What rank 0 printed at each stage: epoch, step and loss."""
+    pieces = re.split(r"^stage (\S+)$", output, flags=re.MULTILINE)[1:]
+    lines = [re.findall(r"rank 0 of 2, (epoch .: step \d+, loss \d+\.\d+)", piece) for piece in pieces[1::2]]
+    return dict(zip(pieces[::2], lines, strict=True))
 
 
 def test_the_place_is_saved_as_a_stateful_dataloader_saves_it(numbered: Path) -> None:
