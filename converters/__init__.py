@@ -1,4 +1,4 @@
-"""Image datasets -> ``.beton`` files: sources, the image policy, and the engine of worker processes.
+"""Converts image datasets to ``.beton`` files: sources, the image policy, and the engine of worker processes.
 
 ``beton convert`` is the command; `write` does the same from Python for any dataset that can be indexed.
 ``__init__.pyi`` lists the public names. They load on first use:

@@ -1,4 +1,4 @@
-"""Which files a command line names: ``.beton`` files, and manifests of shard sets that stand for their shards.
+"""Resolves the files of a command line: ``.beton`` files, and manifests, which stand for their shards.
 
 Looks at names, sizes and manifests only; it opens no ``.beton`` file.
 """
@@ -25,7 +25,7 @@ def list_files(paths: Iterable[str]) -> list[str]:
     Raises
     ------
     FormatError
-        If a manifest is damaged, or a shard is missing or not as long as its manifest says.
+        If a manifest is damaged, or a shard is missing or differs in size from its manifest.
     UsageError
         If a file is named twice.
     """
@@ -42,7 +42,7 @@ def list_files(paths: Iterable[str]) -> list[str]:
 
 
 def shards_of(path: str) -> list[str]:
-    """Return the paths of a manifest's shards, after a look at their sizes.
+    """Return the paths of a manifest's shards, after checking their sizes.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def shards_of(path: str) -> list[str]:
     for shard in Manifest.load(path).shards:
         file = folder / shard.name
         if not file.is_file():
-            raise FormatError(f"{path} lists {shard.name}, which is not there; put it back beside the manifest")
+            raise FormatError(f"{path} lists {shard.name}, which is missing; put it back beside the manifest")
         size = file.stat().st_size
         if size != shard.num_bytes:
             raise FormatError(
@@ -65,7 +65,7 @@ def shards_of(path: str) -> list[str]:
 
 
 def stem_of(path: str) -> str:
-    """Return what a file or manifest is called without its endings.
+    """Return the path of a file or manifest without its extensions.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""``beton convert SOURCE SRC OUT.beton``: the options that all sources share, and the list of sources.
+"""The command ``beton convert SOURCE SRC OUT.beton``: the options that all sources share, and the list of sources.
 
-Turns words into options and prints the result; the work is in ``engine/convert.py``. Nothing heavy is imported before a
-command runs, so that ``--help`` is fast.
+Parses options and prints the result; ``engine/convert.py`` converts. Heavy imports are delayed until a command runs, so
+that ``--help`` is fast.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ _SOURCES = {
 
 
 class _Sources(LazyGroup):
-    """The sources by name. A path where a name belongs is answered with the command that it needs."""
+    """The sources by name. If a path is given instead of a name, the error suggests the right command."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, or suggest the one that a path looks like."""
+        """Find the command, or suggest the one that suits a path."""
         from .next_command import next_command
 
         if args and args[0] not in _SOURCES and (words := next_command(args)) is not None:
@@ -66,7 +66,7 @@ class _Sources(LazyGroup):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; errors name options as they are typed."""
+        """Run the command; error messages spell options as on the command line."""
         try:
             return super().invoke(ctx)
         except (ConvertError, UsageError) as error:
@@ -82,7 +82,7 @@ def convert() -> None:
 
 
 def conversion_options(command: _Command) -> _Command:
-    """Add the options that all sources share, in the order the help shows them."""
+    """Add the options that all sources share, in the order of the help text."""
     options = [
         click.option("--max-resolution", type=click.IntRange(1, 65535), metavar="PIXELS",
                      help="Shrink images whose longest side is larger. Default: keep sizes."),
@@ -94,7 +94,7 @@ def conversion_options(command: _Command) -> _Command:
                                              "of each. smart: whichever is smaller. png: lossless (with --channels "
                                              "gray or keep)."),
         click.option("--quality", type=click.IntRange(1, 100), default=90, show_default=True,
-                     help="JPEG quality of images that must be encoded; JPEGs that are kept keep theirs."),
+                     help="JPEG quality of images that are encoded; kept JPEGs are not changed."),
         click.option("--keep", type=Choice(["pixels", "bytes", "files", "never"]), default="pixels", show_default=True,
                      help="What to keep of a JPEG that needs no change. pixels: exact pixels, recoded losslessly with "
                           "restart markers, fastest to load. bytes: its exact bytes. never: encode anew at --quality. "
@@ -110,7 +110,7 @@ def conversion_options(command: _Command) -> _Command:
         click.option("--background", default="white", show_default=True, metavar="COLOUR", callback=_colour,
                      help="Colour behind transparent pixels: a name, #rrggbb or R,G,B."),
         click.option("--orientation", type=Choice(["apply", "ignore"]), default="apply", show_default=True,
-                     help="Turn images upright as EXIF says, or keep them as stored."),
+                     help="Rotate images upright by EXIF orientation, or keep them as stored."),
         click.option("--annotations", type=Choice(["stored", "upright"]), default="stored", show_default=True,
                      help="Whether masks, boxes and points are drawn on images as stored, and are turned with them, or "
                           "on upright ones."),
@@ -125,7 +125,7 @@ def conversion_options(command: _Command) -> _Command:
                                              "sample out, store a gray image, or keep what Pillow shows of a damaged "
                                              "one (LOAD_TRUNCATED_IMAGES). All are listed."),
         click.option("--error-log", type=click.Path(dir_okay=False, writable=True), metavar="FILE",
-                     help="List what was left out, replaced, damaged or tidied, and why, in FILE as JSON."),
+                     help="Write the skipped, replaced, damaged and tidied samples, with reasons, to FILE as JSON."),
         click.option("--resume", is_flag=True, help="Continue an interrupted conversion, if there is one."),
         click.option("--num-shards", type=click.IntRange(min=1), metavar="K",
                      help="Write K files OUT-00000-of-K.beton and the manifest OUT.beton.json."),
@@ -171,13 +171,13 @@ def run_conversion(
     as_json: bool,
     **others: Any,
 ) -> None:
-    """Convert ``source`` into ``out`` as the shared options say, and print the result; JSON gets ``extra`` as well."""
+    """Convert ``source`` into ``out`` with the shared options, and print the result; JSON includes ``extra``."""
     from converters.engine.convert import convert, estimate
 
     from .settings import settings
 
     if num_workers is None:
-        # A cluster's cores are shared out by shards.
+        # On a cluster each shard's task has its own workers.
         num_workers = 0 if others["engine"] == "ray" else default_num_workers()
     options, policy = settings({"num_workers": num_workers, **others})
     if dry_run:
@@ -192,7 +192,7 @@ def run_conversion(
     num_changed = sum(report.images.values()) - report.images["kept"]
     if policy.keep == "files" and num_changed:
         note(
-            f"{counted(num_changed, 'image')} could not stay as the file is: to be resized or turned, or neither JPEG "
+            f"{counted(num_changed, 'image')} could not stay as the file is: to be resized or rotated, or neither JPEG "
             "nor a plain PNG (no palette, transparent colour, interlacing or 16-bit colours)"
         )
     if not options.quiet and (words := _on_disk(report.path, report.num_bytes)):
@@ -201,7 +201,7 @@ def run_conversion(
 
 
 def _on_disk(path: str, num_bytes: int) -> str:
-    """Explain the length of a small file, which is mostly empty pages; return nothing for other files."""
+    """Explain the length of a small file, which is mostly empty pages; "" for other files."""
     from .report import human_bytes
 
     if num_bytes > 64 << 20 or not os.path.isfile(path) or path.endswith(".json"):

@@ -1,4 +1,4 @@
-"""``NAME=KIND[:...][@COLUMN]``, which declares a field, and how a source's value becomes one of that kind.
+"""The grammar ``NAME=KIND[:...][@COLUMN]`` of declared fields, and the conversion of a source's values to fields.
 
     label=int    weight=float    caption=text    meta=json    raw=bytes    image=image
     emb=array:float32:512        pose=array:float64:8x3       title=text@"the title"
@@ -51,22 +51,22 @@ _NAME_CHARACTERS = 16
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A kind of field that the grammar knows.
+    """A kind of field in the grammar.
 
     Parameters
     ----------
     example : str
-        How it is written, for messages.
+        An example of its syntax, for messages.
     make : callable
-        The words between colons -> the field; raises `UsageError` if they make no sense.
+        The parts between colons -> the field; raises `UsageError` if they are invalid.
     from_value : callable
-        (field, typed value) -> what the field takes; raises ValueError or TypeError saying what is wrong.
+        (field, typed value) -> the field's value; raises ValueError or TypeError with the reason.
     from_text : callable, optional
         (field, text) -> the same; by default the text is JSON of a typed value.
     from_bytes : callable, optional
         (field, a file's bytes) -> the same; by default the bytes are UTF-8 text.
     is_file : bool
-        In a table a text value is the path of a file, whose bytes are the value.
+        Whether text in a table is the path of a file with the value.
     """
 
     example: str
@@ -79,7 +79,7 @@ class Kind:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FieldSpec:
-    """One declared field: its name in the file, a key of `KINDS`, and the source's column with its values."""
+    """A declared field: its name in the file, a key of `KINDS`, and the source's column."""
 
     name: str
     kind: str
@@ -92,17 +92,17 @@ class FieldSpec:
         return KINDS[self.kind].is_file
 
     def from_value(self, value: object) -> object:
-        """Return what the field takes for a typed value; a `SampleFault` says what does not fit."""
+        """Convert a typed value to the field's; raises `SampleFault` if it does not fit."""
         if value is None:
             raise SampleFault(f"field '{self.name}': expected {self._expected()}, got nothing (null)")
         return self._tried(KINDS[self.kind].from_value, value)
 
     def from_text(self, text: str) -> object:
-        """Return the same for text, such as a cell of a CSV file."""
+        """Convert text, such as a cell of a CSV file."""
         return self._tried(KINDS[self.kind].from_text or self._from_json, text)
 
     def from_bytes(self, data: bytes) -> object:
-        """Return the same for the bytes of a file that holds the value."""
+        """Convert the bytes of a file that holds the value."""
         if (read := KINDS[self.kind].from_bytes) is not None:
             return self._tried(read, data)
         try:
@@ -128,12 +128,12 @@ class FieldSpec:
 
 
 def parse_field(text: str) -> FieldSpec:
-    """Return what ``NAME=KIND[:...][@COLUMN]`` declares.
+    """Parse ``NAME=KIND[:...][@COLUMN]``.
 
     Raises
     ------
     UsageError
-        If it is written otherwise; the message has an example.
+        If the syntax is wrong; the message has an example.
 
     Examples
     --------
@@ -164,12 +164,12 @@ def parse_field(text: str) -> FieldSpec:
 
 
 def plain_spec(name: str, kind: str) -> FieldSpec:
-    """Return the field of a kind without parameters, from the column of its name."""
+    """Return a field without parameters, from the column of the same name."""
     return FieldSpec(name=name, kind=kind, field=KINDS[kind].make(()), column=name)
 
 
 def name_fault(name: str) -> str:
-    """Return why the format cannot hold a field of that name, or nothing if it can."""
+    """Return why the format cannot hold a field of that name, or ""."""
     try:
         check_name(name)
     except UsageError as error:
@@ -178,7 +178,7 @@ def name_fault(name: str) -> str:
 
 
 def short_name(name: str, taken: Collection[str] = ()) -> str:
-    """Return a name near ``name`` that the format can hold and that is not taken.
+    """Return a similar name that the format can hold and that is not in use.
 
     Examples
     --------
@@ -215,7 +215,7 @@ def _plain(kind: type[Field]) -> Callable[[Sequence[str]], Field]:
 
 
 def _checked(field: Field, value: object) -> object:
-    field.encode(value)  # says expected and got; the engine would as well, but without the source's name for it
+    field.encode(value)  # raises here, since the engine's error would lack the source's name for it
     return value
 
 
@@ -227,7 +227,7 @@ def _int_from_value(field: Field, value: object) -> object:
 
 def _number_from_text(number: Callable[[str], object]) -> Callable[[Any, str], object]:
     def read(_field: Field, text: str) -> object:
-        if "_" in text:  # Python's own literals allow them; in data 1_000 is more likely a name
+        if "_" in text:  # Python's literals allow underscores; in data 1_000 is more likely a name
             raise ValueError("it is no number")
         return number(text)
 
@@ -253,7 +253,7 @@ def _json_from_value(field: Field, value: object) -> object:
 
 
 def _coordinates(words: Sequence[str]) -> str | None:
-    """Return what the words behind dtype and shape say the numbers are."""
+    """Return the coordinate format after dtype and shape."""
     return " ".join(words) or None
 
 
@@ -312,7 +312,7 @@ def _array_from_value(field: NDArrayField | VarArrayField, value: object) -> npt
     else:
         array = _exact_array(value, field.dtype)
     if isinstance(field, VarArrayField):
-        if array.size == 0 and array.ndim == 1:  # a list without rows does not say how long they would be
+        if array.size == 0 and array.ndim == 1:  # the length of rows is unknown in a list without rows
             array = array.reshape(0, *(length or 0 for length in field.shape[1:]))
         if array.ndim != len(field.shape) or array.shape[1:] != field.shape[1:]:
             raise ValueError(f"its shape is {array.shape}")
@@ -346,7 +346,7 @@ def _array_from_bytes(field: NDArrayField | VarArrayField, data: bytes) -> npt.N
 def _image_from_value(_field: Field, value: object) -> object:
     if isinstance(value, str):
         raise TypeError("text is no image")
-    return value  # the image policy knows which values it can store, and says so
+    return value  # the image policy checks the value
 
 
 def _array_kind(example: str, make: Callable[[Sequence[str]], Field]) -> Kind:
@@ -360,7 +360,7 @@ def _image_kind(example: str, make: Callable[[Sequence[str]], Field]) -> Kind:
     )  # fmt: skip
 
 
-# Sources and commands take whatever is here.
+# Sources and commands accept every kind in this table.
 KINDS: dict[str, Kind] = {
     "int": Kind(
         example="label=int", make=_plain(IntField), from_value=_int_from_value,

@@ -1,4 +1,4 @@
-"""The command line's files of this machine: what lies in a store is refused in words that help."""
+"""Command-line arguments that must be local files: URLs are refused with advice."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ __all__ = ["LocalFile"]
 
 
 class LocalFile(click.Path):
-    """An existing file, for verbs that read it in many places through a memory map."""
+    """An existing local file, for commands that memory-map it."""
 
     def __init__(self) -> None:
         super().__init__(exists=True, dir_okay=False)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Refuse URLs, and what `click.Path` refuses."""
+        """Refuse URLs, and everything that `click.Path` refuses."""
         text = os.fspath(value)
-        from dataloading.tools import is_url  # not at the top: `beton --help` does without
+        from dataloading.tools import is_url  # imported here, since `beton --help` does not need it
 
         if is_url(text):
             self.fail(

@@ -1,4 +1,4 @@
-"""Messages in the command's terms: which source a path looks like, and options as they are typed."""
+"""Messages in command-line terms: the source that suits a path, and options as they are typed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOOKED_AT = 2000
 
 
 def next_command(words: Sequence[str]) -> str | None:
-    """Return the error message for ``beton convert WORDS`` where the first word is a path or URL, else None."""
+    """Return the error message for ``beton convert WORDS`` if the first word is a path or URL, else None."""
     path = words[0]
     if not (os.path.exists(path) or "/" in path or "://" in path or "*" in path):
         return None
@@ -35,7 +35,7 @@ def next_command(words: Sequence[str]) -> str | None:
 
 
 def _looked_at(path: str) -> tuple[str | None, str, str]:
-    """Return the source that a path looks like, or None, the reason, and the path to give it."""
+    """Return the source that suits a path (or None), the reason, and the path for it."""
     if not os.path.isdir(path):
         name = os.path.basename(path).lower()
         source = next((found for ending, found in _ENDINGS.items() if name.endswith(ending)), None)
@@ -91,9 +91,9 @@ def as_command(text: str, names: Sequence[str]) -> str:
     Parameters
     ----------
     text : str
-        The message; where it has both spellings, Python's is dropped.
+        The message; if it has both spellings, Python's is dropped.
     names : sequence of str
-        The options as Python spells them.
+        The options in Python spelling.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""How a conversion runs, checked when the options are made."""
+"""The options of a conversion, checked on construction."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Engine = Literal["local", "ray"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """How a conversion runs. Files depend on ``limit``, ``shuffle``, ``seed``, ``page_size`` and the shards alone.
+    """The options of a conversion. Files depend only on ``limit``, ``shuffle``, ``seed``, ``page_size`` and the shards.
 
     Parameters
     ----------
     num_workers : int
         Worker processes; 0 works in the calling process. With the engine "ray", those of each shard's task.
     limit : int, optional
-        Take only the first N samples (after shuffling).
+        Convert only the first N samples (after shuffling).
     shuffle : bool
         Store the samples in a random order.
     seed : int
@@ -36,11 +36,10 @@ class Options:
     resume : bool
         Continue an interrupted conversion, if there is one; files that are finished are kept.
     on_error : {"raise", "skip", "placeholder", "keep"}
-        A sample that cannot be converted stops the run, is left out, or gets a gray image instead of its own; or a
-        damaged image is stored as Pillow shows it with ``LOAD_TRUNCATED_IMAGES``, and the sample is left out if Pillow
-        shows none.
+        A sample that cannot be converted stops the run, is skipped, or gets a gray image. With "keep" a damaged image
+        is stored as Pillow reads it with ``LOAD_TRUNCATED_IMAGES``; the sample is skipped if Pillow reads nothing.
     error_log : str, optional
-        File for the list of what was left out, replaced, damaged or tidied, as JSON.
+        File for the lists of skipped, replaced, damaged and tidied samples, as JSON.
     num_shards : int, optional
         Write this many files and a manifest instead of one file.
     shard_bytes : int, optional
@@ -48,13 +47,13 @@ class Options:
     shard_index : int, optional
         Write only this shard, 0 or more; the process that finds all shards complete writes the manifest.
     engine : {"local", "ray"}
-        Where the work is done: processes of this machine, or shards as tasks of a Ray cluster.
+        Processes on this machine, or shards as tasks of a Ray cluster.
     temp_dir : str, optional
-        Folder for unfinished files of a destination that is a URL; by default the system's.
+        Folder for unfinished files if the destination is a URL; by default the system's.
     check_space : bool
         Refuse to start if the disk is clearly too small.
     checkpoint_seconds : float
-        Time between checkpoints, above 0: the work that an interruption may lose.
+        Time between checkpoints, above 0: at most this much work is lost by an interruption.
     quiet : bool
         No progress on stderr.
 
@@ -120,12 +119,12 @@ class Options:
 
 
 def check_words(options: Any) -> None:
-    """Refuse a value of a dataclass that is none of its `Literal`'s words, or neither True nor False.
+    """Refuse values of a dataclass that its `Literal` or bool type does not allow.
 
     Raises
     ------
     UsageError
-        Naming option, value and what is allowed.
+        Naming option, value and allowed values.
     """
     for name, kind in _types(options.__class__).items():
         value = getattr(options, name)

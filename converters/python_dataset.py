@@ -1,7 +1,7 @@
-"""Any Python dataset that can be indexed -> ``.beton``: `write`, the counterpart of FFCV's ``DatasetWriter``.
+"""Converts any indexable Python dataset: `write`, the counterpart of FFCV's ``DatasetWriter``.
 
-Samples are tuples (in the order of the fields), dicts (by name) or, for a single field, bare values; others get an
-error that says what they are. Images of Hugging Face datasets are taken encoded, as they are stored.
+Samples are tuples (in the order of the fields), dicts (by name) or, for a single field, bare values; others raise an
+error that describes them. Images of Hugging Face datasets are read encoded, as they are stored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["DatasetSource", "Indexable", "by_name", "class_names_of", "write"]
 
 
 class Indexable(Protocol):
-    """A dataset: a length, and samples by index. torch's map-style datasets are."""
+    """A dataset with a length and samples by index, such as torch's map-style datasets."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Any: ...
@@ -48,10 +48,10 @@ class DatasetSource:
     fields : mapping of str to Field
         The file's fields in order.
     class_names : sequence of str, optional
-        By default the dataset's ``classes``, if it has a list of strings there; an empty list for none. Labels without
-        a name are faults.
+        By default the dataset's ``classes``, if that is a list of strings; an empty list stores none. Labels without a
+        name are faults.
     starts_here : bool
-        Whether samples may be asked for in the calling process, to find out whether workers are worth their start.
+        Whether the calling process may read samples, to find out whether starting workers pays off.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class DatasetSource:
 
     @property
     def provenance(self) -> Mapping[str, object]:
-        """Kind of the dataset and how many samples it has."""
+        """The dataset's class and its number of samples."""
         return {"source": "dataset", "source_name": type(self._dataset).__qualname__, "source_samples": len(self)}
 
     @property
@@ -97,12 +97,12 @@ class DatasetSource:
         return index
 
     def name(self, index: int) -> str:
-        """Return the sample as it is indexed, since its file is not known."""
+        """Return the sample's index, since its file is not known."""
         return f"{type(self._dataset).__name__}[{index}]"
 
 
 class _Load:
-    """``dataset[i]`` by field name; what travels to the workers."""
+    """``dataset[i]`` by field name; sent to the workers."""
 
     def __init__(self, dataset: Indexable, fields: Mapping[str, Field], num_classes: int) -> None:
         self._dataset = dataset
@@ -127,7 +127,7 @@ class _Load:
         try:
             label = operator.index(values[self._label])
         except TypeError:
-            return  # the field says what it takes
+            return  # the field raises the error
         if not 0 <= label < self._num_classes:
             raise SampleFault(
                 f"field '{self._label}': the label {label} has no class name ({counted(self._num_classes, 'name')}: 0 "
@@ -135,8 +135,8 @@ class _Load:
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Pickled by value: torch sends tensors as shared memory, which only one receiver can open, and every worker
-        # is one. Arrays are not copied as long as no worker is started.
+        # Pickled by value: torch sends tensors as shared memory, which only one receiver can open, but there are
+        # several workers. Arrays are not copied until a worker is started.
         buffers: list[pickle.PickleBuffer] = []
         packed = pickle.dumps(self.__dict__, protocol=5, buffer_callback=buffers.append)
         return _unpacked, (packed, buffers)
@@ -159,13 +159,13 @@ def _unpacked(packed: bytes, buffers: Sequence[Any]) -> _Load:
 
 
 def _without_torch(value: Any) -> Any:
-    """Return a tensor as an array, which a worker can send; anything else as it is."""
+    """Return a tensor as an array, which a worker can send; other values unchanged."""
     if type(value) is np.ndarray or not (hasattr(value, "detach") and hasattr(value, "numpy")):
         return value
     try:
         return value.detach().cpu().resolve_conj().resolve_neg().numpy()
     except (TypeError, RuntimeError):
-        return value  # a dtype that NumPy has not, such as bfloat16: the field will say so
+        return value  # a dtype that NumPy lacks, such as bfloat16: the field raises the error
 
 
 def by_name(sample: Any, names: tuple[str, ...]) -> Mapping[str, Any]:
@@ -183,14 +183,14 @@ def by_name(sample: Any, names: tuple[str, ...]) -> Mapping[str, Any]:
     >>> by_name(3, ("label",))
     {'label': 3}
     """
-    if type(sample) is tuple and len(sample) == len(names):  # by far the most, and the tests below take longer
+    if type(sample) is tuple and len(sample) == len(names):  # the common case; the checks below take longer
         return dict(zip(names, sample, strict=True))
     if isinstance(sample, Mapping) and not (len(names) == 1 and names[0] not in sample):
         missing = [name for name in names if name not in sample]
         if missing or len(sample) != len(names):
             raise SampleFault(f"expected a dict with the keys {list(names)}, got one with {list(sample)}")
         return {name: sample[name] for name in names}
-    # A named tuple that names the fields may have them in another order.
+    # A named tuple may have the fields in another order.
     named = getattr(sample, "_fields", None)
     if isinstance(sample, tuple) and isinstance(named, tuple) and set(named) == set(names):
         return {name: getattr(sample, name) for name in names}
@@ -208,7 +208,7 @@ def by_name(sample: Any, names: tuple[str, ...]) -> Mapping[str, Any]:
 
 
 def _check_indexable(dataset: Any) -> None:
-    """Refuse what is no list of samples, and say what to do instead."""
+    """Refuse a dataset without samples by index, with advice."""
     got = type(dataset).__name__
     if isinstance(dataset, (str, bytes, os.PathLike)):
         raise UsageError(f"a dataset is an object with samples, got {got} {dataset!r}; `beton convert` reads files")
@@ -228,17 +228,17 @@ def _check_indexable(dataset: Any) -> None:
         raise UsageError(f"a dataset needs len() and [index], got {got}; put an iterable's samples in a list")
     try:
         len(dataset)
-    except Exception as error:  # an array without axes, or whatever a class of the user's raises
+    except Exception as error:  # an array without axes, or any exception of the user's class
         raise UsageError(f"a dataset needs len(), which {got} refuses: {error}") from error
 
 
 def _with_encoded_images(dataset: Any, fields: Mapping[str, Field]) -> Any:
-    """Return a Hugging Face dataset that gives the wanted columns, images as stored bytes; any other as it is."""
+    """Return a Hugging Face dataset with only the wanted columns, images as stored bytes; other datasets unchanged."""
     features = getattr(dataset, "features", None)
     if type(dataset).__module__.partition(".")[0] != "datasets" or not isinstance(features, Mapping):
         return dataset
     if dataset.format["type"] is not None:
-        return dataset  # the user has set a transform or a format, and means what it gives
+        return dataset  # the user has set a transform or a format, whose output is wanted
     missing = [name for name in fields if name not in features]
     if missing:
         raise UsageError(f"the dataset has no column '{missing[0]}'; it has {', '.join(features)}")
@@ -282,15 +282,15 @@ def write(
     images : ImagePolicy, optional
         How images are stored, instead of the arguments for images below.
     class_names : sequence of str, optional
-        Names of the classes by label; by default the dataset's own ``classes``, and an empty list for none. With names
-        a label that has none (-1, or beyond the last) is an error.
+        Class names by label; by default the dataset's own ``classes``; an empty list stores none. With names, a label
+        without a name (-1, or beyond the last) is an error.
     num_workers : int, optional
-        Worker processes; 0 works in this process. By default this process does the first samples, and one worker per
-        core is started if that saves time. Scripts that use workers need the usual ``if __name__ == "__main__":``.
+        Worker processes; 0 works in this process. By default this process converts the first samples, and one worker
+        per core is started if that saves time. Scripts that use workers need the usual ``if __name__ == "__main__":``.
     limit, shuffle, seed, page_size, overwrite, on_error, quiet
         See `converters.options.Options`.
     **others
-        All other options of ``beton convert``, by the same names. For images, see `converters.ImagePolicy`:
+        All other options of ``beton convert``, with the same names. For images, see `converters.ImagePolicy`:
         ``max_resolution``, ``quality``, ``mode``, ``keep``, ``channels``, ``subsampling``, ``resample``,
         ``background``, ``orientation``, ``to_srgb``, ``mix_fraction``, ``smart_threshold``. For the run, see
         `converters.Options`: ``resume``, ``error_log``, ``num_shards``, ``shard_size``, ``shard_index``, ``engine``,
@@ -304,7 +304,7 @@ def write(
     Raises
     ------
     UsageError
-        If the arguments cannot be honoured, or the dataset cannot be sent to worker processes.
+        If the arguments are invalid, or the dataset cannot be sent to worker processes.
     ConvertError
         If the conversion cannot finish; no file is left under its name.
 

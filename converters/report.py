@@ -1,4 +1,4 @@
-"""What a conversion reports: progress while it runs, and a summary at the end."""
+"""Progress and summary of a conversion."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ LISTS = {
     "damaged": "damaged, stored as Pillow shows them",
     "tidied": "tidied (JPEGs with stray bytes; no pixel suffers)",
 }
-"""The lists of a `Report`, and words for what is in them."""
+"""The lists of a `Report`, and descriptions of their content."""
 
 
 def human_bytes(count: float) -> str:
-    """Return a number of bytes in words, units in powers of two.
+    """Format a number of bytes, with units in powers of two.
 
     Examples
     --------
@@ -42,7 +42,7 @@ def human_bytes(count: float) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReportedSample:
-    """A sample that a report lists: its index in the source, its file's name if it has one, and why."""
+    """A sample in a report's list: its index in the source, its file's name if it has one, and the reason."""
 
     index: int
     name: str
@@ -56,9 +56,9 @@ class Report:
     Parameters
     ----------
     path : str
-        The file that was written; of several, the manifest.
+        The file that was written; with shards, the manifest.
     num_samples, num_resumed : int
-        Samples in it, and how many of them an earlier run had written.
+        Samples in it, and the number of those that an earlier run wrote.
     num_bytes, source_bytes : int
         Its size, and bytes of image files read.
     seconds : float
@@ -66,15 +66,15 @@ class Report:
     num_workers : int or None
         Worker processes that were started; 0 if this process did all the work, None if it is not known.
     images : Counter
-        How many images were "transcoded" (pixels kept), "kept" (bytes kept), "encoded" anew, or stored "raw".
+        Numbers of images that were "transcoded" (pixels kept), "kept" (bytes kept), "encoded" or stored "raw".
     skipped, replaced, damaged, tidied : list of ReportedSample
-        In the order of conversion: samples that were left out; those that got a gray image instead of their own;
-        damaged images that were stored as Pillow shows them (``on_error="keep"``); and JPEGs with stray bytes, which
-        libjpeg skips. These change no pixel, and are not copied unless the file's exact bytes are kept.
+        In the order of conversion: skipped samples; samples with a gray image instead of their own; damaged images that
+        were stored as Pillow reads them (``on_error="keep"``); and JPEGs with stray bytes, which libjpeg skips. These
+        change no pixel, and are not copied unless the file's exact bytes are kept.
     shards : list of str
-        The files, if there are several or one of several.
+        The files, if the dataset has shards.
     is_whole : bool
-        Whether everything is there; False after one shard of several, while others are missing.
+        Whether the dataset is complete; False while other shards are missing.
     """
 
     path: str
@@ -94,7 +94,7 @@ class Report:
 
     @property
     def samples_per_second(self) -> float:
-        """Samples this run has written per second of wall-clock time, start-up of workers included."""
+        """Samples written per second of wall-clock time, including the start-up of workers."""
         return (self.num_samples - self.num_resumed) / self.seconds if self.seconds else 0.0
 
     def lists(self) -> dict[str, list[ReportedSample]]:
@@ -102,7 +102,7 @@ class Report:
         return {name: getattr(self, name) for name in LISTS}
 
     def add(self, other: Report) -> None:
-        """Add the counts and lists of another report, of one of the files."""
+        """Add the counts and lists of one file's report."""
         self.num_samples += other.num_samples
         self.num_resumed += other.num_resumed
         self.num_bytes += other.num_bytes
@@ -112,7 +112,7 @@ class Report:
             listed.extend(getattr(other, name))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything as JSON-able values."""
+        """Return everything as JSON values."""
         return {
             "path": self.path,
             "num_samples": self.num_samples,
@@ -165,20 +165,20 @@ class Report:
 
 
 class Progress:
-    """Progress on a stream: a bar on a terminal, a line now and then elsewhere, nothing if quiet.
+    """Progress on a stream: a bar on a terminal, periodic lines elsewhere, nothing if quiet.
 
     Parameters
     ----------
     total : int
         Number of samples.
     what : str
-        What is being done, such as "converting".
+        The activity, such as "converting".
     quiet : bool
         Print nothing.
     stream : file, optional
         By default stderr.
     every_seconds : float
-        Time between lines where there is no terminal.
+        Time between lines without a terminal.
     clock : callable
         A monotonic clock in seconds.
     """
@@ -216,7 +216,7 @@ class Progress:
         self._done += count
         self._bytes += num_bytes
         if self._bar is not None:
-            if self._bar.update(count):  # it was redrawn
+            if self._bar.update(count):  # redrawn
                 self._bar.set_postfix_str(
                     f"{self._bytes / max(self._clock() - self._start, 1e-9) / 1e6:,.1f} MB/s", False
                 )
@@ -227,7 +227,7 @@ class Progress:
             self._stream.flush()
 
     def skip(self, count: int) -> None:
-        """Count samples that were done before; they and the time it took to find them do not count for the rate."""
+        """Count samples of an earlier run; the rate excludes them and the time it took to find them."""
         if self._done == self._before:
             self._start = self._clock()
         self._done += count

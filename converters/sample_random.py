@@ -1,4 +1,4 @@
-"""Random numbers that depend on (seed, sample) alone: the same in any worker, order and version of a library."""
+"""Random numbers that depend only on (seed, sample), not on worker, order or library versions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["sample_uniform", "sample_uniforms"]
 
 
 def sample_uniforms(seed: int, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Return one number in [0, 1) for each sample: the top 53 bits of SplitMix64 for (seed, index in the source).
+    """Return one number in [0, 1) per sample: the top 53 bits of SplitMix64 for (seed, index in the source).
 
     Examples
     --------

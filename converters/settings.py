@@ -1,4 +1,4 @@
-"""The options of a conversion by name, for the command and for `converters.write` alike."""
+"""The options of a conversion by name, for the command and for `converters.write`."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from .options import Options
 
 __all__ = ["option_names", "settings"]
 
-# The command's name for a parameter of `Options` or `ImagePolicy`, where it has another one.
+# Command-line names that differ from the parameters of `Options` or `ImagePolicy`.
 _SPELLINGS = {"orientation": "orient", "shard_size": "shard_bytes"}
 _RUN = [field.name for field in dataclasses.fields(Options)]
 _IMAGES = [field.name for field in dataclasses.fields(ImagePolicy) if field.name != "seed"]
 
 
 def settings(given: Mapping[str, Any], *, images: ImagePolicy | None = None) -> tuple[Options, ImagePolicy]:
-    """Return how a conversion runs and how images are stored.
+    """Return the options of the conversion and the image policy.
 
     Parameters
     ----------
     given : mapping
-        Options by name: parameters of `Options` and `ImagePolicy`, some by the command's name as well.
+        Options by name: parameters of `Options` and `ImagePolicy`; some also by the command-line name.
     images : ImagePolicy, optional
-        Instead of the options for images.
+        Replaces the options for images.
 
     Raises
     ------
@@ -70,5 +70,5 @@ def settings(given: Mapping[str, Any], *, images: ImagePolicy | None = None) -> 
 
 
 def option_names() -> list[str]:
-    """Return the names of all options, as Python spells them."""
+    """Return the names of all options in Python spelling."""
     return [*_RUN, *_IMAGES, *_SPELLINGS]

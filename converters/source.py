@@ -1,10 +1,9 @@
-"""What every source of samples looks like to the engine, and how it says that one sample is bad.
+"""The protocol of sources, and the exception for a bad sample.
 
-A source is cheap in the parent process and does its reading in the workers: the parent asks it for a small picklable
-*task* per sample (a path, an offset in a tar file, an index), sends that to a worker, and the worker hands it to the
-source's ``load``, which returns the sample's fields. Images may come as file bytes, Pillow images or arrays; turning
-them into what is stored is the image policy's job (``images/policy.py``), not the source's.
-A new kind of dataset is one new file with one such class; the engine, the writer and the policy stay as they are.
+A source does little in the parent process and reads in the workers. The parent gets a small picklable *task* per sample
+(a path, an offset in a tar file, an index) and sends it to a worker; there the source's ``load`` returns the sample's
+fields. Images may be file bytes, Pillow images or arrays; the image policy (``images/policy.py``) converts them. A new
+kind of dataset needs one new file with such a class, and no other change.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ __all__ = ["SampleFault", "Source", "files_of", "printable"]
 
 
 class SampleFault(Exception):  # noqa: N818 - a fault of the data, caught by the engine and never shown as it is
-    """One sample cannot be converted; the text is the reason, a clause without a final stop.
+    """A sample cannot be converted; the text is the reason, without a final full stop.
 
     Parameters
     ----------
     reason : str
         The text.
     values : mapping, optional
-        The sample's other fields, where they are known although its image cannot be read: what a placeholder keeps.
+        The sample's other fields, if they are known although its image cannot be read; a placeholder keeps them.
     """
 
     def __init__(self, reason: str, *, values: Mapping[str, Any] | None = None) -> None:
@@ -40,18 +39,18 @@ class Source(Protocol):
     Attributes
     ----------
     fields : mapping of str to Field
-        The file's fields in order; a task's ``load`` returns one value for each.
+        The file's fields in order; ``load`` returns a value for each.
     class_names : sequence of str or None
-        Names of the classes in the order of their labels, where there are classes.
+        Class names by label, if there are classes.
     provenance : mapping
-        What the file remembers of its origin. No absolute path, host or time: equal input gives equal bytes.
+        The file's record of its origin, without absolute paths, hosts or times, so that equal input gives equal bytes.
     load : callable
         ``load(task) -> {field: value}``. Runs in the workers, so it must be picklable; raises `SampleFault` (or
         `OSError`) for a sample that cannot be read. It may have a method ``columns(tasks)``, which returns the values
         of up to ``most_at_once`` samples as arrays, or None.
     starts_here : bool
-        Optional, by default False: whether the engine may load samples in its own process, to find out whether worker
-        processes are worth their start.
+        Optional, by default False: whether the engine may load samples in its own process, to find out whether starting
+        worker processes pays off.
     """
 
     @property
@@ -68,31 +67,30 @@ class Source(Protocol):
         ...
 
     def task(self, index: int) -> object:
-        """Return what ``load`` needs to find sample ``index``: small and picklable."""
+        """Return the task of sample ``index`` for ``load``: small and picklable."""
         ...
 
     def name(self, index: int) -> str:
-        """Return the words by which a message names sample ``index``: its file, where it has one."""
+        """Return the name of sample ``index`` for messages: its file, if it has one."""
         ...
 
 
 def files_of(source: Source) -> Iterable[tuple[str, str]]:
-    """Return the files that a source's samples come from and its tasks do not name: a short name and a path of each.
+    """Return the files of a source that its tasks do not name: a short name and a path of each.
 
-    A source has them as its attribute ``files``, if there are any; a change of one ends the hope that an interrupted
-    conversion could be gone on with.
+    They are the source's attribute ``files``, if any; if one changes, an interrupted conversion cannot be resumed.
     """
     files: Iterable[tuple[str, str]] = getattr(source, "files", ())
     return files
 
 
 def printable(name: str) -> str:
-    r"""Return ``name`` with what cannot be printed escaped: line breaks, terminal codes, bytes that are not UTF-8.
+    r"""Escape unprintable characters of ``name``: line breaks, terminal codes, bytes that are not UTF-8.
 
     Parameters
     ----------
     name : str
-        A file name as Python gives it (undecodable bytes are surrogates).
+        A file name from Python (undecodable bytes are surrogates).
 
     Examples
     --------

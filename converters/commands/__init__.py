@@ -1,1 +1,1 @@
-"""The commands ``beton convert SOURCE``, one per file: words into a source, which ``converters.cli`` converts."""
+"""The commands ``beton convert SOURCE``, one per file: each builds a source, which ``converters.cli`` converts."""

@@ -22,7 +22,7 @@ __all__ = ["arrays"]
                    "such array.")  # fmt: skip
 @click.option("--label", default=None, metavar="NAME",
               help="Array of labels (N,). Default: label, labels, y, target or targets.")  # fmt: skip
-@click.option("--arrays", "names", default=None, metavar="A,B,...", help="Further arrays to take. Default: all.")
+@click.option("--arrays", "names", default=None, metavar="A,B,...", help="Further arrays to include. Default: all.")
 @option_classes
 @conversion_options
 def arrays(
@@ -35,7 +35,7 @@ def arrays(
     classes: list[str] | None,
     **options: Any,
 ) -> None:
-    """Convert NumPy arrays into the file OUT or a set of shards; their first axis counts the samples.
+    """Convert NumPy arrays into the file OUT or a set of shards; the first axis is the sample.
 
     SRC is an .npz archive, or .npy files (images.npy labels.npy), or a folder of them. An array's name is that in
     the archive, or the file's name. Arrays beside images and labels become fields of their own.

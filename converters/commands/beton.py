@@ -1,4 +1,4 @@
-"""``beton convert beton``: existing ``.beton`` files, stored anew."""
+"""``beton convert beton``: existing ``.beton`` files, stored again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["beton"]
               help="Take these samples, in this order: a range, a .npy file, or a text file of numbers.")  # fmt: skip
 @click.option("--classes", default=None, metavar="A,B,...",
               help="Take the samples of these classes, which get the labels 0, 1, ... in this order.")  # fmt: skip
-@click.option("--no-verify", is_flag=True, help="Do not compare SRC with its checksums first.")
+@click.option("--no-verify", is_flag=True, help="Do not verify SRC's checksums first.")
 @conversion_options
 @click.pass_context
 def beton(
@@ -33,7 +33,7 @@ def beton(
     no_verify: bool,
     **options: Any,
 ) -> None:
-    """Store the .beton files SRC, ours or FFCV's, anew as the file OUT or a set of shards.
+    """Store the .beton files SRC, ours or FFCV's, again as the file OUT or a set of shards.
 
     With other options (--mode, --max-resolution, --quality, --keep, --shuffle), or only a part of the samples. JPEGs
     that need no change keep their pixels and gain restart markers; raw pixels and PNGs that need no change stay as
@@ -41,7 +41,7 @@ def beton(
     """
     from ..sources.beton import BetonFiles, read_indices
 
-    # A mode that nobody asked for must not make JPEGs of pixels that were stored without loss.
+    # The default mode must not turn losslessly stored pixels into JPEGs.
     has_mode = ctx.get_parameter_source("mode") is not click.core.ParameterSource.DEFAULT
     source = BetonFiles(
         src, indices=None if indices is None else read_indices(indices), classes=comma_list(classes),

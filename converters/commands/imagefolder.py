@@ -24,7 +24,7 @@ __all__ = ["imagefolder"]
               help="Endings of image files, such as .jpg,.png,.gif. Default: those torchvision takes.")  # fmt: skip
 @click.option("--allow-empty", is_flag=True, help="Accept classes without images.")
 @click.option("--class-order", type=Choice(["name", "number"]), default="name", show_default=True, is_eager=True,
-              help="Sort class folders as texts, as torchvision does, or as numbers: 2 before 10.")  # fmt: skip
+              help="Sort class folders as text, as torchvision does, or as numbers: 2 before 10.")  # fmt: skip
 @option_classes
 @conversion_options
 def imagefolder(
@@ -39,9 +39,9 @@ def imagefolder(
 ) -> None:
     """Convert SRC/CLASS/.../IMAGE into the file OUT or a set of shards.
 
-    Classes and images are found and ordered as torchvision.datasets.ImageFolder does, so labels are the same; hidden
-    folders are passed over. SRC may be a URL. The file's bytes depend on the images, the options and the seed, not on
-    the number of workers.
+    Classes and images are found and ordered as by torchvision.datasets.ImageFolder, so labels are the same; hidden
+    folders are skipped. SRC may be a URL. The file's bytes depend on the images, the options and the seed, not on the
+    number of workers.
     """
     from converters.source import printable
 

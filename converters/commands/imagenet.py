@@ -1,4 +1,4 @@
-"""``beton convert imagenet``: the tars that ImageNet is handed out in."""
+"""``beton convert imagenet``: ImageNet's tars."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def imagenet(
     classes: list[str] | None,
     **options: Any,
 ) -> None:
-    """Convert ImageNet as it comes, without unpacking, into the file OUT or a set of shards.
+    """Convert ImageNet as distributed, without unpacking, into the file OUT or a set of shards.
 
     SRC is ILSVRC2012_img_train.tar, a folder of its 1,000 inner tars, or the unpacked folder; or, for the
     validation set, ILSVRC2012_img_val.tar or a folder of its images. Tar files may be compressed, and SRC a URL.

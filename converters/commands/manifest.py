@@ -26,7 +26,7 @@ __all__ = ["manifest"]
 @click.option("--label-column", default=None, metavar="NAME",
               help="Column with the labels. Default: label, class, category or target, if there is one.")  # fmt: skip
 @click.option("--root", type=SourcePath(folder=True), default=None, metavar="FOLDER",
-              help="Where relative paths begin. Default: the table's folder.")  # fmt: skip
+              help="Folder of relative paths. Default: the table's folder.")  # fmt: skip
 @option_field
 @option_classes
 @conversion_options

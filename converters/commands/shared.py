@@ -1,4 +1,4 @@
-"""What the commands of several sources share: paths that may be URLs, lists of words, ``--field`` and class files."""
+"""Option types that commands of several sources share: paths that may be URLs, lists, ``--field`` and class files."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class WordsCommand(click.Command):
     words_options: tuple[str, ...] = ("--map", "--field", "--fill")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Spread ``--map a=b c=d`` to ``--map a=b --map c=d``, then parse."""
+        """Expand ``--map a=b c=d`` to ``--map a=b --map c=d``, then parse."""
         spread: list[str] = []
         current: str | None = None
         for position, word in enumerate(args):
@@ -81,17 +81,17 @@ class WordsCommand(click.Command):
 
 
 def split_words(texts: Sequence[str]) -> list[str]:
-    """Return the words of several values, each of which may hold several."""
+    """Split several values, each of which may hold several words."""
     return [word for text in texts for word in text.split()]
 
 
 def comma_list(text: str | None) -> list[str] | None:
-    """Return the words between commas; None for None."""
+    """Split at commas; None for None."""
     return None if text is None else [word.strip() for word in text.split(",") if word.strip()]
 
 
 def _named(_ctx: click.Context, _param: click.Parameter, path: str) -> str:
-    if not path:  # an unset variable of a script
+    if not path:  # for example an unset variable of a script
         raise click.BadParameter("it is empty; name the file to make")
     return path
 
@@ -133,14 +133,14 @@ option_columns = click.option(
 
 
 def note_unused(unused: Unused, advice: str = "") -> dict[str, int]:
-    """Warn of what a source holds that is not taken, even if the command is quiet; return the counts."""
+    """Warn about data of the source that is not used, even if the command is quiet; return the counts."""
     if unused:
         note(f"warning: {unused}{advice and f'; {advice}'}")
     return unused.as_dict()
 
 
 def note_classes(names: Sequence[str] | None, *, are_words: bool, quiet: bool) -> dict[str, object]:
-    """Print the classes that labels in words have become; return what the JSON result says of classes."""
+    """Print the classes made of text labels; return the classes for the JSON result."""
     names = names or ()
     if are_words and not quiet:
         shown = ", ".join(names[:_CLASSES_SHOWN]) + (", ..." if len(names) > _CLASSES_SHOWN else "")

@@ -1,4 +1,4 @@
-"""``beton convert torchvision``: datasets that torchvision knows."""
+"""``beton convert torchvision``: torchvision's datasets."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Images made from nothing, for trying things where no dataset may be had."""
+"""Synthetic images for demos and tests."""

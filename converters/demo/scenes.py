@@ -3,7 +3,7 @@
 Their statistics follow those of photographs: occluding objects of all sizes (the "dead leaves" model of Lee, Mumford
 and Huang, 2001), spectra that fall as a power of the frequency, smooth lighting, blur out of focus, sensor noise. A
 class is a shape, a texture, and a distribution of colours and surroundings; two neighbouring classes share their
-colours, so that colour alone does not tell them apart. A picture depends on (seed, class, index) alone.
+colours, so that colour alone does not separate them. A picture depends only on (seed, class, index).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ASPECTS = (1.0, 1.0, 4 / 3, 4 / 3, 4 / 3, 3 / 2, 3 / 2, 3 / 2, 16 / 9)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SceneClass:
-    """What the pictures of one class have in common.
+    """Properties of all pictures of one class.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def _colour(rng: Random, hue: float, spread: float = 0.05) -> Plane:
 
 
 def _natural_hue(rng: Random) -> float:
-    """Wood, earth and skin, then leaves, then sky and water; seldom anything else."""
+    """Draw a hue: mostly wood, earth and skin, then leaves, then sky and water."""
     centre, spread = ((0.07, 0.03), (0.26, 0.05), (0.58, 0.04), (0.0, 0.5))[rng.choice(4, p=(0.4, 0.25, 0.2, 0.15))]
     return float(rng.normal(centre, spread))
 

@@ -39,7 +39,7 @@ Done = tuple[int, int, int]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SynthOptions:
-    """What to make.
+    """Options of a synthetic dataset.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class SynthOptions:
             )
 
     def tasks(self) -> Iterator[Task]:
-        """Yield (label, indices) in pieces, class by class, since a class's texture is made once."""
+        """Yield (label, indices) in chunks, class by class, since a class's texture is computed once per chunk."""
         for label in range(self.num_classes):
             first = self.skip + (label - self.skip) % self.num_classes
             indices = range(first, self.skip + self.num_images, self.num_classes)
@@ -85,7 +85,7 @@ class SynthOptions:
 
 
 class Summary(NamedTuple):
-    """What was made: the folder, counts, the size of all files, and JPEG bits for each pixel (photographs: 1 to 2)."""
+    """The result: the folder, counts, size of all files, and JPEG bits per pixel (photographs: 1 to 2)."""
 
     out: str
     num_images: int
@@ -155,7 +155,7 @@ def _check_target(target: Path, *, overwrite: bool) -> None:
         raise UsageError(f"{target} exists and is not a folder; choose another name")
     strange = [entry.name for entry in target.iterdir() if not _CLASS_FOLDER.fullmatch(entry.name)]
     if strange:
-        # A typing mistake must not remove anybody's photographs.
+        # A typing error must not delete the user's files.
         raise UsageError(f"{target} holds {strange[0]!r}, which this command did not make; choose another folder")
     if not overwrite and any(target.iterdir()):
         raise UsageError(f"{target} exists; pass --overwrite to replace it")
@@ -188,7 +188,7 @@ def _draw_task(folder: str, seed: int, size: int, task: Task) -> Done:
 @click.option("--num-classes", type=click.IntRange(min=1), default=10, show_default=True, help="How many classes.")
 @click.option("--num-images", type=click.IntRange(min=1), default=2000, show_default=True, help="How many images.")
 @click.option("--skip", type=click.IntRange(min=0), default=0, show_default=True,
-              help="Leave out the first N images: other images of the same classes, for validation.")  # fmt: skip
+              help="Skip the first N images, to make other images of the same classes, for validation.")  # fmt: skip
 @click.option("--size", type=click.IntRange(16, 4096), default=400, show_default=True, help="Longest side in pixels.")
 @option_seed
 @option_num_workers
@@ -198,8 +198,8 @@ def _draw_task(folder: str, seed: int, size: int, task: Task) -> Done:
 def synth(out: str, *, num_workers: int | None, overwrite: bool, as_json: bool, quiet: bool, **options: int) -> None:
     """Make a photo-like dataset of JPEG files in OUT, one folder per class.
 
-    For trying things out where there are no real photographs: the pictures have the detail and the file size of
-    photographs, and their classes differ in shape, texture and (a little) colour, so that a model can learn them.
+    For trials without real photographs: the pictures have the detail and file size of photographs. Their classes differ
+    in shape, texture and (a little) colour, so a model can learn them.
     """
     from tqdm import tqdm
 

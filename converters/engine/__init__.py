@@ -1,1 +1,1 @@
-"""A conversion: samples through workers into files, resumable."""
+"""Runs a conversion: worker processes convert samples into files, resumably."""

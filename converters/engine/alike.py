@@ -1,7 +1,7 @@
-"""Many small samples of one kind at once: arrays of one shape and numbers, which are stored as they are.
+"""Converts many small samples of one shape at once: arrays and numbers, which are stored unchanged.
 
-What costs time with such samples is Python code per sample, so they are gathered into arrays of many rows that travel
-and are written as one. The file gets the same bytes.
+Python code per sample dominates the cost of such samples, so they are batched into arrays of many rows, which are sent
+and written together. The file gets the same bytes.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = ["AlikeSamples", "Gathering", "gathering_of"]
 
 Array = npt.NDArray[Any]
 Column = tuple[tuple[int, ...], Array] | tuple[Array, None]
-"""What `Writer.append_alike` takes of a field."""
+"""A field's argument for `Writer.append_alike`."""
 
 _MOST_SAMPLES = 1024
 _MOST_BYTES = 1 << 20
-# A sample waits at most so long for others.
+# Longest time that a sample waits for others.
 _MOST_SECONDS = 0.02
 _INTEGERS = (int, np.int64, np.int32, np.uint8, np.int16, np.uint16, np.uint32, np.int8)
 _FLOATS = (float, np.float64, np.float32)
@@ -36,15 +36,15 @@ _FLOATS = (float, np.float64, np.float32)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AlikeSamples:
-    """Samples that a worker has converted together.
+    """Samples that a worker converted together.
 
     Parameters
     ----------
     num_samples : int
     columns : sequence
-        For each field what `Writer.append_alike` takes.
+        Per field the argument of `Writer.append_alike`.
     images : tuple of str
-        What became of the images of each sample.
+        How the images of each sample were stored.
     stored_bytes : int
         Bytes of all values in the file's pages.
     stamps : sequence of tuple of str
@@ -58,7 +58,7 @@ class AlikeSamples:
     stamps: Sequence[tuple[str, ...]]
 
     def encoded(self, place: int) -> list[tuple[tuple[int | float, ...], Any]]:
-        """Return one sample as `Writer.append_encoded` takes it."""
+        """Return one sample in the form of `Writer.append_encoded`."""
         values: list[tuple[tuple[int | float, ...], Any]] = []
         for head, payload in self.columns:
             if isinstance(head, np.ndarray):
@@ -70,7 +70,7 @@ class AlikeSamples:
 
 
 class Gathering:
-    """Samples that are being gathered; the first one decides the shapes of arrays.
+    """Collects samples; the first one determines the shapes of arrays.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ class Gathering:
         self._due = 0.0
 
     def takes(self, values: Mapping[str, Any], stamps: tuple[str, ...]) -> bool:
-        """Add a sample, copying its arrays; return False where it is not like the others, or too large."""
+        """Add a sample, copying its arrays; return False if its shapes differ or it is too large."""
         if values.keys() != self._fields.keys():
             return False
         place = len(self._stamps)
@@ -141,11 +141,11 @@ class Gathering:
 
     @property
     def is_due(self) -> bool:
-        """Whether the samples should be taken: there is no room for more, or the first has waited long enough."""
+        """Whether to flush: there is no room for more samples, or the first has waited long enough."""
         return len(self._stamps) >= self._capacity or time.monotonic() >= self._due
 
     def taken(self) -> AlikeSamples | None:
-        """Return what was gathered, and start anew."""
+        """Return the collected samples, and start again."""
         count = len(self._stamps)
         if not count:
             return None
@@ -157,7 +157,7 @@ class Gathering:
         return samples
 
     def of_columns(self, columns: Mapping[str, Array], stamps: Sequence[tuple[str, ...]]) -> AlikeSamples | None:
-        """Return samples that come as arrays of values, with the samples along the first axis; None if they do not fit.
+        """Convert samples given as arrays of values, with samples along the first axis; None if they do not fit.
 
         Integers and floats must have the dtype of their field's record.
         """
@@ -194,7 +194,7 @@ def _samples(
 
 
 def gathering_of(fields: Mapping[str, Field], policy: ImagePolicy) -> Gathering | None:
-    """Return what gathers samples of these fields, or None where they have to be converted one by one."""
+    """Return a collector for samples of these fields, or None if they must be converted one by one."""
     kinds = (IntField, FloatField, NDArrayField)
     if all(type(field) in kinds or (type(field) in (ImageField, RasterField) and policy.mode == "raw")
            for field in fields.values()):  # fmt: skip
@@ -203,7 +203,7 @@ def gathering_of(fields: Mapping[str, Field], policy: ImagePolicy) -> Gathering 
 
 
 def _is_stored_as_it_is(dtype: np.dtype[Any], shape: tuple[int, ...], field: Field, policy: ImagePolicy) -> bool:
-    """Tell whether a field stores just the elements of an array."""
+    """Return whether a field stores just the elements of an array."""
     if isinstance(field, NDArrayField):
         return dtype == field.dtype and shape == field.shape
     if not isinstance(field, ImageField) or isinstance(field, MaskField):

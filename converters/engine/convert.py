@@ -1,7 +1,7 @@
-"""Source -> ``.beton``, in one file or in shards, here or on a cluster: the front of the engine behind every converter.
+"""Converts a source to ``.beton``, as one file or shards, on this machine or a cluster: the engine's entry point.
 
-Owns the checks before any work and the choice between one file (``one_file.py``) and shards (``shards.py``). Knows
-nothing of any particular kind of dataset.
+Does the checks before a conversion, and chooses between one file (``one_file.py``) and shards (``shards.py``). Knows no
+particular kind of dataset.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dataloading.tools import manifest_path
 __all__ = ["Options", "convert", "estimate", "sample_order"]
 
 _TRIED_FOR_SIZE = 256
-"""Samples tried for --shard-size: the same ones everywhere, so that each machine counts the same shards."""
+"""Samples tried for --shard-size: the same on every machine, so that all compute the same number of shards."""
 _TRIED_FOR_SPACE = 32
 
 
@@ -38,14 +38,14 @@ def convert(source: Source, path: str | os.PathLike[str], *, policy: ImagePolicy
     Parameters
     ----------
     source : Source
-        Where the samples come from.
+        The source of the samples.
     path : str or path-like
-        The file to make, or a URL such as ``s3://bucket/train.beton``; it appears when it is complete. With shards it
-        names them: ``train-00000-of-00004.beton`` and so on, and the manifest ``train.beton.json``.
+        The file to make, or a URL such as ``s3://bucket/train.beton``; it appears when it is complete. With shards
+        their names derive from it: ``train-00000-of-00004.beton`` and so on, and the manifest ``train.beton.json``.
     policy : ImagePolicy
         How images are stored.
     options : Options
-        Order, workers, shards, what to do on errors.
+        Order, workers, shards, error handling.
 
     Returns
     -------
@@ -66,7 +66,7 @@ def convert(source: Source, path: str | os.PathLike[str], *, policy: ImagePolicy
     start = time.monotonic()
     plan = Conversion.of(source, path, policy, options)
     report = Report(path=plan.path)
-    # A cluster's tasks have workers of their own.
+    # On a cluster the tasks have their own workers.
     num_workers = 0 if options.engine == "ray" else options.num_workers
     try:
         starts_here = bool(getattr(source, "starts_here", False))
@@ -79,7 +79,7 @@ def convert(source: Source, path: str | os.PathLike[str], *, policy: ImagePolicy
             if options.engine == "local" and report.num_samples > report.num_resumed:
                 report.num_workers = pool.num_started
     except BaseException:
-        with contextlib.suppress(ConvertError):  # the first error says more
+        with contextlib.suppress(ConvertError):  # the first error is more informative
             _save_error_log(report, options)
         raise
     _save_error_log(report, options)
@@ -93,7 +93,7 @@ def _with_shards_and_space(plan: Conversion, pool: Pool) -> Conversion:
     num_tried = _TRIED_FOR_SIZE
     if options.shard_bytes is None:
         plan = dataclasses.replace(plan, num_shards=number_of_shards(options, count))
-        # Small conversions are not worth the trial.
+        # For small conversions the trial costs too much.
         num_tried = min(_TRIED_FOR_SPACE, count // 64)
         if not options.check_space or not num_tried or has_begun(plan.file_path(), options):
             return plan
@@ -102,14 +102,14 @@ def _with_shards_and_space(plan: Conversion, pool: Pool) -> Conversion:
         plan = dataclasses.replace(plan, num_shards=number_of_shards(options, count, guess.sample_bytes))
     if options.check_space and not has_begun(plan.file_path(), options):
         place = place_of(plan.file_path(), options)
-        # A remote shard leaves when it is uploaded.
+        # A remote shard is deleted here after its upload.
         is_one = place.is_remote or options.shard_index is not None
         check_space(place.folder, guess.file_bytes(count) / (max(1, plan.num_shards) if is_one else 1))
     return plan
 
 
 def _write_one(plan: Conversion, pool: Pool, report: Report) -> None:
-    # A minute for ten million of them.
+    # This takes a minute for ten million.
     with contextlib.closing(Progress(len(plan.order), what="reading names", quiet=plan.options.quiet)) as reading:
         file = plan.file(progress=lambda count: reading.advance(count=count))
     with contextlib.closing(Progress(len(plan.order), quiet=plan.options.quiet)) as progress:
@@ -117,7 +117,7 @@ def _write_one(plan: Conversion, pool: Pool, report: Report) -> None:
 
 
 def _check_error_log(options: Options) -> None:
-    """Refuse a list of errors that could not be written, before hours of work and not after them."""
+    """Refuse an unwritable error log before the conversion, not hours later."""
     if options.error_log is None:
         return
     folder = os.path.dirname(options.error_log) or os.curdir
@@ -132,7 +132,7 @@ def _check_error_log(options: Options) -> None:
 def _save_error_log(report: Report, options: Options) -> None:
     if options.error_log is not None:
         path = options.error_log
-        if options.shard_index is not None:  # each of these processes has a list of its own
+        if options.shard_index is not None:  # each of these processes has its own list
             stem, ending = os.path.splitext(path)
             path = f"{stem}-{options.shard_index:05}{ending}"
         report.save_faults(path)
@@ -148,8 +148,8 @@ def estimate(
     source, path, policy, options
         See `convert`. The number of workers scales the time.
     num_tried : int
-        Samples to convert. Where the size of shards is given they are as many as the conversion tries, so that it
-        counts the same shards.
+        Number of samples to convert. With a given size of shards it is the conversion's own number, so that both
+        compute the same number of shards.
 
     Returns
     -------
@@ -162,7 +162,7 @@ def estimate(
     Raises
     ------
     UsageError
-        If there is nothing to write, or there cannot be such shards.
+        If there is nothing to write, or such shards are impossible.
     """
     plan = Conversion.of(source, path, policy, options)
     with Pool(plan.converter(), num_workers=0) as pool:

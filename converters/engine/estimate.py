@@ -1,4 +1,4 @@
-"""What a conversion will take: bytes and seconds, from a few samples spread over the source.
+"""Estimates the bytes and seconds of a conversion from a few samples spread over the source.
 
 The samples are the same on every machine. It writes nothing.
 """
@@ -23,7 +23,7 @@ from dataloading.cli import note
 
 __all__ = ["PAGE_BYTES", "Estimate", "check_space", "try_samples"]
 
-# Below this the disk is "clearly too small": images differ, so a few of them tell the total to some 10 %.
+# Below this the disk is "clearly too small": a sample of images predicts the total within about 10 %.
 _CLEARLY = 0.8
 _ALLOCATION_BYTES = 24
 _TEXT_BYTES = 8192  # header and descriptors; the extension block's text
@@ -34,14 +34,13 @@ PAGE_BYTES = 8 << 20
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What samples that were tried tell about all of them.
+    """The result of the samples that were tried, scaled to all samples.
 
     Parameters
     ----------
     num_tried : int
     stored_bytes, seconds, images, faults
-        Of those tried: their bytes in the pages, the time they took, what became of their images, and those that
-        cannot be converted.
+        Of those tried: bytes in the pages, time, how their images were stored, and those that cannot be converted.
     record_bytes, allocation_bytes : int
         Bytes of a sample in the sample table, and in the allocation table behind the pages.
     page_bytes : int
@@ -58,13 +57,13 @@ class Estimate:
 
     @property
     def sample_bytes(self) -> float:
-        """Bytes of a sample, its part of the tables included."""
+        """Bytes per sample, including its part of the tables."""
         return self.stored_bytes / self.num_tried + self.record_bytes + self.allocation_bytes
 
     def file_bytes(self, num_samples: int) -> int:
-        """Return the bytes of a file of so many samples: whole pages of tables and of samples, and a last table."""
+        """Return the bytes of a file with ``num_samples``: whole pages of tables and samples, and a last table."""
         mean = self.stored_bytes / self.num_tried
-        # No sample crosses a page's border: of each page half a sample's room stays empty.
+        # No sample crosses a page border, so on average half a sample's space of each page stays empty.
         wasted = min(0.5, mean / (2 * self.page_bytes))
         values = mean * num_samples * (1 + wasted) * _WITH_CHECKSUMS
         num_pages = sum(
@@ -79,7 +78,7 @@ def try_samples(plan: Conversion, pool: Pool, *, num_tried: int) -> Estimate:
     Raises
     ------
     ConvertError
-        If one of them ends a worker.
+        If one of them crashes a worker.
     """
     source, count = plan.source, len(plan.order)
     tried = plan.order[np.unique(np.linspace(0, count - 1, min(num_tried, count)).astype(np.int64))]
@@ -110,12 +109,12 @@ def try_samples(plan: Conversion, pool: Pool, *, num_tried: int) -> Estimate:
 
 
 def check_space(folder: str, needed_bytes: float) -> None:
-    """Warn if the space in ``folder`` may be too little.
+    """Warn if the space in ``folder`` may be too small.
 
     Raises
     ------
     ConvertError
-        If it is clearly too little.
+        If it is clearly too small.
     """
     try:
         status = os.statvfs(folder)

@@ -1,6 +1,6 @@
-"""What identifies a conversion: its options, its samples' names, and the files it has read.
+"""Identifies a conversion: by its options, its samples' names, and the files it reads.
 
-These are compared before an interrupted conversion is resumed, or a finished file is taken for the result.
+These are compared before an interrupted conversion is resumed, or an existing file is accepted as the result.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NAMES_AT_ONCE = 256
 def names_digest(
     source: Source, order: npt.NDArray[np.int64], progress: Callable[[int], object] = lambda count: None
 ) -> str:
-    """Return a checksum of the samples' names in the order they are stored; ``progress`` gets the numbers of some."""
+    """Return a checksum of the samples' names in stored order; ``progress`` is called with counts."""
     hasher = xxhash.xxh3_64()
     for start in range(0, len(order), _NAMES_AT_ONCE):
         indices = order[start : start + _NAMES_AT_ONCE].tolist()
@@ -49,7 +49,7 @@ def names_digest(
 
 
 def file_stamps(source: Source) -> dict[str, str]:
-    """Return size and age, by name, of the files that a source's tasks do not name; one checksum if they are many."""
+    """Return size and age, by name, of the source's files that tasks do not name; one checksum if there are many."""
     stamps: dict[str, str] = {}
     hasher = xxhash.xxh3_64()
     count = 0
@@ -67,7 +67,7 @@ def file_stamps(source: Source) -> dict[str, str]:
 
 
 def changed_files(then: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Return the files that have another size or age, for a message; nothing if none has.
+    """Return the files with another size or age, for a message; "" if there are none.
 
     Examples
     --------
@@ -83,7 +83,7 @@ def changed_files(then: Mapping[str, str], now: Mapping[str, str]) -> str:
 
 
 def describe_fields(fields: Mapping[str, Field]) -> dict[str, str]:
-    """Return the kind and the arguments of each field, as they would be stored."""
+    """Return the kind and the arguments of each field, in stored form."""
     return {
         name: " ".join([type(field).__name__, field.arguments().rstrip(bytes(1)).hex(), *_coordinates(field)])
         for name, field in fields.items()
@@ -96,7 +96,7 @@ def _coordinates(field: Field) -> list[str]:
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Return what differs between two descriptions, for a message; nothing if they are equal.
+    """Return the differences of two descriptions, for a message; "" if they are equal.
 
     Examples
     --------
@@ -148,7 +148,7 @@ class SamplesChecksum:
         return str(self._hasher.hexdigest())
 
     def add(self, indices: Iterable[int], known: Iterable[Iterable[str]] | None = None) -> None:
-        """Add samples; ``known`` are the stamps of their tasks, if they were read by a worker."""
+        """Add samples; ``known`` are the stamps of their tasks, if a worker has read them."""
         if known is None:
             indices = list(indices)
             files: dict[str | bytes, str] = {}
@@ -159,14 +159,14 @@ class SamplesChecksum:
 
 
 def stamps(task: object, files: dict[str | bytes, str] | None = None) -> tuple[str, ...]:
-    """Return what a change of a sample shows in: size and age of the files that its task names, and its numbers.
+    """Return what reveals a change of a sample: size and age of the files in its task, and the task's numbers.
 
     Parameters
     ----------
     task : object
         The source's.
     files : dict, optional
-        Stamps of files by path, which are looked up and added here.
+        Cache of stamps by path.
     """
     found = []
     for item in task if isinstance(task, (tuple, list)) else (task,):
@@ -184,7 +184,7 @@ def stamps(task: object, files: dict[str | bytes, str] | None = None) -> tuple[s
 
 
 def _file_stamp(path: str | bytes) -> str:
-    """Return size and age of a regular file; nothing for what is no path of this machine."""
+    """Return size and age of a regular file; "" if it is not a local path."""
     if not (b"/" in path if isinstance(path, bytes) else "/" in path and not is_url(path)):
         return ""
     try:

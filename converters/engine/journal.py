@@ -1,9 +1,9 @@
-"""The journal of a conversion: what another process needs to resume after this one is gone.
+"""The journal of a conversion, from which another process can resume.
 
-Owns the two hidden files beside a destination, ``.NAME.beton.part`` (the unfinished file) and ``.NAME.beton.journal``,
-and the lock on the journal, which the system releases with the process. The journal is only appended to, in records
-with a checksum, each after the bytes that it describes are on the disk; so however a run is interrupted, the journal's
-valid beginning describes bytes that exist. What a record means is defined in ``one_file.py``.
+Manages two hidden files beside a destination, ``.NAME.beton.part`` (the unfinished file) and ``.NAME.beton.journal``,
+and the lock on the journal, which the system releases when the process ends. The journal is only appended to. Each
+record has a checksum, and is written after the bytes that it describes are on the disk. So after any interruption, the
+journal's valid beginning describes bytes that exist. ``one_file.py`` defines the meaning of records.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from dataloading.tools import open_locked, sync_folder
 __all__ = ["Journal", "journal_path", "part_path"]
 
 State = Mapping[str, Any]
-"""What a record says, in values that JSON can hold."""
+"""The content of a record, as JSON values."""
 Record = tuple[State, bytes]
 """A state, and the writer's checkpoint."""
 
 MAGIC = b"beton journal 2\n"
-_FRAME = struct.Struct("<QQ")  # length and checksum of what follows
+_FRAME = struct.Struct("<QQ")  # length and checksum of the record
 _LARGEST_RECORD = 1 << 40
 
 
 def part_path(path: str) -> str:
-    """Return where the unfinished file of the destination ``path`` lies.
+    """Return the path of the unfinished file of the destination ``path``.
 
     Examples
     --------
@@ -46,7 +46,7 @@ def part_path(path: str) -> str:
 
 
 def journal_path(path: str) -> str:
-    """Return where the journal of the destination ``path`` lies."""
+    """Return the path of the journal of the destination ``path``."""
     return _hidden(path, "journal")
 
 
@@ -63,16 +63,16 @@ class Journal:
     path : str
         The destination.
     wait_seconds : float
-        How long to wait for a process that holds the lock and may be about to end.
+        How long to wait for a process that holds the lock but may be ending.
 
     Raises
     ------
     UsageError
         If another process is converting to the same destination.
     ConvertError
-        If the file with the journal's name is no journal.
+        If the file with the journal's name is not a journal.
     OSError
-        If it cannot be made.
+        If it cannot be created.
 
     Attributes
     ----------
@@ -116,7 +116,7 @@ class Journal:
                 self.last = state
 
     def _records(self) -> Iterator[tuple[int, Record]]:
-        """Yield the valid records, each with the position behind it; a torn or damaged one ends the journal."""
+        """Yield the valid records, each with its end offset; an incomplete or damaged record ends the journal."""
         position = len(MAGIC)
         while len(frame := os.pread(self._fd, _FRAME.size, position)) == _FRAME.size:
             length, checksum = _FRAME.unpack(frame)
@@ -144,7 +144,7 @@ class Journal:
                 yield record
 
     def begin(self, header: State) -> None:
-        """Start anew: remove the unfinished file and all records, and write the header."""
+        """Start over: remove the unfinished file and all records, and write the header."""
         with contextlib.suppress(FileNotFoundError):
             Path(self.part).unlink()
         os.ftruncate(self._fd, 0)
@@ -154,11 +154,11 @@ class Journal:
         sync_folder(os.path.dirname(self.name))
 
     def reopen(self) -> None:
-        """Cut off what follows the newest valid record, before records are appended."""
+        """Truncate the journal after the newest valid record, before records are appended."""
         os.ftruncate(self._fd, self._end)
 
     def save(self, state: State, checkpoint: bytes, sync: Callable[[], object], *, wait: bool = False) -> None:
-        """Call ``sync``, which puts the unfinished file on the disk, and append a record, in another thread.
+        """Call ``sync``, which syncs the unfinished file to disk, and append a record, in another thread.
 
         Parameters
         ----------
@@ -180,7 +180,7 @@ class Journal:
             except BaseException as error:
                 self._failure = error
 
-        # The disk may take seconds for what a second of conversion writes; the conversion does not wait for it.
+        # The disk may need seconds for the output of one second; the conversion does not wait for it.
         self._saver = threading.Thread(target=run, name="beton-journal")
         self._saver.start()
         if wait:
@@ -188,7 +188,7 @@ class Journal:
 
     @property
     def is_broken(self) -> bool:
-        """Whether a record could not be saved; none may follow it, as each is the difference from the one before."""
+        """Whether saving a record failed; none may follow, as each record is a difference from the previous one."""
         return self._failure is not None
 
     @property
@@ -197,7 +197,7 @@ class Journal:
         return self._saver is not None and self._saver.is_alive()
 
     def settle(self) -> None:
-        """Wait for the record that is being written, and raise what went wrong with it."""
+        """Wait for the record that is being written, and raise its error."""
         self._join()
         if self._failure is not None:
             raise self._failure
@@ -218,7 +218,7 @@ class Journal:
         self.close()
 
     def close(self) -> None:
-        """Release the lock, leaving the files. Does nothing the second time."""
+        """Release the lock and keep the files. Does nothing on a second call."""
         self._join()
         if self._fd >= 0:
             os.close(self._fd)

@@ -1,8 +1,8 @@
-"""One file: samples in order -> workers -> writer, with checkpoints in a journal; then to its destination.
+"""Writes one file: samples in order -> workers -> writer, with checkpoints in a journal; then the destination.
 
 Workers read, decode and encode. The parent alone writes, in the order of the samples, so the file's bytes are the same
-for any number of workers, and however often a run was interrupted and resumed. Either a complete file appears under its
-name, or none does.
+for any number of workers, and however often a run was interrupted and resumed. Either the complete file appears, or
+none.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _COMPARED_AT_ONCE = 1024
 
 
 def make_file(plan: FilePlan, pool: Pool, progress: Progress, report: Report, *, wait_seconds: float = 0.0) -> Shard:
-    """Make a file at its destination, a path or URL; or continue it, or find it made.
+    """Write a file at its destination, a path or URL; resume it, or accept it if it exists.
 
     Parameters
     ----------
@@ -49,14 +49,14 @@ def make_file(plan: FilePlan, pool: Pool, progress: Progress, report: Report, *,
         Runs the conversion's `SampleConverter`.
     progress : Progress
     report : Report
-        Filled in even where an error ends the conversion.
+        Filled in even if an error ends the conversion.
     wait_seconds : float
         How long to wait for another process that is writing the same file.
 
     Returns
     -------
     Shard
-        What a manifest says of the file.
+        The file's entry in a manifest.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def make_file(plan: FilePlan, pool: Pool, progress: Progress, report: Report, *,
         If a sample cannot be converted and may not be skipped, a worker dies, the disk is full, nothing is left to
         write, or the upload fails. No file is left under the name; what was to be uploaded is kept for ``resume``.
     UsageError
-        If there is a file, or the work of another conversion, that must not be touched.
+        If an existing file, or another interrupted conversion, must not be replaced.
     """
     options = plan.whole.options
     place = place_of(plan.path, options)
@@ -93,12 +93,12 @@ def make_file(plan: FilePlan, pool: Pool, progress: Progress, report: Report, *,
 
 
 def shard_of(file: FileInfo, path: str) -> Shard:
-    """Return what a manifest beside ``path`` says of a file."""
+    """Return a file's entry in a manifest beside ``path``."""
     return Shard.of(file, path.rpartition("/")[2])
 
 
 def has_begun(path: str, options: Options) -> bool:
-    """Tell whether an earlier run has left work on a file, or the file."""
+    """Return whether an earlier run left the file, finished or unfinished."""
     local = place_of(path, options).local
     return os.path.exists(local) or os.path.exists(journal_path(local))
 
@@ -129,13 +129,13 @@ def _write_file(plan: FilePlan, pool: Pool, progress: Progress, report: Report, 
 
 
 def _is_finished(plan: FilePlan, progress: Progress, report: Report, wait_seconds: float) -> bool:
-    """Tell whether the file is there already, and report it; another file in its place may have to be kept."""
+    """Return whether the file already exists, and report it; raises if a different file must be kept."""
     try:
         with Reader(plan.path) as reader:
             found = plan.differs_from(reader)
             if not found:
                 if os.path.exists(journal_path(plan.path)):
-                    Journal(plan.path, wait_seconds=wait_seconds).remove()  # its process ended between two steps
+                    Journal(plan.path, wait_seconds=wait_seconds).remove()  # its process died between two steps
                 _count_finished(reader, plan, progress, report)
                 return True
     except FormatError as error:
@@ -149,7 +149,7 @@ def _is_finished(plan: FilePlan, progress: Progress, report: Report, wait_second
 
 
 class _Run:
-    """The work on one file in this process."""
+    """Writes one file in this process."""
 
     def __init__(self, plan: FilePlan, journal: Journal, pool: Pool, progress: Progress, report: Report) -> None:
         self._plan = plan
@@ -162,11 +162,11 @@ class _Run:
         self._num_done = self._first = 0
         self._checksum = SamplesChecksum(self._source)
         self._num_saved = dict.fromkeys(LISTS, 0)
-        # Whether counts and file agree, so that a checkpoint may be made.
+        # Whether counts and file agree, so that a checkpoint is valid.
         self._is_consistent = True
 
     def open(self) -> None:
-        """Start anew or resume, as the journal and the options say."""
+        """Start or resume, depending on the journal and the options."""
         plan, journal, options = self._plan, self._journal, self._options
         if journal.has_work and not options.resume and not options.overwrite:
             raise UsageError(
@@ -205,14 +205,14 @@ class _Run:
                 check_space(os.path.dirname(plan.path) or os.curdir, needed)
 
     def _compare(self) -> None:
-        """Refuse to resume another conversion, or one whose source has changed."""
+        """Refuse to resume a different conversion, or one whose source has changed."""
         plan, journal = self._plan, self._journal
         assert journal.header is not None
         assert journal.last is not None
         found = differences(journal.header["identity"], plan.identity())
         on_error = journal.last["on_error"]
         if not found and on_error != self._options.on_error and journal.last["num_faults"]:
-            # Until the first fault it makes no difference.
+            # Before the first fault it makes no difference.
             found = f"on_error was {on_error}, is {self._options.on_error} now, and samples have failed already"
         if found:
             raise UsageError(
@@ -238,7 +238,7 @@ class _Run:
                 )
 
     def _checkpoints(self) -> Iterator[bytes]:
-        """Yield the writer's checkpoints from the journal, and take over the counts beside them."""
+        """Yield the writer's checkpoints from the journal, and restore the counts."""
         report = self._report
         for state, checkpoint in self._journal.records():
             self._num_done = state["done"]
@@ -263,7 +263,7 @@ class _Run:
         )
 
     def convert(self) -> None:
-        """Write all samples that are missing, and give the file its name."""
+        """Write all missing samples, and rename the file."""
         report = self._report
         try:
             self._first = self._num_done
@@ -301,7 +301,7 @@ class _Run:
         self._is_consistent = False
         try:
             self._writer.append_alike(samples.columns)
-        except UsageError:  # none of them was written; one by one they are treated as ``on_error`` says
+        except UsageError:  # none of them was written; ``on_error`` handles them one by one
             self._is_consistent = True
             each = samples.stored_bytes // samples.num_samples
             for place, (index, stamps) in enumerate(zip(indices, samples.stamps, strict=True)):
@@ -320,7 +320,7 @@ class _Run:
         self._is_consistent = True
 
     def _write(self, index: int, sample: ConvertedSample) -> None:
-        """Write one sample, or treat it as ``on_error`` says."""
+        """Write one sample, or handle it by ``on_error``."""
         report, on_error, stamps = self._report, self._options.on_error, sample.stamps
         # If Ctrl-C interrupts this, counts and file disagree.
         self._is_consistent = False
@@ -329,7 +329,7 @@ class _Run:
             try:
                 self._append(sample)
                 is_written = True
-            except UsageError as error:  # nothing was written; it is larger than a page, for instance
+            except UsageError as error:  # nothing was written: it may be larger than a page
                 fault = str(error)
                 if on_error == "placeholder":
                     gray = self._plan.whole.converter().with_placeholders(index, sample.encoded, fault)
@@ -366,7 +366,7 @@ class _Run:
         self._report.lists()[what].append(ReportedSample(index=index, name=self._source.name(index), reason=reason))
 
     def _save(self, *, wait: bool = False) -> None:
-        """Put a checkpoint into the journal."""
+        """Write a checkpoint into the journal."""
         report, lists = self._report, self._report.lists()
         self._journal.settle()
         self._is_consistent = False
@@ -388,7 +388,7 @@ class _Run:
         self._is_consistent = True
 
     def _end_with(self, error: BaseException) -> NoReturn:
-        """Keep what another run can resume, and raise the error with that information."""
+        """Keep the files for a resume, and raise the error with that information."""
         plan, kept = self._plan, self._keep()
         if isinstance(error, DeadWorkerError):
             dead = plan.whole.dead_worker(error, plan.order[self._first :], plan.path)
@@ -402,7 +402,7 @@ class _Run:
         raise error
 
     def _keep(self) -> str:
-        """Keep unfinished file and journal if there is a checkpoint, else remove them; return what to tell the user."""
+        """Keep the unfinished file and journal if there is a checkpoint, else remove them; return a message."""
         journal, writer = self._journal, self._writer
         with contextlib.suppress(OSError):
             journal.settle()
@@ -411,7 +411,7 @@ class _Run:
             journal.remove()
             return ""
         if self._is_consistent and writer.is_open and not journal.is_broken and self._num_done > journal.last["done"]:
-            with contextlib.suppress(OSError):  # a full disk: the checkpoint before holds
+            with contextlib.suppress(OSError):  # a full disk: the previous checkpoint is valid
                 self._save(wait=True)
         writer.suspend()
         return f". {_count(journal)} kept: --resume goes on with them, --overwrite starts anew"

@@ -1,4 +1,4 @@
-"""A conversion decided: which samples, in what order, as which fields, into which files."""
+"""The plan of a conversion: its samples, their order, the fields and the files."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ __all__ = ["Conversion", "FilePlan", "sample_order"]
 
 
 def sample_order(num_samples: int, options: Options) -> npt.NDArray[np.int64]:
-    """Return the source indices of the samples in the order they are stored.
+    """Return the source indices of the samples in stored order.
 
-    The random order sorts one random number per sample, so it depends on the seed alone and not on a library's version.
+    The random order sorts one random number per sample, so it depends only on the seed, not on library versions.
     """
     if not options.shuffle:
         return np.arange(num_samples, dtype=np.int64)[: options.limit]
@@ -41,22 +41,22 @@ def sample_order(num_samples: int, options: Options) -> npt.NDArray[np.int64]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Conversion:
-    """What all files of a conversion have in common; small enough to be sent to each machine of a cluster.
+    """The common part of all files of a conversion; small enough to send to each machine of a cluster.
 
     Parameters
     ----------
     source, policy, options
         See `converters.convert`.
     path : str
-        The file, or what names the shards.
+        The file, or the base name of the shards.
     order : int64[n]
-        Source indices of all samples, in the order they are stored.
+        Source indices of all samples, in stored order.
     fields : mapping of str to Field
-        What is stored; images may get other fields than the source declares.
+        The stored fields; those of images may differ from the source's.
     file_stamps : mapping of str to str
         Size and age of the source's files that its tasks do not name.
     num_shards : int
-        0 for one file, or as long as the number is not known.
+        0 for one file, or while the number is not known.
     """
 
     source: Source
@@ -83,11 +83,11 @@ class Conversion:
         )  # fmt: skip
 
     def converter(self) -> SampleConverter:
-        """Return what the workers run."""
+        """Return the function that the workers run."""
         return SampleConverter(self.source.load, self.fields, self.policy, on_error=self.options.on_error)
 
     def bounds(self, shard: int) -> tuple[int, int]:
-        """Return where in the order a shard begins and ends; sizes differ by one at most.
+        """Return a shard's start and stop in the order; sizes differ by at most one.
 
         Examples
         --------
@@ -100,7 +100,7 @@ class Conversion:
         return count * shard // self.num_shards, count * (shard + 1) // self.num_shards
 
     def shards(self) -> Sequence[int]:
-        """Return the shards that this process is to make: all of them, or the one that the options ask for."""
+        """Return the shards that this process writes: all, or the one of the options."""
         return range(self.num_shards) if self.options.shard_index is None else [self.options.shard_index]
 
     def file_path(self, shard: int = 0) -> str:
@@ -108,7 +108,7 @@ class Conversion:
         return shard_path(self.path, shard, self.num_shards) if self.num_shards else self.path
 
     def file(self, shard: int = 0, *, progress: Callable[[int], object] = lambda count: None) -> FilePlan:
-        """Return the plan of a shard, or of the only file; ``progress`` gets the numbers of its samples."""
+        """Return the plan of a shard, or of the only file; ``progress`` is called with counts."""
         # Equal input and options give equal provenance.
         provenance = {
             **self.source.provenance,
@@ -123,7 +123,7 @@ class Conversion:
             return FilePlan(whole=self, path=self.path, order=self.order, names=names, provenance=provenance)
         low, high = self.bounds(shard)
         names = names_digest(self.source, self.order[low:high], progress)
-        # The names tell a finished shard of an earlier run from one of a source that has changed.
+        # The names reveal a finished shard whose source has changed since.
         provenance |= {"shard": shard, "num_shards": self.num_shards, "names_of_samples": names}
         return FilePlan(
             whole=self, path=self.file_path(shard), order=self.order[low:high], names=names, provenance=provenance
@@ -145,12 +145,12 @@ class Conversion:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FilePlan:
-    """One file to be made.
+    """The plan of one file.
 
     Parameters
     ----------
     whole : Conversion
-        What it is a part of.
+        The conversion it belongs to.
     path : str
         The file.
     order : int64[n]
@@ -158,7 +158,7 @@ class FilePlan:
     names : str
         Checksum of the samples' names.
     provenance : mapping
-        What the file remembers of its origin; files of equal provenance are taken for equal.
+        The file's record of its origin; files of equal provenance are considered equal.
     """
 
     whole: Conversion
@@ -168,7 +168,7 @@ class FilePlan:
     provenance: Mapping[str, Any]
 
     def identity(self) -> dict[str, Any]:
-        """Return what must be equal for one run to continue another's work."""
+        """Return what must be equal for one run to resume another."""
         return {
             **self._content(),
             "page_size": self.whole.options.page_size,
@@ -181,7 +181,7 @@ class FilePlan:
         return {**self.provenance, "fields": describe_fields(self.whole.fields), "classes": classes}
 
     def differs_from(self, file: FileInfo) -> str:
-        """Return in words what a finished file has that this plan would make otherwise, or nothing."""
+        """Describe how a finished file differs from this plan; "" if it does not."""
         found: dict[str, Any] = dict(file.extension.provenance) if file.extension is not None else {}
         found |= {"fields": describe_fields(file.fields), "classes": list(file.class_names or ())}
         return differences(found, self._content())

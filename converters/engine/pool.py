@@ -1,11 +1,11 @@
 """Worker processes that apply a function to a stream of tasks, results in the order of the tasks.
 
-Owns processes, pipes and back-pressure; knows nothing of images. Each worker has one pipe and there is no shared queue
-or lock, so a worker that is killed leaves nothing locked, and the parent sees its pipe close at once. Tasks go out in
-chunks of some 20 ms of work, and results come back several at a time; a counter in shared memory tells which task a
-worker was on when it died. Memory is bounded: few chunks are in flight, none is sent while too many results wait, and
-beyond that the parent reads only from the worker whose result is due.
-If the parent dies, each worker ends by itself. Workers are spawned: they inherit no threads, CUDA contexts or locks.
+Manages processes, pipes and back-pressure. Each worker has one pipe, and there is no shared queue or lock, so a killed
+worker leaves nothing locked, and the parent sees its pipe close immediately. Tasks go out in chunks of some 20 ms of
+work, and results come back several at a time; a counter in shared memory tells which task a worker was on when it died.
+Memory is bounded: few chunks are in flight, none is sent while too many results wait, and beyond that the parent reads
+only from the worker whose result is due. If the parent dies, the workers exit. Workers are spawned: they inherit no
+threads, CUDA contexts or locks.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ _CHUNK_SECONDS = 0.02
 _CHUNK_BYTES = 1 << 20
 _CHUNK_TASKS = 64
 _CHUNK_TASKS_AT_ONCE = 1024
-# How long the calling process works alone to learn what a task takes, and the time that workers must save to be started
-# then: each needs a core for about half a second before its first result, and they get copies of the dataset.
+# How long the calling process works alone to measure the time per task, and the time that workers must save to be
+# started: each needs a core for about half a second before its first result, and gets a copy of the dataset.
 _TRIAL_SECONDS = 0.05
 _WORTH_SECONDS = 1.0
-# How often the length of a chunk is adapted.
+# How often the length of a chunk is adjusted.
 _MEASURED_SECONDS = 0.1
-# A worker sends its results when they reach so many bytes, are so old, or are all it was asked for.
+# A worker sends its results when they reach this many bytes or this age, or when its tasks are done.
 _SENT_BYTES = 1 << 16
 _SENT_SECONDS = 0.005
-# Arrays of at least so many bytes are sent outside the pickle.
+# Arrays of at least this many bytes are sent outside the pickle.
 _BESIDE_BYTES = 1 << 13
 # Length of a message's pickle, and the number of arrays outside it, whose lengths follow.
 _FRAME = struct.Struct("<QQ")
@@ -111,7 +111,7 @@ def _sendable(work: Callable[[Any], Any]) -> list[Any]:
         beside: list[pickle.PickleBuffer] = []
         ForkingPickler(text, 5, True, beside.append).dump(work)
         return [b"%d" % (1 + len(beside)), text.getbuffer(), *(buffer.raw() for buffer in beside)]
-    except Exception as error:  # pickling runs the user's code, which may raise anything
+    except Exception as error:  # pickling runs the user's code, which may raise any exception
         raise UsageError(
             f"the dataset cannot be sent to worker processes: {error}. Define its class at the top level of a module "
             "and open files when a sample is asked for, or pass num_workers=0"
@@ -130,11 +130,11 @@ class _Worker:
             target=_serve, args=(theirs, self._num_begun), name=f"beton-worker-{number}", daemon=True
         )
         self.process.start()
-        theirs.close()  # now only the worker holds that end, so its death closes the pipe
+        theirs.close()  # now only the worker holds that end, so the pipe closes when it dies
         self.inbox = _Inbox(self.pipe.fileno())
         self.started = False
         self.positions: deque[int] = deque()
-        with contextlib.suppress(OSError):  # a dead worker is noticed where the parent waits for it
+        with contextlib.suppress(OSError):  # the parent detects a dead worker while waiting for it
             for message in code:
                 self.pipe.send_bytes(message)
 
@@ -144,7 +144,7 @@ class _Worker:
             self.pipe.send(tasks)
 
     def received(self, count: int) -> int:
-        """Return the position of the first of ``count`` tasks whose result has come."""
+        """Return the position of the first of ``count`` tasks whose result has arrived."""
         self._num_received += count
         first = self.positions[0]
         for _ in range(count):
@@ -164,14 +164,14 @@ class _Worker:
             how = f"ended with exit code {code}"
         position = None
         if self.started and self.positions:
-            # Some of the tasks without a result here may have been done.
+            # Some tasks may be done although their results have not arrived.
             ahead = self._num_begun.value - self._num_received - 1
             position = self.positions[min(max(ahead, 0), len(self.positions) - 1)]
         return DeadWorkerError(position, f"(pid {self.process.pid}) {how}")
 
 
 class _Pace:
-    """How many tasks make a chunk, from the time and the bytes of recent results."""
+    """Computes the number of tasks per chunk from the time and bytes of recent results."""
 
     def __init__(self, num_workers: int, most_tasks: int) -> None:
         self.chunk = 1
@@ -233,14 +233,14 @@ class Pool:
         self._selector: selectors.BaseSelector | None = None
 
     def run(self, tasks: Iterable[Any], *, count: int | None = None) -> Generator[Any, None, None]:
-        """Yield ``work(task)`` for each task, in order; a stream left early ends the workers.
+        """Yield ``work(task)`` for each task, in order; leaving the stream early stops the workers.
 
         Parameters
         ----------
         tasks : iterable
             Small picklable values (a path, an index); read lazily.
         count : int, optional
-            How many they are; without it the calling process does not start by itself.
+            Their number; without it the calling process does no tasks itself.
 
         Raises
         ------
@@ -266,7 +266,7 @@ class Pool:
         self.close()
 
     def _results_here(self, tasks: Iterator[Any], count: int) -> Iterator[Any]:
-        """Yield results made in this process until workers are worth their start, or for all tasks."""
+        """Yield results computed in this process until starting workers pays off, or for all tasks."""
         seconds, done, chunk = 0.0, 0, 1
         while group := list(itertools.islice(tasks, chunk)):
             before = time.monotonic()
@@ -283,7 +283,7 @@ class Pool:
     def _results(self, tasks: Iterator[Any]) -> Iterator[Any]:
         given = wanted = 0
         pace = _Pace(self.num_workers, _CHUNK_TASKS_AT_ONCE if hasattr(self._work, "many") else _CHUNK_TASKS)
-        # One task is read ahead, so that no worker is started for a task that never comes.
+        # One task is read ahead, so that no worker is started without a task.
         following = list(itertools.islice(tasks, 1))
         while True:
             while following and (worker := self._hungry(given - wanted, pace.chunk)) is not None:
@@ -302,7 +302,7 @@ class Pool:
             yield result
 
     def _hungry(self, unfinished: int, chunk: int) -> _Worker | None:
-        """Return the worker that gets the next tasks, a new one where all are busy and more are allowed, or None."""
+        """Return the worker for the next tasks, a new one if all are busy and more are allowed, or None."""
         window = max(_WINDOW_PER_WORKER, _CHUNKS_PER_WORKER * chunk)
         if unfinished >= self.num_workers * window or self._held_bytes > HELD_BYTES:
             return None
@@ -327,7 +327,7 @@ class Pool:
         """Wait for results and store them; when too many wait, read only from the worker whose result is due."""
         assert self._selector is not None
         fired = [(key.fileobj, key.data) for key, _ in self._selector.select()]
-        if self._held_bytes > HELD_BYTES:  # the others wait, their pipes being full
+        if self._held_bytes > HELD_BYTES:  # the others block on their full pipes
             due = next(each for each in self._workers if each.positions and each.positions[0] == wanted)
             fired = [(source, due) for source in connection.wait([due.pipe, due.process.sentinel])]
         pipes = [worker for source, worker in fired if isinstance(source, connection.Connection)]
@@ -353,15 +353,15 @@ class Pool:
         self._held_bytes += size
 
     def close(self) -> None:
-        """End the workers; another stream would start new ones."""
-        # Workers can be killed at any time: they only read, and the parent alone writes.
+        """Stop the workers; another stream would start new ones."""
+        # Workers can be killed at any time, since only the parent writes files.
         with _signals_deferred():
             for worker in self._workers:
                 worker.process.kill()
             for worker in self._workers:
                 worker.process.join()
-                # A signal's exception may have come before Python recorded the end of a process, for instance while
-                # its exit code was read: then it is gone, and Python believes that it runs.
+                # A signal's exception may have interrupted Python before it recorded the end of a process; then the
+                # process is gone, but Python believes that it is running.
                 with contextlib.suppress(ValueError):
                     worker.process.close()
                 worker.pipe.close()
@@ -380,7 +380,7 @@ def _uninterrupted_start() -> Iterator[None]:
     Blocking the signals is not enough, since another thread (NumPy has some) may receive them. SIGINT is blocked so
     that the worker inherits that: Ctrl-C goes to the whole process group, and only the parent should act on it.
     """
-    resource_tracker.ensure_running()  # else the first start would start it, and unblock the signals
+    resource_tracker.ensure_running()  # else the first start would start it and unblock the signals
     with _signals_deferred():
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
@@ -394,7 +394,7 @@ def _signals_deferred() -> Iterator[None]:
     """Defer SIGINT and SIGTERM to the end of the block."""
     arrived: list[int] = []
     handlers: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():  # nowhere else can a handler interrupt
+    if threading.current_thread() is threading.main_thread():  # handlers run in the main thread only
         for signum in (signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(signum) is not None:
                 handlers[signum] = signal.signal(signum, lambda number, _frame: arrived.append(number))
@@ -410,7 +410,7 @@ def _signals_deferred() -> Iterator[None]:
 def _serve(pipe: connection.Connection, num_begun: Any) -> None:
     """Run in a worker: read tasks, send ``(error of the worker, number of tasks, result)``, until the parent is gone.
 
-    The first message comes before any task and tells whether ``work`` could be unpickled.
+    The first message precedes all tasks and reports whether ``work`` could be unpickled.
     """
     threading.Thread(target=_end_with_parent, daemon=True).start()
     packer = _Packer()
@@ -421,7 +421,7 @@ def _serve(pipe: connection.Connection, num_begun: Any) -> None:
         except Exception as error:  # unpickling imports and runs the user's code
             _send(pipe, packer.pack((f"{type(error).__name__}: {error}", 0, None))[0])
             return
-        # From here on the parent blames a death on a task, and not on the start.
+        # From here on the parent attributes a crash to a task, not to the start.
         _send(pipe, packer.pack((None, 0, None))[0])
         for chunk in _chunks(pipe):
             parts: list[bytes | memoryview] = []
@@ -432,7 +432,7 @@ def _serve(pipe: connection.Connection, num_begun: Any) -> None:
                 oldest = oldest if parts else now
                 parts += answer
                 size += sum(map(len, answer))
-                # The next task may write into the arrays of this result.
+                # The next task may overwrite the arrays of this result.
                 if has_views or size >= _SENT_BYTES or now - oldest >= _SENT_SECONDS:
                     _send(pipe, parts)
                     parts, size = [], 0
@@ -442,7 +442,7 @@ def _serve(pipe: connection.Connection, num_begun: Any) -> None:
 def _answers(
     work: Callable[[Any], Any], tasks: list[Any], num_begun: Any, packer: _Packer
 ) -> Iterator[tuple[list[bytes | memoryview], bool]]:
-    """Yield the messages for a chunk of tasks; the first error of the worker ends them."""
+    """Yield the messages for a chunk of tasks, up to the first error of the worker."""
 
     def counted() -> Iterator[Any]:
         for task in tasks:
@@ -457,13 +457,13 @@ def _answers(
 
 
 def _applied(work: Callable[[Any], Any], tasks: Iterator[Any]) -> Iterator[tuple[int, Any]]:
-    """Yield the results of tasks, each with the number of tasks that it is of."""
+    """Yield the results of tasks, each with its number of tasks."""
     many = getattr(work, "many", None)
     return ((1, work(task)) for task in tasks) if many is None else many(tasks)
 
 
 def _chunks(pipe: connection.Connection) -> Iterator[bytes]:
-    """Yield the parent's messages. A thread reads them, so that the parent can always send and go on to read."""
+    """Yield the parent's messages. A thread reads them, so that the parent's sends never block."""
     arrived: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
 
     def read() -> None:
@@ -478,7 +478,7 @@ def _chunks(pipe: connection.Connection) -> Iterator[bytes]:
 
 
 class _Packer:
-    """Makes messages: a pickle, and the value's large arrays outside it, which saves copying them."""
+    """Builds messages: a pickle, and large arrays outside it, which are not copied."""
 
     def __init__(self) -> None:
         self._text: list[bytes] = []
@@ -497,7 +497,7 @@ class _Packer:
         """Return the parts of a message, and whether some are the value's own memory."""
         self._text.clear()
         self._beside.clear()
-        self._pickler.clear_memo()  # the same object may hold something else by now
+        self._pickler.clear_memo()  # the same object may have new contents by now
         self._pickler.dump(value)
         sizes = [len(view) for view in self._beside]
         head = _FRAME.pack(sum(map(len, self._text)), len(sizes)) + struct.pack(f"<{len(sizes)}Q", *sizes)
@@ -519,7 +519,7 @@ def _send(pipe: connection.Connection, parts: list[bytes | memoryview]) -> None:
 
 
 class _Inbox:
-    """Reads from one worker as much at a time as there is, and splits it into the messages that `_send` sent."""
+    """Reads all available bytes from a worker, and splits them into the messages of `_send`."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -527,7 +527,7 @@ class _Inbox:
         self._start = self._stop = 0
 
     def receive(self) -> Iterator[tuple[Any, int]]:
-        """Wait for a message, yield it and those behind it, each with its size; EOFError if the pipe is closed."""
+        """Wait for a message, and yield it and those after it, each with its size; EOFError if the pipe is closed."""
         if self._start or self._stop < len(self._buffer):
             self._read(1)
         message = self._next(wait=True)
@@ -549,7 +549,7 @@ class _Inbox:
             return None
         text = self._start + head_bytes
         end = text + text_bytes
-        # Large arrays are read straight into memory of their own.
+        # Large arrays are read directly into their own memory.
         beside = []
         position = end
         for size in sizes:
@@ -572,7 +572,7 @@ class _Inbox:
         return True
 
     def _read(self, wanted: int) -> None:
-        """Read what there is into a buffer that has room for ``wanted`` bytes of the next message."""
+        """Read the available bytes into a buffer with room for ``wanted`` bytes of the next message."""
         if self._start == self._stop:
             self._start = self._stop = 0
         if self._stop == len(self._buffer) or len(self._buffer) - self._start < wanted:
@@ -590,7 +590,7 @@ class _Inbox:
 
 
 def _end_with_parent() -> None:
-    """Exit when the parent is gone, even in the middle of a long task."""
+    """Exit when the parent is gone, even during a long task."""
     parent = mp.parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])

@@ -1,7 +1,6 @@
-"""Shards as tasks of a Ray cluster: each makes one file; a task whose node is lost starts again and resumes.
+"""Writes shards as tasks of a Ray cluster, one file per task; a task whose node is lost restarts and resumes.
 
-Owns the connection to the cluster and the translation of its errors. Destinations must be seen by all nodes: a shared
-file system or a URL.
+Connects to the cluster and translates its errors. All nodes must see the destination: a shared file system or a URL.
 """
 
 from __future__ import annotations
@@ -26,23 +25,23 @@ from dataloading.tools import is_url
 __all__ = ["run_on_cluster"]
 
 NUM_RETRIES = 10
-# A lost node's processes may live on for a moment, and hold the lock on their shard.
+# Processes of a lost node may run a little longer, and hold the lock on their shard.
 _WAIT_SECONDS = 120.0
 _POLL_SECONDS = 0.5
 
 
 def run_on_cluster(plan: Conversion, progress: Progress, report: Report) -> dict[int, Shard]:
-    """Make shards on the cluster that ``RAY_ADDRESS`` names or this process is connected to, else on this machine.
+    """Write shards on the cluster of ``RAY_ADDRESS`` or of this process's connection, else on this machine.
 
     Returns
     -------
     dict of int to Shard
-        What the manifest says of each.
+        The entry of each in the manifest.
 
     Raises
     ------
     ConvertError
-        If a shard cannot be made, or its task was lost too often.
+        If a shard cannot be written, or its task was lost too often.
     UsageError
         If Ray is not installed or cannot be reached.
     """
@@ -54,13 +53,13 @@ def run_on_cluster(plan: Conversion, progress: Progress, report: Report) -> dict
         _clear_shards(plan)
     if not is_url(plan.path):
         plan = dataclasses.replace(plan, path=os.path.abspath(plan.path))
-    # A task that is started again must go on with what the lost one left.
+    # A restarted task must resume the work of the lost one.
     plan = dataclasses.replace(plan, options=dataclasses.replace(plan.options, resume=True, quiet=True))
     is_ours = not ray.is_initialized()
     if is_ours:
         try:
             ray.init(logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
-        except ValueError:  # this option is for a new cluster, and an address names one that runs
+        except ValueError:  # this option is for a new cluster; an address names a running one
             ray.init(logging_level=logging.ERROR, log_to_driver=False)
         except ConnectionError as error:
             raise UsageError(
@@ -74,7 +73,7 @@ def run_on_cluster(plan: Conversion, progress: Progress, report: Report) -> dict
 
 
 def _clear_shards(plan: Conversion) -> None:
-    """Remove shards and interrupted work on them, so that whatever is there later is the new run's."""
+    """Remove shards, finished or not, so that files found later are the new run's."""
     for number in plan.shards():
         place = place_of(plan.file_path(number), plan.options)
         for path in (place.local, journal_path(place.local), part_path(place.local)):
@@ -86,7 +85,7 @@ def _clear_shards(plan: Conversion) -> None:
 
 def _run(ray: Any, plan: Conversion, progress: Progress, report: Report) -> dict[int, Shard]:
     task = ray.remote(num_cpus=max(1, plan.options.num_workers), max_retries=NUM_RETRIES)(_make)
-    # As bytes, so that what goes wrong when they are unpickled is the task's error, with its message.
+    # As bytes, so that an error of unpickling becomes the task's error, with its message.
     shared = ray.put(ray.cloudpickle.dumps(plan))
     numbers = {task.remote(shared, number): number for number in plan.shards()}
     waiting = list(numbers)
@@ -123,7 +122,7 @@ def _run(ray: Any, plan: Conversion, progress: Progress, report: Report) -> dict
 
 
 def _make(data: bytes, number: int) -> tuple[Shard, Report]:
-    """Make one shard of a pickled plan; runs on the cluster."""
+    """Write one shard of a pickled plan; runs on the cluster."""
     plan: Conversion = pickle.loads(data)
     report = Report(path=plan.file_path(number))
     with Pool(plan.converter(), num_workers=plan.options.num_workers) as pool:

@@ -1,4 +1,4 @@
-"""One sample's way through a worker: the source's task -> loaded values -> what the writer stores.
+"""Converts one sample in a worker: the source's task -> loaded values -> encoded values.
 
 Knows sources, fields and the image policy; neither processes nor the writer.
 """
@@ -33,24 +33,24 @@ PLACEHOLDER_SIDE = 256
 _GRAY = 128
 
 Encoded = tuple[tuple[int | float, ...], Any]
-"""What `Field.encode` returns; the bytes, if any, as a buffer, which travels beside the pickle without being copied."""
+"""The result of `Field.encode`; the bytes, if any, are a buffer, which is sent beside the pickle without a copy."""
 
 
 class ConvertedSample(NamedTuple):
-    """What a worker made of one sample; a tuple, since the parent unpickles one for each sample.
+    """A worker's result for one sample; a tuple, since the parent unpickles one per sample.
 
     Parameters
     ----------
     encoded : list or None
-        One encoded value for each field, in order; None if the sample failed.
+        One encoded value per field, in order; None if the sample failed.
     images : tuple of str
-        What became of its images, see `converters.images.store`.
+        How its images were stored, see `converters.images.store`.
     source_bytes, stored_bytes : int
         Bytes of image files read, and bytes of its values in the file's pages.
     fault, listed : str
-        Why there are no values, or other images than the source's, and the list of the report that it belongs to then.
+        The reason for missing values or replaced images, and the report's list for it.
     notes : str
-        What was odd about its images although their pixels are intact.
+        Remarks about images whose pixels are intact.
     stamps : tuple of str or None
         `converters.engine.fingerprint.stamps` of its task, before it was read.
     """
@@ -66,19 +66,19 @@ class ConvertedSample(NamedTuple):
 
     @property
     def num_samples(self) -> int:
-        """One; `AlikeSamples` are several."""
+        """Always 1; `AlikeSamples` hold several."""
         return 1
 
 
 class SampleConverter:
-    """What the workers run: ``(index, task of the source)`` -> `ConvertedSample`. It never raises on bad data.
+    """The function of the workers: ``(index, task of the source)`` -> `ConvertedSample`. It never raises on bad data.
 
     Parameters
     ----------
     load : callable
         The source's ``load``.
     fields : mapping of str to Field
-        The fields that are stored.
+        The stored fields.
     policy : ImagePolicy
         How images are stored.
     on_error : {"raise", "skip", "placeholder", "keep"}
@@ -105,12 +105,12 @@ class SampleConverter:
 
     def __call__(self, job: tuple[int, Any]) -> ConvertedSample:
         """Convert one sample."""
-        # Before it is read: what changes while it is being read has then changed for whoever looks later.
+        # Before it is read, so that a change during the read is detected later.
         before = stamps(job[1])
         return self._sample(job, before, lambda: self._load(job[1]))
 
     def many(self, jobs: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, ConvertedSample | AlikeSamples]]:
-        """Convert samples; yield the number of samples and what was made of them, of those that are alike together."""
+        """Convert samples; yield the number of samples with their result. Equal shapes are converted together."""
         if self._gathering is None:
             yield from ((1, self(job)) for job in jobs)
         elif (columns := getattr(self._load, "columns", None)) is not None:
@@ -123,12 +123,12 @@ class SampleConverter:
     def _of_columns(
         self, jobs: list[tuple[int, Any]], columns: Callable[[list[Any]], Mapping[str, Any] | None]
     ) -> Iterator[tuple[int, ConvertedSample | AlikeSamples]]:
-        """Convert samples of a source that has them as arrays."""
+        """Convert samples of a source that returns arrays of samples."""
         assert self._gathering is not None
         files: dict[str | bytes, str] = {}
         before = [stamps(task, files) for _, task in jobs]
         alike = None
-        with contextlib.suppress(Exception):  # one by one, whatever it is gets the sample's name
+        with contextlib.suppress(Exception):  # converted one by one, the error names the sample
             values = columns([task for _, task in jobs])
             alike = None if values is None else self._gathering.of_columns(values, before)
         if alike is not None:
@@ -137,7 +137,7 @@ class SampleConverter:
             yield from ((1, self(job)) for job in jobs)
 
     def _gathered(self, jobs: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, ConvertedSample | AlikeSamples]]:
-        """Convert samples that come one by one."""
+        """Convert samples one by one."""
         gathering = self._gathering
         assert gathering is not None
         files: dict[str | bytes, str] = {}
@@ -170,11 +170,11 @@ class SampleConverter:
             return self._converted(index, values)._replace(stamps=before)
         except SampleFault as error:
             fault = str(error)
-            # A source that knows the rest of a sample whose image cannot be read says so.
+            # The source may know the other values of a sample whose image cannot be read.
             values = values or error.values
         except MemoryError:
             fault = "not enough memory for it"
-        except Exception as error:  # sources run the user's code; whatever it raises is this sample's fault
+        except Exception as error:  # sources run the user's code; any exception is a fault of this sample
             fault = raised(error)
         sample = self._replaced(index, values, fault) if self._on_error == "placeholder" else None
         return (sample or ConvertedSample(fault=fault))._replace(stamps=before)
@@ -186,7 +186,7 @@ class SampleConverter:
         images, notes, faults = [], [], []
         source_bytes = 0
         geometry: Geometry | None = None
-        # The image first, for the others follow it.
+        # The image first, because the others follow it.
         for name in sorted(self._fields, key=lambda name: name != self._followed):
             field, value = self._fields[name], values[name]
             if isinstance(field, ImageField):
@@ -216,11 +216,11 @@ class SampleConverter:
     def _stored(
         self, value: Any, index: int, field: ImageField, notes: list[str], follow: Geometry | None
     ) -> tuple[EncodedImage, str, str]:
-        """Return an image as it is stored, what became of it, and what was wrong with it if that is tolerated."""
+        """Return a stored image, how it was stored, and its fault if that is tolerated."""
         try:
             return *store_image(self._policy, value, index, field, notes=notes, follow=follow), ""
         except DamagedImage as error:
-            if self._on_error != "keep" or isinstance(field, MaskField):  # what is shown of damage are no labels
+            if self._on_error != "keep" or isinstance(field, MaskField):  # a damaged mask has no usable labels
                 raise
             fault = error
         try:
@@ -249,9 +249,9 @@ class SampleConverter:
         index : int
             Index of the sample in its source.
         encoded : sequence of Encoded
-            Its values in the order of the fields; those of images do not matter.
+            Its values in the order of the fields; those of images are ignored.
         fault : str
-            Why it cannot be stored as it is.
+            Why it cannot be stored unchanged.
         """
         if not self._images:
             return None
@@ -280,7 +280,7 @@ def _given(values: Mapping[str, Any] | Exception) -> Mapping[str, Any]:
 
 
 def _encoded(name: str, field: Field, value: object) -> Encoded:
-    """Return a value as the file stores it; one that does not fit its field is a fault."""
+    """Return the stored form of a value; raises a fault if it does not fit its field."""
     try:
         head, payload = field.encode(value)
     except UsageError as error:

@@ -1,8 +1,7 @@
-"""Several files that are one dataset: how many, who writes which, and the manifest that ends it.
+"""Writes a dataset as several files: their number, their writers, and the manifest.
 
-A shard is a file like any other, made, interrupted and resumed by itself; its bytes depend on the plan alone, not on
-where it is made. The manifest is written when all shards are complete, by whoever finds them so; writing it twice does
-no harm, as it is the same.
+A shard is written and resumed like any other file; its bytes depend only on the plan, not on the machine. The process
+that finds all shards complete writes the manifest; writing it twice is harmless, as it is the same.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ __all__ = ["number_of_shards", "write_shards"]
 
 
 def write_shards(plan: Conversion, pool: Pool, report: Report) -> None:
-    """Write the shards of a plan, or the one the options ask for, and the manifest when all are there.
+    """Write the shards of a plan, or the one of the options, and the manifest when all are complete.
 
-    The report is filled in even where an error ends the conversion.
+    The report is filled in even if an error ends the conversion.
 
     Raises
     ------
     ConvertError
-        See `converters.engine.one_file.make_file`. Shards that are complete stay, for ``resume``.
+        See `converters.engine.one_file.make_file`. Complete shards are kept for ``resume``.
     UsageError
         If there are more shards than samples, or files are in the way.
     """
@@ -66,12 +65,12 @@ def write_shards(plan: Conversion, pool: Pool, report: Report) -> None:
 
 
 def number_of_shards(options: Options, num_samples: int, sample_bytes: float = 0.0) -> int:
-    """Return how many shards the options ask for, by ``sample_bytes`` if they have a size; 0 for one file.
+    """Return the number of shards in the options, from ``sample_bytes`` if they give a size; 0 for one file.
 
     Raises
     ------
     UsageError
-        If there are more shards than samples or than names, or no shard has the index asked for.
+        If there are more shards than samples or than names, or ``shard_index`` is out of range.
     """
     if options.num_shards is not None:
         if options.num_shards > num_samples:
@@ -95,9 +94,9 @@ def number_of_shards(options: Options, num_samples: int, sample_bytes: float = 0
 
 
 def _room(shard_bytes: int, page_size: int) -> int:
-    """Return how many bytes of samples a file of ``shard_bytes`` holds: the first page is its head, the last one ends.
+    """Return the bytes of samples in a file of ``shard_bytes``, without its first and last pages.
 
-    No file is smaller than two pages. Smaller ones that are asked for hold what they would without pages.
+    No file is smaller than two pages. If less is requested, pages are ignored.
 
     Examples
     --------
@@ -120,10 +119,10 @@ def _check_targets(plan: Conversion, mine: Iterable[int]) -> None:
             if os.path.exists(place_of(path, options).local):
                 raise UsageError(f"{error}; --resume keeps complete shards and goes on with the others") from error
             raise
-        if store is not None:  # asking for each would take too long
+        if store is not None:  # a request per shard would take too long
             break
     if there and options.overwrite and not options.resume:
-        # While shards are replaced it would list some of the old and some of the new.
+        # While shards are replaced, it would list a mix of old and new ones.
         if store is None:
             Path(manifest).unlink()
         else:
@@ -131,7 +130,7 @@ def _check_targets(plan: Conversion, mine: Iterable[int]) -> None:
 
 
 def _add_others(plan: Conversion, found: dict[int, Shard]) -> bool:
-    """Add the shards that other processes have made; tell whether all are complete now."""
+    """Add the shards of other processes; return whether all are complete."""
     missing = [number for number in range(plan.num_shards) if number not in found]
     remote = is_url(plan.path)
     if not remote and not all(os.path.exists(plan.file_path(number)) for number in missing):

@@ -1,4 +1,4 @@
-"""Which kind of field a source's images get: FFCV's, or a raster field where the image options ask for it."""
+"""Chooses the fields for a source's images: FFCV's, or raster fields if the image options require them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NUM_TRIED = 100
 
 
 def stored_fields(source: Source, policy: ImagePolicy, order: Iterable[int]) -> dict[str, Field]:
-    """Return the fields that a file of the source gets, in order.
+    """Return the fields of the file to write, in order.
 
     Only fields of FFCV's image kind are replaced. With ``channels`` "rgb" they stay, unless ``keep`` is "files", since
     they hold no PNG; with "gray" they become 1 channel of uint8; with "keep" what the first readable image is.

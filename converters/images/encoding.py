@@ -1,4 +1,4 @@
-"""Pixels -> an image as a file stores it: raw, JPEG or PNG. Which of them is the business of ``store.py``."""
+"""Encodes pixels as raw, JPEG or PNG. ``store.py`` chooses which."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = [
     "check_size",
 ]  # fmt: skip
 
-# What became of an image; reports count images by these words.
+# How an image was stored; reports count images by these words.
 TRANSCODED, KEPT, ENCODED, RAW, PNG = "transcoded", "kept", "encoded", "raw", "png"
 Stored = tuple[EncodedImage, str]
-"""An image as it is stored, and what became of it."""
+"""A stored image, and how it was stored."""
 LARGEST_JPEG = 65_500
 """Pixels of a JPEG's side: libjpeg's own bound, below that of the format."""
 
@@ -42,7 +42,7 @@ def as_raw(pixels: Array) -> Stored:
 
 
 def as_png(pixels: Array, field: ImageField) -> Stored:
-    """Return pixels as a PNG, or raw where the field holds no PNG or the PNG is not smaller."""
+    """Return pixels as a PNG, or raw if the field does not allow PNG or the PNG is not smaller."""
     stored, _ = raw = as_raw(pixels)
     if MODE_PNG not in field.modes:
         return raw

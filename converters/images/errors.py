@@ -1,4 +1,4 @@
-"""Error messages for values that are no images, and for exceptions that a user's dataset raises."""
+"""Error messages for values that are not images, and for exceptions that a user's dataset raises."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def plain_array(value: object) -> object:
         return value
     if np.ma.is_masked(value):
         raise SampleFault("elements of the array are masked, and a file has no masks; fill them first, array.filled(0)")
-    # asarray drops a mask without masked elements. Whoever takes the array refuses dtypes other than numbers.
+    # asarray drops a mask without masked elements. The caller refuses dtypes other than numbers.
     plain = np.asarray(value)
     return plain.astype(plain.dtype.newbyteorder("="), copy=False)
 
 
 def unfit(value: object, wanted: str) -> SampleFault:
-    """Return the fault of a value that is no image: what was expected, what it is, and what to do.
+    """Return the error for a value that is not an image: what was expected, what it is, and what to do.
 
     Examples
     --------

@@ -1,6 +1,6 @@
-"""How masks, boxes and points follow their image, which may be turned upright and resized.
+"""Transforms masks, boxes and points as their image is rotated upright and resized.
 
-Also which fields look as if they should follow an image but do not say so.
+Also detects fields that look like coordinates but are not declared as such.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _NAMED_NUMBER = re.compile(r"(?i)[xy]_?(min|max|[12])|bbox.*")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Geometry:
-    """How an image was turned and resized.
+    """How an image was rotated and resized.
 
     Parameters
     ----------
     size, new_size : (int, int)
         Width and height of the image as the source gave it, and as it is stored.
     orientation : int
-        EXIF's 1 to 8: how it was turned upright.
+        EXIF orientation, 1 to 8, that was applied.
     drawn_upright : bool
-        Whether masks, boxes and points are drawn on the upright image and not on the one that the source gave.
+        Whether masks, boxes and points refer to the upright image and not to the source's.
     """
 
     size: tuple[int, int]
@@ -58,17 +58,17 @@ class Geometry:
 
     @property
     def upright(self) -> tuple[int, int]:
-        """Width and height after turning."""
+        """Width and height after rotation."""
         return self.size[::-1] if self.orientation >= 5 else self.size
 
     @property
     def is_plain(self) -> bool:
-        """Whether every pixel has stayed where it was."""
+        """Whether no pixel moved."""
         return self.orientation == 1 and self.new_size == self.size
 
 
 def geometry_of(image: object, stored: EncodedImage, policy: ImagePolicy) -> Geometry:
-    """Return how the policy has turned and resized an image, as the source gave it, into the one that is stored."""
+    """Return how the policy rotated and resized a source's image."""
     size, orientation = _as_given(image, policy)
     new_size, drawn_upright = (stored.width, stored.height), policy.annotations == "upright"
     return Geometry(size=size, orientation=orientation, new_size=new_size, drawn_upright=drawn_upright)
@@ -82,7 +82,7 @@ def _as_given(image: Any, policy: ImagePolicy) -> tuple[tuple[int, int], int]:
             return (info.width, info.height), jpeg_orientation(data) if policy.orient else 1
         opened = open_header(data)
         orientation = other_orientation(opened)
-        if opened.format == "TIFF":  # Pillow turns these itself, and has swapped their sides already
+        if opened.format == "TIFF":  # Pillow rotates these itself, and has already swapped their sides
             return (opened.size[::-1] if orientation >= 5 else opened.size), orientation
         return opened.size, orientation if policy.orient else 1
     if isinstance(image, FileImage):
@@ -95,7 +95,7 @@ def _as_given(image: Any, policy: ImagePolicy) -> tuple[tuple[int, int], int]:
 
 
 def has_followers(fields: Mapping[str, Field]) -> bool:
-    """Tell whether any field follows an image, or may be meant to."""
+    """Return whether any field follows an image, or looks as if it should."""
     return any(
         isinstance(field, MaskField) or _is_declared(field) or _looks_like_coordinates(name, field)
         for name, field in fields.items()
@@ -103,7 +103,7 @@ def has_followers(fields: Mapping[str, Field]) -> bool:
 
 
 def moved(name: str, field: Field, value: object, geometry: Geometry) -> object:
-    """Return a value of the same sample, moved with the image if it has coordinates.
+    """Return a value of the same sample, transformed with the image if it holds coordinates.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def moved(name: str, field: Field, value: object, geometry: Geometry) -> object:
             raise SampleFault(f"{_undeclared(name)} This image was {_what_happened(geometry)}")
         return value
     try:
-        field.encode(value)  # says what does not fit, before any arithmetic
+        field.encode(value)  # raises for a wrong dtype or shape, before any arithmetic
         return moved_coordinates(
             np.asarray(value), field.coordinates,  # type: ignore[attr-defined]
             size=geometry.upright if geometry.drawn_upright else geometry.size,
@@ -128,7 +128,7 @@ def moved(name: str, field: Field, value: object, geometry: Geometry) -> object:
 
 
 def check_declared(fields: Mapping[str, Field], policy: ImagePolicy) -> None:
-    """Refuse, before any work, fields that could not follow their image.
+    """Refuse, before the conversion starts, fields that could not follow their image.
 
     Raises
     ------
@@ -164,7 +164,7 @@ def _looks_like_coordinates(name: str, field: Field) -> bool:
 
 def _undeclared(name: str) -> str:
     return (
-        f"field '{name}' looks like places in the image, which must move with it, but does not say how they are given: "
+        f"field '{name}' looks like coordinates in the image, which must change with it, but has no coordinate format: "
         f"--field {name}=boxes:xyxy (or xywh, cxcywh; points by vararray:float32:?x2:points), in Python VarArrayField("
         '"float32", (None, 4), coordinates="xyxy"); "none" if it is something else, or another name.'
     )

@@ -1,4 +1,4 @@
-"""Label maps: their numbers, read without any change, turned and resized as the image they belong to."""
+"""Label maps: read exactly, then rotated and resized as their image."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["check_mask_size", "labels", "store_mask"]
 
 
 def store_mask(image: object, field: MaskField, policy: ImagePolicy, follow: Geometry | None = None) -> Stored:
-    """Return a label map as a mask field stores it, without loss, and what became of it.
+    """Return a label map as a mask field stores it, losslessly, and how it was stored.
 
     Parameters
     ----------
@@ -31,13 +31,13 @@ def store_mask(image: object, field: MaskField, policy: ImagePolicy, follow: Geo
     field, policy
         See `converters.images.store.store_image`. Label maps are shrunk with nearest neighbours.
     follow : Geometry, optional
-        What became of its image: the mask is turned and resized in the same way. A file that declares an orientation
-        of its own is turned by that, and not a second time.
+        How its image was changed: the mask is rotated and resized in the same way. A mask file with its own EXIF
+        orientation is rotated by that only.
 
     Raises
     ------
     SampleFault
-        If it cannot be read, holds no labels that fit, or has another size than its image.
+        If it cannot be read, its labels do not fit the field, or its size differs from its image's.
     """
     numbers, is_upright = _labels_of(image, field, policy)
     size = numbers.shape[1], numbers.shape[0]
@@ -56,12 +56,12 @@ def store_mask(image: object, field: MaskField, policy: ImagePolicy, follow: Geo
 
 
 def check_mask_size(size: tuple[int, int], expected: tuple[int, int], follow: Geometry) -> None:
-    """Refuse a label map of another (width, height) than its image.
+    """Refuse a label map whose (width, height) differs from its image's.
 
     Raises
     ------
     SampleFault
-        Which says what EXIF has to do with it, where it may have.
+        With a hint about EXIF orientation if that may be the cause.
     """
     if size == expected:
         return
@@ -84,14 +84,14 @@ def check_mask_size(size: tuple[int, int], expected: tuple[int, int], follow: Ge
 
 
 def _labels_of(image: object, field: MaskField, policy: ImagePolicy) -> tuple[Array, bool]:
-    """Return the numbers of a label map, and whether they were turned upright as its own file says."""
+    """Return the numbers of a label map, and whether its own EXIF orientation was applied."""
     if isinstance(image, (bytes, bytearray, memoryview)):
         data = bytes(image)
         if is_jpeg(data):
             raise SampleFault("a JPEG cannot be a label map: its numbers are not those that were encoded; use PNG")
         opened = open_whole(data, max_pixels=policy.max_pixels)
         numbers = labels(opened, field.dtype)
-        if opened.format == "TIFF":  # which Pillow has turned already
+        if opened.format == "TIFF":  # which Pillow has rotated already
             return numbers, declared_orientation(data) != 1
         orientation = other_orientation(opened) if policy.orient else 1
         return turned(numbers, orientation), orientation != 1
@@ -132,7 +132,7 @@ def labels(image: Image.Image, dtype: np.dtype[Any]) -> Array:
         numbers = deep_gray(image)
     else:
         raise SampleFault(
-            f"a label map has one number a pixel, got mode {image.mode}; turn colours into indices (a palette) first"
+            f"a label map has one number per pixel, got mode {image.mode}; turn colours into indices (a palette) first"
         )
     highest = int(numbers.max(initial=0))
     if highest > np.iinfo(dtype).max:

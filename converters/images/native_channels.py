@@ -1,4 +1,4 @@
-"""Images that stay as they are: pixels with the channels and the depth of the file.
+"""Images that keep the channels and the bit depth of their file.
 
 ====================  ==================================================================================
 gray, bilevel         1 channel of 8 bits (bilevel: 0 and 255)
@@ -6,7 +6,7 @@ gray, bilevel         1 channel of 8 bits (bilevel: 0 and 255)
 gray with alpha       2 channels of 8 bits
 RGB, RGBA             3 and 4 channels of 8 bits
 palette               its colours, 3 channels, or 4 where an entry is transparent
-a transparent colour  an alpha channel more
+a transparent colour  one more channel, alpha
 CMYK, YCbCr, LAB      converted to RGB: their numbers mean nothing without the model
 16-bit colour         refused: Pillow would keep the high bytes only
 32-bit gray, float    refused: their range is unknown
@@ -35,7 +35,7 @@ _BOTH_WAYS = {"La": "LA", "RGBa": "RGBA", "PA": "RGBA", "CMYK": "RGB", "YCbCr": 
 
 
 def describe_pixels(channels: int, dtype: np.dtype[Any]) -> str:
-    """Return channels and depth in words.
+    """Describe channels and depth.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""The image files that a dataset opens while it makes a sample, so that their own bytes can be stored.
+"""Tracks the image files that a dataset opens for a sample, so that their bytes can be stored.
 
-Pixels that a dataset returns as it read them with Pillow need not be encoded again. `watched` records which files are
-opened. `file_of` finds the one that an image was read from, by comparing all pixels, since a dataset may change them.
+If a dataset returns an image as Pillow read it, it need not be encoded again. `watched` records which files are opened.
+`file_of` finds the one that an image was read from, by comparing all pixels, since a dataset may change them.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from converters.source import SampleFault
 __all__ = ["FileImage", "Opened", "file_of", "watched"]
 
 _MOST_OPENED = 64
-_ODD_COLOUR = (1, 254, 77)  # behind transparent pixels: were they to be composited, it would show
+_ODD_COLOUR = (1, 254, 77)  # the colour behind transparent pixels, which would show after compositing
 
 
 @dataclasses.dataclass(frozen=True)
 class FileImage:
-    """An image of a program and its file's bytes, whose pixels in RGB are the same.
+    """An image of the user's program, and its file's bytes, which have the same RGB pixels.
 
     ``has_mode_of_file`` tells whether it has the channels and the depth of the file too.
     """
@@ -52,7 +52,7 @@ class Opened:
 
 
 class _Watch(threading.local):
-    """What this thread has opened; None while it is not watched."""
+    """The files this thread has opened; None while it is not watched."""
 
     opened: list[Opened] | None = None
 
@@ -67,7 +67,7 @@ def _recording_open(fp: Any, *args: Any, **options: Any) -> Image.Image:
     image: Image.Image = _open(fp, *args, **options)
     opened = _watch.opened
     if opened is not None and len(opened) < _MOST_OPENED:
-        # An image whose file cannot be read again is stored as the program gives it.
+        # If the file cannot be read again, the program's pixels are stored.
         with contextlib.suppress(Exception):
             opened.append(Opened(_content(fp), image.size))
     return image
@@ -85,7 +85,7 @@ def _content(fp: Any) -> str | bytes:
 
 
 class watched:  # noqa: N801 - used as a function; a generator would take several times as long
-    """Record the image files that this thread, and no other, opens with ``PIL.Image.open``; a context manager."""
+    """Record the image files that this thread opens with ``PIL.Image.open``; a context manager."""
 
     __slots__ = ("_before",)
 
@@ -109,7 +109,7 @@ class watched:  # noqa: N801 - used as a function; a generator would take severa
 
 
 def file_of(image: object, opened: Sequence[Opened]) -> FileImage | None:
-    """Return a Pillow image together with the one of the opened files that has its pixels; None if there is none."""
+    """Return a Pillow image with the opened file that has its pixels; None if there is none."""
     if not isinstance(image, Image.Image):
         return None
     for each in opened:
@@ -121,7 +121,7 @@ def file_of(image: object, opened: Sequence[Opened]) -> FileImage | None:
             image.load()
             if np.array_equal(_compared(stored), _compared(image)):
                 return FileImage(image, data, stored.mode == image.mode)
-        except (SampleFault, OSError, ValueError):  # storing the image will say what is wrong with it
+        except (SampleFault, OSError, ValueError):  # storing the image will raise the error
             continue
     return None
 

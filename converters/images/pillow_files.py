@@ -1,4 +1,4 @@
-"""Image files of unknown origin opened with Pillow: which formats, how large, and what counts as damage.
+"""Opens untrusted image files with Pillow: defines the formats, the size limit, and what counts as damage.
 
 Formats that would start another program (EPS starts Ghostscript) are not opened. Pillow's limits and its leniency are
 global variables; they are set here for one image at a time and restored.
@@ -26,7 +26,7 @@ __all__ = ["MAX_PIXELS", "DamagedImage", "check_pixels", "open_header", "open_pi
 MAX_PIXELS = 1 << 28
 """Pixels an image may have by default: as many as the JPEG decoder takes."""
 
-# In the order they are tried. HEIF and JXL are there only where a plugin has registered them.
+# In the order they are tried. HEIF and JXL need a plugin.
 _FORMATS = ("JPEG", "PNG", "GIF", "BMP", "DIB", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF", "HEIF", "JXL", "QOI", "PCX",
             "SGI", "ICO", "PSD", "TGA")  # fmt: skip
 _PNG_START = b"\x89PNG\r\n\x1a\n"
@@ -35,7 +35,7 @@ _SWITCHES = threading.RLock()
 
 
 class DamagedImage(SampleFault):
-    """An image file of a kind that is read, whose data is damaged or cut short."""
+    """An image file of a supported format whose data is damaged or truncated."""
 
 
 def sniff(data: bytes) -> str:
@@ -80,7 +80,7 @@ def open_pillow(
     Raises
     ------
     SampleFault
-        If no image comes out, with the reason; `DamagedImage` if the reason is damage.
+        If the image cannot be read; `DamagedImage` if the file is damaged.
     """
     errors: list[str] = []
     try:
@@ -99,7 +99,7 @@ def open_pillow(
         raise SampleFault("not enough memory to decode it") from error
     except UnidentifiedImageError as error:
         raise SampleFault(sniff(data)) from error
-    except Exception as error:  # decoders raise whatever they like on damaged data
+    except Exception as error:  # decoders raise any exception on damaged data
         raise DamagedImage(f"cannot be decoded: {'; '.join([str(error) or type(error).__name__, *errors])}") from error
     if errors and not as_shown:
         raise DamagedImage(f"cannot be decoded: {'; '.join(errors)}")
@@ -107,7 +107,7 @@ def open_pillow(
 
 
 def open_header(data: bytes, *, as_shown: bool = False) -> Image.Image:
-    """Return what Pillow makes of a file's header; its pixels are not read yet."""
+    """Return a Pillow image from a file's header, without reading its pixels."""
     Image.init()  # the formats beyond the five most common ones
     with _pillow_settings(as_shown=as_shown):
         return Image.open(io.BytesIO(data), formats=[name for name in _FORMATS if name in Image.OPEN])
@@ -115,7 +115,7 @@ def open_header(data: bytes, *, as_shown: bool = False) -> Image.Image:
 
 @contextlib.contextmanager
 def _pillow_settings(*, as_shown: bool) -> Iterator[None]:
-    """Set Pillow's global variables for one image: no limit but ours, no warnings, leniency only on request."""
+    """Set Pillow's global variables for one image: only our size limit, no warnings, leniency only on request."""
     with _SWITCHES, warnings.catch_warnings():
         # Pillow warns of odd metadata, which does not affect the pixels.
         warnings.simplefilter("ignore")
@@ -139,7 +139,7 @@ def _libtiff_errors(data: bytes, errors: list[str]) -> Iterator[None]:
         return
     try:
         stderr = os.dup(2)
-    except OSError:  # closed: what is printed goes nowhere
+    except OSError:  # stderr is closed, so nothing is printed
         yield
         return
     with tempfile.TemporaryFile() as file:

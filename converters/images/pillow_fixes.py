@@ -1,4 +1,4 @@
-"""Fixes for files that Pillow opens with other pixels than their format means.
+"""Corrections for files that Pillow reads with wrong pixels.
 
 PNG         a transparent level of 2- or 4-bit gray is scaled as the pixels are
 PNG         a transparent colour of 16 bits is refused: among 8-bit pixels it cannot be found
@@ -16,7 +16,7 @@ from converters.source import SampleFault
 __all__ = ["SCALED_FROM", "StoredMode", "as_meant", "stored_mode"]
 
 SCALED_FROM = "scaled_from"
-"""Key of an image's ``info``: the file's own highest level, where its pixels are others than the file's numbers."""
+"""Key of an image's ``info``: the file's highest level, if Pillow scales its pixels."""
 
 StoredMode = tuple[str, int]
 _WHITE_IS_ZERO, _PHOTOMETRIC = 0, 262
@@ -34,9 +34,9 @@ def stored_mode(image: Image.Image) -> StoredMode:
 
 
 def as_meant(image: Image.Image, stored: StoredMode) -> Image.Image:
-    """Return a loaded image with the pixels and the transparency that its file means.
+    """Return a loaded image with the correct pixels and transparency.
 
-    ``stored`` is what `stored_mode` returned before. A `SampleFault` tells that the transparency is lost.
+    ``stored`` is what `stored_mode` returned before. Raises `SampleFault` if the transparency is lost.
     """
     word, highest = stored
     level = image.info.get("transparency")
@@ -66,7 +66,7 @@ def _deep_tiff(image: Image.Image, word: str) -> Image.Image:
         levels = (levels * 65535 + 2047) // 4095
     if is_inverted:
         levels = 65535 - levels
-    # Pillow has turned a TIFF upright already, so its metadata is not needed any more.
+    # Pillow has already rotated a TIFF upright, so its metadata is no longer needed.
     fixed = Image.fromarray(levels.astype(np.uint16))
     fixed.info, fixed.format = image.info, image.format
     return fixed

@@ -1,4 +1,4 @@
-"""An image as a source delivers it -> upright pixels: RGB, gray, or with the channels and the depth that it has."""
+"""Converts a source's image to upright pixels: RGB, gray, or with its own channels and depth."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pixels_of(image: object, policy: ImagePolicy, notes: list[str] | None = None
     image : bytes, PIL.Image.Image, FileImage or numpy.ndarray
         See `converters.images.store.store_image`.
     policy : ImagePolicy
-        ``channels`` "gray" converts; with every other value an image keeps what it has, unless ``to_rgb``.
+        ``channels`` "gray" converts; with every other value an image keeps its channels, unless ``to_rgb``.
     notes : list of str, optional
         See `converters.images.store.store_image`.
     to_rgb : bool
@@ -60,7 +60,7 @@ def pixels_of(image: object, policy: ImagePolicy, notes: list[str] | None = None
             image.load()
         except Exception as error:
             raise SampleFault(f"cannot be decoded: {error or type(error).__name__}") from error
-        # Not turned: a program means the pixels that it hands over.
+        # Not rotated: the user's program passes the pixels it wants.
         return _converted(image, policy, to_rgb)
     image = plain_array(image)
     if isinstance(image, np.ndarray):
@@ -121,12 +121,12 @@ def _converted(image: Image.Image, policy: ImagePolicy, to_rgb: bool) -> Array:
 
 
 def turned(pixels: Array, orientation: int) -> Array:
-    """Return an array of any channels and depth turned upright, as `upright` turns a Pillow image."""
+    """Return an array of any channels and depth rotated upright, as `upright` does for Pillow images."""
     if orientation == 1:
         return pixels
     if pixels.dtype == np.uint8 and pixels.shape[2:] in {(), (3,), (4,)}:
         return np.asarray(upright(Image.fromarray(pixels), orientation))
-    # Pillow cannot hold these pixels, but it can turn their positions. So EXIF's orientations are defined only once.
+    # Pillow cannot hold these pixels, but it can rotate their positions, so the orientations are defined only once.
     height, width = pixels.shape[:2]
     positions = Image.fromarray(np.arange(height * width, dtype=np.int32).reshape(height, width))
     order = np.asarray(upright(positions, orientation))

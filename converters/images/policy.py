@@ -1,4 +1,4 @@
-"""How images are to be stored: the options, checked. ``store.py`` applies them to one image."""
+"""The options for storing images, checked. ``store.py`` applies them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dataloading.checks import as_integer
 __all__ = ["LARGEST_SIDE", "ImagePolicy", "colour"]
 
 LARGEST_SIDE = 65_535
-"""Pixels of a side that a file can record."""
+"""Largest side in pixels that a file can record."""
 
 
 def colour(text: str) -> tuple[int, int, int]:
@@ -26,7 +26,7 @@ def colour(text: str) -> tuple[int, int, int]:
     Raises
     ------
     UsageError
-        If it is none of them.
+        If it is not a colour.
 
     Examples
     --------
@@ -71,15 +71,15 @@ class ImagePolicy:
     background : tuple of int
         RGB, 0 to 255, behind transparent pixels.
     orient : bool
-        Turn images upright as EXIF or XMP say.
+        Rotate images upright by EXIF or XMP orientation.
     annotations : {"stored", "upright"}
         Whether masks, boxes and points are drawn on images as their files store them, and are turned with them, or on
         upright images.
     to_srgb : bool
         Convert embedded colour profiles to sRGB.
     channels : {"rgb", "gray", "keep"}
-        What images become: RGB; one channel of luma (ITU-R 601-2); or what they are, with alpha and 16 bits. With
-        "keep" all images of a field must be alike, and the first one decides.
+        What images become: RGB; one channel of luma (ITU-R 601-2); or unchanged, with alpha and 16 bits. With "keep"
+        all images of a field must be alike, and the first one decides.
     seed : int
         Seed of mode "mix".
     max_pixels : int
@@ -124,20 +124,20 @@ class ImagePolicy:
             raise UsageError(f"background must be three levels from 0 to 255, got {self.background!r}")
 
     def provenance(self) -> dict[str, object]:
-        """Return the options as JSON-able values, for the file's record of its origin."""
+        """Return the options as JSON values, for the file's provenance."""
         options = {**dataclasses.asdict(self), "background": list(self.background)}
-        # Older files do not have these: only other values than the default are recorded.
+        # Older files lack these, so they are recorded only if they differ from the default.
         for name in ("annotations", "channels", "max_pixels"):
             if options[name] == getattr(ImagePolicy, name):
                 del options[name]
         return options
 
     def wants_raw(self, index: int) -> bool:
-        """Tell whether sample ``index`` is stored as raw pixels, whatever its image is."""
+        """Return whether mode "raw" or "mix" stores sample ``index`` as raw pixels."""
         return self.mode == "raw" or (self.mode == "mix" and sample_uniform(self.seed, index) >= self.mix_fraction)
 
     def prefers_raw(self, raw_bytes: int, jpeg_bytes: int) -> bool:
-        """Tell whether mode "smart" stores an image raw that takes so many bytes raw, and so many as a JPEG."""
+        """Return whether mode "smart" stores an image raw, given its sizes raw and as a JPEG."""
         return self.mode == "smart" and not raw_bytes > self.smart_threshold * jpeg_bytes
 
 

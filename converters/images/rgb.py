@@ -1,4 +1,4 @@
-"""Images of any kind -> upright 8-bit RGB, or the reason why not.
+"""Converts images of any kind to upright 8-bit RGB.
 
 ====================  ==================================================================================
 JPEG                  decoded strictly by the native core (same pixels as Pillow); damage is an error
@@ -34,7 +34,7 @@ __all__ = [
     "read_jpeg", "target_size", "upright",
 ]  # fmt: skip
 
-# Value of the EXIF tag 0x0112 -> what turns the stored image upright (CIPA DC-008, 4.6.5).
+# Value of the EXIF tag 0x0112 -> the operation that makes the stored image upright (CIPA DC-008, 4.6.5).
 _ORIENTATION = 0x0112
 _TURN = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -50,7 +50,7 @@ _ALPHA_MODES = frozenset({"LA", "PA", "La", "RGBA", "RGBa"})
 
 
 def is_jpeg(data: bytes) -> bool:
-    """Tell by content, not by name, whether ``data`` is a JPEG file."""
+    """Return whether ``data`` is a JPEG file."""
     return data[:2] == b"\xff\xd8"
 
 
@@ -64,14 +64,14 @@ def declared_orientation(data: bytes) -> int:
     """Return the orientation (1..8) that an image file of any format declares; 1 where none can be read."""
     try:
         return other_orientation(open_header(data))
-    except Exception:  # if Pillow cannot read the header, decoding will say what is wrong
+    except Exception:  # if Pillow cannot read the header, decoding will raise the error
         return 1
 
 
 def other_orientation(image: Image.Image) -> int:
     """Return the orientation (1..8) that an opened image declares; 1 where it declares none that can be read."""
     try:
-        with warnings.catch_warnings():  # Pillow warns of metadata that is odd
+        with warnings.catch_warnings():  # Pillow warns about odd metadata
             warnings.simplefilter("ignore")
             value = image.getexif().get(_ORIENTATION, 1)
     except Exception:  # metadata may be damaged in any way
@@ -80,7 +80,7 @@ def other_orientation(image: Image.Image) -> int:
 
 
 def upright(image: Image.Image, orientation: int) -> Image.Image:
-    """Return ``image`` turned as EXIF ``orientation`` (1..8) asks; lossless."""
+    """Return ``image`` made upright, given its EXIF ``orientation`` (1..8); lossless."""
     turn = _TURN.get(orientation)
     return image if turn is None else image.transpose(turn)
 
@@ -110,7 +110,7 @@ def as_rgb(image: Image.Image, *, background: tuple[int, int, int], to_srgb: boo
     Raises
     ------
     SampleFault
-        If the mode has no agreed way to RGB.
+        If the mode has no defined conversion to RGB.
 
     Examples
     --------
@@ -121,7 +121,7 @@ def as_rgb(image: Image.Image, *, background: tuple[int, int, int], to_srgb: boo
         raise SampleFault("floating-point pixels have no agreed range; convert the file to 8 or 16 bits first")
     if image.mode.startswith("I;16") or image.mode == "I":
         image = _gray16(image)
-    if image.mode == "La":  # Pillow takes premultiplied gray no further than this
+    if image.mode == "La":  # Pillow converts premultiplied gray only to this mode
         image = image.convert("LA")
     try:
         if to_srgb and has_profile(image):
@@ -168,7 +168,7 @@ def target_size(size: tuple[int, int], longest: int | None) -> tuple[int, int]:
 
 
 def has_profile(image: Image.Image) -> bool:
-    """Tell whether an image has a colour profile."""
+    """Return whether an image has a colour profile."""
     return bool(image.info.get("icc_profile"))
 
 
@@ -178,9 +178,9 @@ def in_srgb(image: Image.Image) -> Image.Image:
     Raises
     ------
     SampleFault
-        If the profile cannot be read or is not made for such an image.
+        If the profile cannot be read or does not suit the image.
     """
-    if image.mode == "La":  # Pillow takes premultiplied gray no further than LA
+    if image.mode == "La":  # Pillow converts premultiplied gray only to LA
         image = image.convert("LA")
     transparent = image.mode in _ALPHA_MODES or "transparency" in image.info
     # Before the colours change: a transparent colour is found by its stored value.

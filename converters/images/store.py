@@ -1,4 +1,4 @@
-"""One image as a source delivers it -> the bytes that are stored: its own where they can be kept, else new ones.
+"""Converts a source's image to stored bytes: its own bytes if they can be kept, else newly encoded ones.
 
 A JPEG that needs no change is never decoded and encoded again: its coefficients are copied (same pixels, usually fewer
 bytes) into a baseline JPEG with restart markers, of which the loader decodes only the crop. What is stored depends on
@@ -27,7 +27,7 @@ from dataloading.tools import MODE_JPEG, MODE_PNG, check_jpeg, decode_jpeg, prob
 
 __all__ = ["store_image", "what_pillow_shows"]
 
-# What TurboJPEG, FFCV's decoder, reads. JPEGs with other subsampling are encoded anew.
+# The subsamplings that TurboJPEG, FFCV's decoder, reads. JPEGs with others are encoded again.
 _READABLE_SUBSAMPLING = frozenset({"4:4:4", "4:2:2", "4:2:0", "4:4:0", "4:1:1", "4:0:0"})
 _FFCV_FIELD = ImageField()
 
@@ -41,23 +41,23 @@ def store_image(
     notes: list[str] | None = None,
     follow: Geometry | None = None,
 ) -> Stored:
-    """Return an image as it is stored, and what became of it ("transcoded", "kept", "encoded", "raw" or "png").
+    """Return a stored image, and how it was stored ("transcoded", "kept", "encoded", "raw" or "png").
 
     Parameters
     ----------
     policy : ImagePolicy
-        How images are stored.
+        The options.
     image : bytes, PIL.Image.Image, FileImage, numpy.ndarray or EncodedImage
         The bytes of an image file, a Pillow image, one whose file is known, pixels of shape (height, width) or
         (height, width, channels), or an image that is encoded already and stays as it is.
     index : int
         Index of the sample in its source; decides mode "mix".
     field : ImageField, optional
-        Where it goes; by default a field of FFCV's kind, which takes RGB.
+        The field of the image; by default FFCV's kind, which holds RGB.
     notes : list of str, optional
         Gets a line for each oddity of a JPEG that leaves its pixels intact, such as stray bytes.
     follow : Geometry, optional
-        What became of the image that a label map belongs to: the map is turned and resized in the same way.
+        For a label map, how its image was changed: the map is rotated and resized in the same way.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def store_image(
             check_mask_size((image.width, image.height), follow.new_size, follow)
         return image, KEPT
     if isinstance(image, FileImage):
-        # Not turned: a program means the pixels that it hands over.
+        # Not rotated: the user's program passes the pixels it wants.
         policy = dataclasses.replace(policy, orient=False)
         image = _file_or_pixels(policy, image, field)
     try:
@@ -82,7 +82,7 @@ def store_image(
 
 
 def _file_or_pixels(policy: ImagePolicy, image: FileImage, field: ImageField) -> object:
-    """Return the image's file where its bytes may be stored, else the image, which has the same pixels."""
+    """Return the image's file if its bytes may be stored, else the image, which has the same pixels."""
     is_rgb = type(field) is ImageField and policy.channels == "rgb"
     has_same_channels = is_rgb or (image.has_mode_of_file and not isinstance(field, MaskField))
     may_stay = is_jpeg(image.data) or policy.keep == "files"
@@ -128,7 +128,7 @@ def _store(policy: ImagePolicy, image: object, index: int, field: ImageField, no
 def _kept_jpeg(
     policy: ImagePolicy, data: bytes, index: int, field: ImageField, to_rgb: bool, notes: list[str] | None
 ) -> Stored | None:
-    """Return a JPEG without encoding it anew, or None where something of it has to change."""
+    """Return a JPEG losslessly, or None if it must be encoded again."""
     info = probe_jpeg(data)
     size = (info.width, info.height)
     check_pixels(size, policy.max_pixels)
@@ -147,7 +147,7 @@ def _kept_jpeg(
         return None
     check_size(size)
     found: list[str] = []
-    # Either way all of the data is read, so damage is found here and not in training.
+    # Both ways read all data, so damage is found now and not in training.
     if policy.keep in ("bytes", "files"):
         check_jpeg(data, notes=found)
         found = [f"{note}, kept with the file's other bytes" for note in found]
@@ -166,7 +166,7 @@ def _kept_jpeg(
 
 
 def _kept_png(policy: ImagePolicy, data: bytes, field: ImageField) -> Stored | None:
-    """Return a PNG's exact bytes where the field may hold them and nothing of it has to change, else None."""
+    """Return a PNG's exact bytes if the field may hold them and nothing must change, else None."""
     if MODE_PNG not in field.modes or not data.startswith(b"\x89PNG\r\n\x1a\n"):
         return None
     header = open_header(data)
@@ -200,12 +200,12 @@ def _check_channels(pixels: Array, field: ImageField, policy: ImagePolicy) -> No
 
 
 def what_pillow_shows(policy: ImagePolicy, data: bytes) -> Image.Image:
-    """Return of a damaged file what Pillow shows of it with ``LOAD_TRUNCATED_IMAGES``, upright.
+    """Return the upright part of a damaged file that Pillow reads with ``LOAD_TRUNCATED_IMAGES``.
 
     Raises
     ------
     SampleFault
-        If it shows nothing.
+        If nothing can be read.
     """
     image = open_pillow(data, max_pixels=policy.max_pixels, as_shown=True)
     return upright(image, other_orientation(image) if policy.orient else 1)

@@ -1,1 +1,1 @@
-"""Where files go: folders of this machine and object stores."""
+"""Output to local folders and object stores."""

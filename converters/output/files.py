@@ -1,6 +1,6 @@
-"""What to say when a file cannot be written: which, why, and how much room there is.
+"""Error messages for files that cannot be written: which file, why, and the free space.
 
-Knows the system's refusals and the free space, and nothing of what is being written.
+Does not know what is being written.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def cannot_write(path: str, error: OSError) -> str:
-    """Return the words for a file that the system refused to write.
+    """Return the error message for a file that could not be written.
 
     Parameters
     ----------
     path : str
         The file, or a folder.
     error : OSError
-        The refusal.
+        The system's error.
     """
     free = ""
     with contextlib.suppress(OSError):
@@ -39,17 +39,17 @@ def cannot_write(path: str, error: OSError) -> str:
 def full_disk_names(path: str) -> Iterator[None]:
     """Turn a full disk, a quota or a limit of file sizes into an error that names ``path``.
 
-    For work that writes there alone and removes what it began; other refusals name their own file.
+    For code that writes only there and cleans up after itself; other errors pass unchanged.
 
     Parameters
     ----------
     path : str
-        What is being made.
+        The file or folder being written.
 
     Raises
     ------
     ConvertError
-        In their place, with the free space.
+        Instead of these errors, with the free space.
     """
     try:
         yield

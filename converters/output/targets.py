@@ -1,7 +1,7 @@
-"""Where files go: folders of this machine, or object stores (``s3://``, ``gs://``, ...) by way of a local file.
+"""Output destinations: local folders, or object stores (``s3://``, ``gs://``, ...) by way of a local file.
 
-Owns the local file of a remote destination, and its upload: tried again with growing pauses, compared with what the
-store then has, and visible there only when it is whole. Knows files and URLs, nothing of samples.
+Handles the local file of a remote destination and its upload, which is retried with growing pauses, verified against
+the stored object, and visible only when complete. Knows files and URLs, but no samples.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _T = TypeVar("_T")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a file is made.
+    """Where a file is written.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class Place:
 
     @property
     def is_remote(self) -> bool:
-        """Whether it is uploaded when it is complete."""
+        """Whether the complete file is uploaded."""
         return self.path != self.local
 
     @property
@@ -64,7 +64,7 @@ class Place:
 
 
 def place_of(path: str, options: Options) -> Place:
-    """Return where the file of a destination is made: the same each time, so that a run can continue.
+    """Return where a destination's file is written: always the same path, so that a run can resume.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def place_of(path: str, options: Options) -> Place:
     if not is_url(path):
         return Place(path=path, local=path)
     folder = Path(options.temp_dir or tempfile.gettempdir()) / f"beton-{os.getuid()}"
-    # Others must not be able to put a link in its place.
+    # Other users must not be able to replace it with a link.
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
         raise UsageError(f"{folder} belongs to another user; name a folder with --temp-dir")
@@ -86,19 +86,19 @@ def place_of(path: str, options: Options) -> Place:
 
 
 def check_target(path: str, options: Options) -> None:
-    """Refuse a destination that cannot be, before any work.
+    """Refuse an invalid destination before the conversion starts.
 
     Parameters
     ----------
     path : str
         A path or URL.
     options : Options
-        Whether a file may be there: ``overwrite``, ``resume``.
+        Whether a file may exist there: ``overwrite``, ``resume``.
 
     Raises
     ------
     UsageError
-        If it is a folder, lies in none, or exists and must be kept.
+        If it is a folder, its folder is missing, or it exists and must be kept.
     """
     place = place_of(path, options)
     if place.is_remote:
@@ -156,11 +156,11 @@ class Store:
             protocol = url.partition("://")[0]
             self._is_s3 = protocol in _S3
             if protocol in _S3 | _GOOGLE:
-                client = StoreClient(url, shared=True)  # which tries once: the tries are counted here
+                client = StoreClient(url, shared=True)  # without its own retries: they are counted here
                 self._system, self._key = client.filesystem, client.target
             else:
                 self._system, self._key = fsspec.url_to_fs(url, skip_instance_cache=False)
-            # Of a large file Google's package had better send the part again that failed, and not everything.
+            # For large files Google's package should retry only the failed part, not everything.
             self._sender = (
                 fsspec.filesystem(protocol, skip_instance_cache=True) if protocol in _GOOGLE else self._system
             )
@@ -192,15 +192,15 @@ class Store:
         )
 
     def remove(self) -> None:
-        """Take the object away."""
+        """Delete the object."""
         self._with_retries("removed", lambda: self._system.rm_file(self._key))
 
     def write(self, data: bytes) -> None:
-        """Store a small object in one step."""
+        """Store a small object with one request."""
         self._with_retries("written", lambda: self._system.pipe_file(self._key, data))
 
     def check_bucket(self) -> None:
-        """Refuse a bucket that is not there, as far as the store tells, before anything is converted for it."""
+        """Refuse a missing bucket before the conversion starts, if the store reports it."""
         if self._is_s3:
             bucket = self._key.partition("/")[0]
             try:
@@ -208,16 +208,16 @@ class Store:
             except ConvertError as error:
                 if isinstance(error.__cause__, FileNotFoundError):
                     raise UsageError(f"{self.url}: there is no bucket '{bucket}'") from error
-                if not isinstance(error.__cause__, PermissionError):  # writing may be allowed, and asking not
+                if not isinstance(error.__cause__, PermissionError):  # writing may still be allowed
                     raise
 
     def clear(self, path: str) -> None:
-        """Take away what an upload of this local file that was cut off has left in the store."""
+        """Remove the parts that an interrupted upload of this local file left in the store."""
         if self._is_s3:
             abort_left(self._system, self.url, path, self._with_retries)
 
     def upload(self, path: str) -> None:
-        """Store a file and compare the object with it; large files go in parts.
+        """Upload a file and verify the object; large files are sent in parts.
 
         Parameters
         ----------
@@ -227,7 +227,7 @@ class Store:
         Raises
         ------
         ConvertError
-            If the store refuses for good, cannot be reached, or holds something else afterwards.
+            If the store refuses, cannot be reached, or its object differs afterwards.
         """
         protocol = self._system.protocol
         names = {protocol} if isinstance(protocol, str) else set(protocol)
@@ -252,7 +252,7 @@ class Store:
         try:
             self._compare(path, expected)
         except ConvertError:
-            with contextlib.suppress(Exception):  # it must not pass for the file
+            with contextlib.suppress(Exception):  # it must not be taken for the file
                 self._system.rm_file(self._key)
             raise
 
@@ -265,8 +265,8 @@ class Store:
         if whole:
             return
         last = max(0, size - _COMPARED_BYTES)
-        starts: Sequence[int] = range(0, size, _COMPARED_BYTES)  # it tells another: by its own rules, or rightly
-        if whole is None:  # the store tells no checksum
+        starts: Sequence[int] = range(0, size, _COMPARED_BYTES)  # the checksums differ
+        if whole is None:  # the store has no checksum
             starts = sorted({last * step // (_NUM_COMPARED - 1) for step in range(_NUM_COMPARED)})
         with open(path, "rb") as file:
             for start in starts:
@@ -279,7 +279,7 @@ class Store:
                     )
 
     def _is_whole(self, path: str, etag: str) -> bool | None:
-        """Tell by the store's own checksum whether it has all bytes of a file; None if it tells none."""
+        """Return whether the store's checksum matches a file; None if the store has none."""
         if self._is_s3:
             bucket, _, name = self._key.partition("/")
             head = self._with_retries("looked up", lambda: self._system.call_s3("head_object", Bucket=bucket, Key=name))
@@ -297,7 +297,7 @@ class Store:
         return bool(base64.b64decode(facts["md5Hash"]) == digest.digest())
 
     def info(self) -> FileInfo:
-        """Read what the object says of itself: fields, provenance, fingerprint.
+        """Read the object's metadata: fields, provenance, fingerprint.
 
         Raises
         ------

@@ -1,8 +1,8 @@
-"""Uploads to S3 in parts, none of which is left behind: they cost money and no listing of the bucket shows them.
+"""Uploads to S3 in parts, and removes the parts of failed uploads, which cost money and are not listed.
 
-An upload's id is noted beside the local file before the first part is sent. An error, Ctrl-C or SIGTERM takes its parts
-away; after ``kill -9`` the next run of the same destination does, and no upload of anybody else is touched. Each part
-goes with its MD5, which S3 compares with what arrives. Knows files and S3's calls, nothing of samples.
+The upload's id is saved beside the local file before the first part is sent. After an error, Ctrl-C or SIGTERM its
+parts are removed; after ``kill -9`` the next run with the same destination removes them. Uploads of others are not
+touched. Each part is sent with its MD5, which S3 verifies. Knows files and S3's calls, but no samples.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Retrying = Callable[..., Any]
 
 
 def _part_bytes(size: int) -> int:
-    """Choose how large parts are, all but the last: S3 takes 10,000.
+    """Return the size of all parts but the last; S3 allows 10,000 parts.
 
     Examples
     --------
@@ -44,7 +44,7 @@ def _part_bytes(size: int) -> int:
 
 
 class UploadNote:
-    """Which upload of a local file has been begun: one process at a time uploads it, and the next one knows.
+    """The saved id of a local file's upload, and the lock that lets one process at a time upload it.
 
     Parameters
     ----------
@@ -57,12 +57,12 @@ class UploadNote:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[dict[str, str] | None]:
-        """Be the only process that uploads the file; gives what an earlier one, which is gone, had begun.
+        """Lock the file's upload; yields the upload that an earlier, dead process had started.
 
         Raises
         ------
         ConvertError
-            If another process is uploading it, and does not end within two minutes.
+            If another process is still uploading it after two minutes.
         """
         try:
             descriptor = open_locked(self.path, wait_seconds=_WAIT_SECONDS, mode=0o600)
@@ -79,11 +79,11 @@ class UploadNote:
             os.close(descriptor)
 
     def is_there(self) -> bool:
-        """Tell whether an upload has been begun, and neither completed nor taken back."""
+        """Return whether an upload was started, and neither completed nor removed."""
         return os.path.exists(self.path)
 
     def save(self, begun: dict[str, str] | None) -> None:
-        """Note an upload on the disk, or that there is none."""
+        """Save an upload's id on disk, or that there is none."""
         with open(self.path, "r+b") as file:
             file.truncate(0)
             file.write(json.dumps(begun).encode() if begun else b"")
@@ -95,26 +95,26 @@ class UploadNote:
         try:
             found = json.loads(Path(self.path).read_bytes())
         except ValueError:
-            return None  # killed while it was being noted: no part had been sent
+            return None  # killed while saving: no part had been sent
         return found if isinstance(found, dict) else None
 
 
 def abort_left(system: Any, url: str, path: str, with_retries: Retrying) -> None:
-    """Take away the parts that an upload of this file has left in the store, if there was one."""
+    """Remove the parts that an earlier upload of this file left in the store, if any."""
     noted = UploadNote(path)
     if noted.is_there():
         with noted.held() as left:
-            with_retries("cleared of an upload that was cut off", lambda: _abort(system, left, url))
+            with_retries("cleaned up after an interrupted upload", lambda: _abort(system, left, url))
             noted.save(None)
 
 
 def upload_to_s3(system: Any, key: str, url: str, path: str, with_retries: Retrying) -> str:
-    """Store a file as an object, which appears when it is whole.
+    """Upload a file as an object, which appears when it is complete.
 
     Parameters
     ----------
     system : s3fs.S3FileSystem
-        Makes each call once.
+        Without its own retries.
     key : str
         ``BUCKET/KEY``.
     url : str
@@ -127,18 +127,17 @@ def upload_to_s3(system: Any, key: str, url: str, path: str, with_retries: Retry
     Returns
     -------
     str
-        The ETag the object should have.
+        The expected ETag of the object.
 
     Raises
     ------
     ConvertError
-        If the store refuses for good. No part is left, unless the store cannot be reached to remove them: then the
-        next run does.
+        If the store refuses. All parts are removed; if the store cannot be reached, the next run removes them.
     """
     bucket, _, name = key.partition("/")
     noted = UploadNote(path)
     with noted.held() as left:
-        with_retries("cleared of an upload that was cut off", lambda: _abort(system, left, url))
+        with_retries("cleaned up after an interrupted upload", lambda: _abort(system, left, url))
         noted.save(None)
         size = os.stat(path).st_size
         if size <= _PART_BYTES:
@@ -166,20 +165,20 @@ def upload_to_s3(system: Any, key: str, url: str, path: str, with_retries: Retry
 def _send_parts(
     system: Any, upload: dict[str, str], path: str, size: int, with_retries: Retrying
 ) -> list[tuple[dict[str, Any], bytes]]:
-    """Send all parts; returns what S3 wants to hear of each when it is to join them, and its MD5."""
+    """Send all parts; returns for each the entry for S3's completion request, and its MD5."""
     part_bytes = _part_bytes(size)
     stopped = threading.Event()
     with open(path, "rb") as file, ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="beton-upload") as pool:
 
         def send(number: int) -> tuple[dict[str, Any], bytes]:
             if stopped.is_set():
-                raise ConvertError("the upload was given up")
+                raise ConvertError("the upload was aborted")
             data = os.pread(file.fileno(), part_bytes, number * part_bytes)
             digest = _md5(data)
 
             def once() -> Any:
                 if stopped.is_set():
-                    raise NotImplementedError("the upload was given up")  # no further try
+                    raise NotImplementedError("the upload was aborted")  # no further try
                 return system.call_s3(
                     "upload_part", PartNumber=number + 1, Body=data, ContentMD5=_header(digest), **upload
                 )
@@ -192,7 +191,7 @@ def _send_parts(
             return list(pool.map(send, range(-(-size // part_bytes))))
         except BaseException:
             stopped.set()
-            pool.shutdown(wait=True, cancel_futures=True)  # a part that arrives later would stay
+            pool.shutdown(wait=True, cancel_futures=True)  # a part that arrived later would remain
             raise
 
 
@@ -201,7 +200,7 @@ def _complete(system: Any, upload: dict[str, str], parts: list[dict[str, Any]], 
         try:
             system.call_s3("complete_multipart_upload", MultipartUpload={"Parts": parts}, **upload)
         except FileNotFoundError:
-            # Perhaps an earlier try did it, and its answer was lost.
+            # An earlier try may have succeeded although its answer was lost.
             found = system.call_s3("head_object", Bucket=upload["Bucket"], Key=upload["Key"])
             if not found["ETag"].strip('"').endswith(f"-{len(parts)}"):
                 raise
@@ -210,7 +209,7 @@ def _complete(system: Any, upload: dict[str, str], parts: list[dict[str, Any]], 
 
 
 def _etag(digests: Sequence[bytes]) -> str:
-    """Return the ETag that S3 gives an object of such parts, where it does not encrypt with keys of its own."""
+    """Return the ETag of an object of these parts, unless S3 encrypts with its own keys."""
     if len(digests) == 1:
         return digests[0].hex()
     return f"{hashlib.md5(b''.join(digests), usedforsecurity=False).hexdigest()}-{len(digests)}"
@@ -231,5 +230,5 @@ def _abort(system: Any, begun: dict[str, str] | None, url: str) -> None:
     try:
         system.call_s3("abort_multipart_upload", **arguments)
     except FileNotFoundError:
-        return  # completed, or taken away by a rule of the bucket
-    note(f"{url}: the parts of an upload that was cut off have been removed")
+        return  # completed, or removed by a bucket rule
+    note(f"{url}: removed the parts of an interrupted upload")

@@ -1,6 +1,6 @@
 """NumPy arrays on disk: ``.npz`` archives and ``.npy`` files whose first axis counts the samples.
 
-Every worker maps the arrays into memory and never loads them whole. URLs are copied first (``local_copies.py``), and
+Every worker memory-maps the arrays and never loads them whole. URLs are copied first (``local_copies.py``), and
 compressed members of an archive are unpacked into a temporary file.
 """
 
@@ -39,12 +39,12 @@ _SETS = [
     re.compile(form.format(_WORD), re.IGNORECASE)
     for form in ("(?P<name>.+)[_.-]{}", "{}[_.-](?P<name>.+)", "(?P<name>[xy]){}")
 ]
-_LOCAL_HEADER = struct.Struct("<26xHH")  # of a zip member: lengths of its name and extra field end the fixed part
+_LOCAL_HEADER = struct.Struct("<26xHH")  # of a zip member: lengths of its name and extra field
 
 
 @dataclasses.dataclass(frozen=True)
 class _Stored:
-    """Where an array lies: enough to map it in any process."""
+    """The location of an array, for mapping it in any process."""
 
     path: str
     start: int
@@ -73,7 +73,7 @@ class Arrays:
         Name of the array of labels, integers or texts of shape (N,) or (N, 1); texts become classes. By default one of
         the usual names, also with the word of a set as in ``y_train``.
     names : sequence of str, optional
-        Further arrays to take; by default all.
+        Further arrays to include; by default all.
     class_names : sequence of str, optional
         Names of the labels.
 
@@ -82,18 +82,18 @@ class Arrays:
     ConvertError
         If an array cannot be read, or their lengths differ.
     UsageError
-        If an array is not there, its dtype or name has no field, or there are arrays of several sets of samples.
+        If an array is missing, its dtype or name does not suit a field, or there are arrays of several sets of samples.
 
     Attributes
     ----------
     files : list of (str, str)
         See `converters.source.files_of`.
     has_words : bool
-        Whether labels are words, and their numbers the positions among the sorted words.
+        Whether labels are text; labels are then positions among the sorted texts.
     """
 
     starts_here = True
-    """Whether the engine may take samples in its own process; see `converters.source.Source`."""
+    """Whether the engine may read samples in its own process; see `converters.source.Source`."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class Arrays:
 
     @property
     def without_tensors(self) -> list[str]:
-        """The fields that torch has no tensors for, each with its dtype: texts of bytes, dates, long floats."""
+        """The fields that torch has no dtype for, with their dtypes: byte strings, dates, long floats."""
         return [
             f"{name} ({field.dtype})"
             for name, field in self.fields.items()
@@ -180,7 +180,7 @@ class Arrays:
         return f"{printable(self._name)}[{index}]"
 
     def _check_one_set(self, stored: Mapping[str, _Stored]) -> None:
-        """Refuse arrays such as x_train and x_test, which are not of the same samples."""
+        """Refuse arrays of different samples, such as x_train and x_test."""
         sets: dict[str, list[str]] = {}
         for name in stored:
             if part := _set_of(name)[1]:
@@ -213,7 +213,7 @@ class Arrays:
 
     def _member(self, path: str, place: str, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> _Stored:
         if entry.compress_type == zipfile.ZIP_STORED:
-            with archive.open(entry) as packed:  # its checksum covers the whole; a map does not check it
+            with archive.open(entry) as packed:  # a memory map does not verify the member's checksum
                 while packed.read(1 << 20):
                     pass
             with open(place, "rb") as file:
@@ -260,7 +260,7 @@ def _pick(
 
 
 def _set_of(name: str) -> tuple[str, str]:
-    """Return an array's name without the word of a set of samples, and that word.
+    """Split an array's name into the name and the word for a set of samples.
 
     Examples
     --------
@@ -311,7 +311,7 @@ def _field(name: str, array: _Stored, role: str) -> Field:
 
 @dataclasses.dataclass
 class _Load:
-    """Maps the arrays on first use and takes one sample of each; sent to the workers."""
+    """Maps the arrays on first use and reads one sample of each; sent to the workers."""
 
     arrays: Mapping[str, _Stored]
     fields: Mapping[str, Field]
@@ -334,22 +334,22 @@ class _Load:
             elif isinstance(field, TextField):
                 values[name] = str(value)
             elif isinstance(field, NDArrayField):
-                # Not of the single value, whose dtype may be shorter: texts of bytes lose what fills them up.
+                # Not the dtype of the single value, which may be shorter: byte strings lose their padding.
                 values[name] = np.asarray(array[index : index + 1]).reshape(field.shape)
             else:
-                values[name] = np.array(value)  # a copy: the map is read-only, which not every decoder likes
+                values[name] = np.array(value)  # a copy, since not every decoder accepts the read-only map
         return values
 
     @property
     def most_at_once(self) -> int:
-        """How many samples `columns` should be asked for at a time."""
+        """Number of samples per call of `columns`."""
         sample_bytes = sum(array.dtype.itemsize * math.prod(array.shape[1:]) for array in self.arrays.values())
         return max(1, min(_MOST_AT_ONCE, _BYTES_AT_ONCE // max(1, sample_bytes)))
 
     def columns(self, tasks: Sequence[tuple[int, str]]) -> dict[str, npt.NDArray[Any]] | None:
-        """Return the values of several samples as arrays, with the samples along the first axis.
+        """Return the values of several samples as arrays, with samples along the first axis.
 
-        None if they cannot be had so, since they are texts or numbers that the file's types do not hold exactly.
+        None for texts, and for numbers that the file's types do not hold exactly.
         """
         self._map()
         indices = [index for index, _ in tasks]

@@ -1,9 +1,8 @@
-"""Rows of parquet and Arrow files: schema and counts in the parent, values row by row in the workers.
+"""Reads rows of parquet and Arrow files: schema and counts in the parent, values row by row in the workers.
 
-Only the requested columns are read. Parquet is read forwards in small batches, so a worker holds a few megabytes
-whatever the size of its row groups. Parquet has no random access to rows: for a random order it is first copied into
-an uncompressed Arrow file (``local_copies.py``). Needs pyarrow, imported on first use. Knows nothing of images or
-labels.
+Only the requested columns are read. Parquet is read sequentially in small batches, so a worker needs a few megabytes
+for any size of row groups. Parquet has no random access to rows: for a random order it is first copied into an
+uncompressed Arrow file (``local_copies.py``). Needs pyarrow, imported on first use.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _OPEN_AT_MOST = 16
 
 
 def import_pyarrow() -> Any:
-    """Return pyarrow with its parts for parquet and Arrow files, or raise `UsageError` if it is not installed."""
+    """Return pyarrow with its modules for parquet and Arrow files, or raise `UsageError` if it is not installed."""
     try:
         import pyarrow as pa
         import pyarrow.ipc
@@ -44,19 +43,19 @@ def import_pyarrow() -> Any:
 
 
 class ArrowTable:
-    """Several parquet and Arrow files of the same columns, as one list of rows.
+    """Several parquet and Arrow files with the same columns, as one list of rows.
 
-    ``paths`` are paths or URLs; Arrow files behind URLs are copied to this machine first.
+    ``paths`` are paths or URLs; Arrow files at URLs are first copied to this machine.
 
     Raises
     ------
     ConvertError
         If a file cannot be read.
     UsageError
-        If one has other columns than the first.
+        If the columns of a file differ from the first's.
     """
 
-    delimiter = ""  # there are no cells of text
+    delimiter = ""  # cells are typed, not text
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths, self._copies = _local_arrow(paths)
@@ -90,28 +89,28 @@ class ArrowTable:
         return list(self.schema.names)
 
     def task(self, index: int) -> tuple[int, int, str]:
-        """Return the number of the file, the row in it, and the path of the file that the row comes from."""
+        """Return the number of the file, the row in it, and the file's path."""
         paths, ends = self._origins
         origin = absolute(paths[bisect.bisect_right(ends, index)])
         file = bisect.bisect_right(self._ends, index)
         return file, index - (self._ends[file - 1] if file else 0), origin
 
     def values(self, column: str) -> Iterator[Any]:
-        """Yield a column's values as pyarrow arrays, in the order of the rows; in bounded memory."""
+        """Yield a column's values as pyarrow arrays, in row order and bounded memory."""
         for path in self.paths:
-            with contextlib.closing(_open(path)) as table:  # also where the caller wants no more
+            with contextlib.closing(_open(path)) as table:  # also if the caller stops early
                 for batch in table.batches([column]):
                     yield batch.column(0)
 
     def find(self, is_watched: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:
-        """Yield column and value of the distinct values of each batch, for the columns that are watched."""
+        """Yield column and value of each batch's distinct values in the given columns."""
         for column in filter(is_watched, self.columns):
             for values in self.values(column):
                 for value in values.unique().to_pylist():
                     yield column, value
 
     def make_random(self, columns: Sequence[str]) -> None:
-        """Copy parquet's ``columns`` to a file with random access to rows; Arrow files have it already."""
+        """Copy parquet's ``columns`` to a file with random access to rows; Arrow files already have it."""
         if all(_is_arrow(path) for path in self.paths):
             return
         pa = import_pyarrow()
@@ -133,12 +132,12 @@ class ArrowTable:
         self._ends = self._ends[-1:]
 
     def rows(self, columns: Sequence[str], *, files: Collection[str] = ()) -> ArrowRows:
-        """Return what reads rows of these columns in a worker; lists of uint8 in ``files`` come as bytes."""
+        """Return a reader of these columns for the workers; lists of uint8 in ``files`` are returned as bytes."""
         return ArrowRows(tuple(self.paths), tuple(dict.fromkeys(columns)), frozenset(files))
 
 
 class ArrowRows:
-    """Reads single rows; travels between processes without its open files, which it closes when it is dropped."""
+    """Reads single rows; pickled without its open files, which it closes when it is dropped."""
 
     are_cells = False
 
@@ -149,7 +148,7 @@ class ArrowRows:
         self._open: dict[int, Any] = {}
 
     def row(self, file: int, row: int) -> dict[str, Any]:
-        """Return a row's values by column as Python objects.
+        """Return a row's values by column, as Python objects.
 
         Raises
         ------
@@ -169,7 +168,7 @@ class ArrowRows:
             raise SampleFault(f"{printable(self._paths[file])}, row {row} cannot be read: {error}") from error
 
     def close(self) -> None:
-        """Close the files; they are opened again when a row is asked for."""
+        """Close the files; the next read opens them again."""
         while self._open:
             self._open.popitem()[1].close()
 
@@ -181,7 +180,7 @@ class ArrowRows:
 
 
 class _Parquet:
-    """One parquet file, read forwards."""
+    """A parquet file, read sequentially."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -209,7 +208,7 @@ class _Parquet:
         return batches
 
     def find(self, row: int, columns: Sequence[str]) -> tuple[Any, int]:
-        """Return the batch that holds a row, and the row's place in it."""
+        """Return the batch that holds a row, and the row's index in it."""
         group = bisect.bisect_right(self._ends, row)
         if group != self._group or self._batch is None or row < self._start:
             self._group = group
@@ -229,14 +228,14 @@ class _Parquet:
 
 
 class _Arrow:
-    """One Arrow file in either of its two formats, mapped into memory; nothing is copied."""
+    """A memory-mapped Arrow file in either of its two formats; nothing is copied."""
 
     def __init__(self, path: str, *, is_stream: bool) -> None:
         pa = import_pyarrow()
         self._map = pa.memory_map(path)
         if is_stream:
             reader = pa.ipc.open_stream(self._map)
-            batches = list(reader)  # views of the map; this format has no table of them
+            batches = list(reader)  # views of the map; this format has no index of batches
             self._num_batches, self._get = len(batches), batches.__getitem__
         else:
             reader = pa.ipc.open_file(self._map)
@@ -259,7 +258,7 @@ class _Arrow:
 
 
 def _local_arrow(paths: Sequence[str]) -> tuple[list[str], list[LocalCopy]]:
-    """Copy those of some files that are Arrow files behind URLs: they are mapped into memory, parquet is not."""
+    """Copy Arrow files at URLs, because they are memory-mapped; parquet files are not."""
 
     def is_parquet(url: str) -> bool:
         with contextlib.closing(open_stream(url)) as file:
@@ -298,7 +297,7 @@ def _is_arrow(path: str) -> bool:
 
 
 def _bytes(value: Any) -> Any:
-    """Return a value as a Python object; a list of uint8 as bytes and not number by number."""
+    """Return a value as a Python object; a list of uint8 as bytes, without converting each number."""
     types = import_pyarrow().types
     if not (types.is_list(value.type) or types.is_large_list(value.type) or types.is_fixed_size_list(value.type)):
         return value.as_py()
@@ -308,12 +307,12 @@ def _bytes(value: Any) -> Any:
 
 
 def _without_dictionary(pa: Any, field: Any) -> Any:
-    # An Arrow file holds one dictionary a column, parquet one a row group.
+    # An Arrow file has one dictionary per column, parquet one per row group.
     return field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
 
 
 def _same_columns(got: Any, expected: Any) -> bool:
-    """Tell whether two schemas have the same columns, but for pandas' index, which it adds to some files only."""
+    """Return whether two schemas have the same columns, except pandas' index, which it adds only to some files."""
     columns = [
         [(field.name, field.type) for field in each if not INDEX.fullmatch(field.name)] for each in (got, expected)
     ]

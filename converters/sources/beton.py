@@ -1,7 +1,7 @@
-"""Existing ``.beton`` files, ours or FFCV's, as a source: to store them anew with other options, or a part of them.
+"""Existing ``.beton`` files, ours or FFCV's, as a source: to store all or part of them again with other options.
 
-A stored JPEG goes through the image policy as any JPEG file does, so FFCV's files gain restart markers and checksums
-while their pixels stay. Pixels are taken as the loader shows them: the orientation in EXIF is ignored.
+The image policy handles a stored JPEG like any JPEG file, so FFCV's files gain restart markers and checksums without
+changing pixels. As in the loader, EXIF orientation is ignored.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ __all__ = ["BetonFiles", "read_indices"]
 
 
 class BetonFiles:
-    """The samples of ``.beton`` files, one file after the other, or some of them.
+    """The samples of ``.beton`` files in sequence, or a selection of them.
 
     Parameters
     ----------
     patterns : sequence of str
         Files, folders, globs; URLs are copied to this machine first, see ``local_copies.py``.
     indices : int array, shape (n,), optional
-        Samples to take, in this order, counted over all files; one may occur several times.
+        Samples to take, in this order, indexed over all files; duplicates are allowed.
     classes : sequence of str, optional
-        Take only the samples of these classes; they are numbered anew, in this order.
+        Take only the samples of these classes, which get new labels in this order.
     as_stored : bool
-        Hand over raw pixels and PNGs as they are stored, to stay so, instead of pixels for the image policy.
+        Pass raw pixels and PNGs on unchanged, instead of as pixels for the image policy.
     longest : int, optional
-        With ``as_stored``: only images whose longest side is no more than this; larger ones are pixels to shrink.
+        With ``as_stored``: only images whose longest side is at most this; larger ones are passed as pixels, to shrink.
     verify : bool
-        Compare the files with their checksums first, so that no damage gets a valid checksum.
+        Verify the files' checksums first, so that damaged data never gets a valid checksum.
 
     Raises
     ------
     UsageError
-        If the files differ in their fields or classes, an index or class is not there, or nothing is left.
+        If the files differ in their fields or classes, an index or class does not exist, or no sample is left.
     ConvertError
-        If a file is damaged where no sample is; damaged samples are faults of their own.
+        If a file is damaged outside its samples; damaged samples are faults.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class BetonFiles:
         }  # fmt: skip
         for reader in readers:
             reader.close()
-        # By the path of the copy where there is one, which is what is read.
+        # By the path of the local copy, if there is one, since that is read.
         places = zip(self.paths, self._places, strict=True) if verify else ()
         self._damage = [_damage(path, place) for path, place in places]
 
@@ -108,13 +108,13 @@ class BetonFiles:
         return len(self._chosen)
 
     def task(self, index: int) -> tuple[int, int, str]:
-        """Return the file's number, the sample in it, and the file's path."""
+        """Return the file's number, the sample's index in it, and the file's path."""
         sample = int(self._chosen[index])
         file = int(np.searchsorted(self._starts, sample, side="right")) - 1
         return file, sample - int(self._starts[file]), absolute(self.paths[file])
 
     def name(self, index: int) -> str:
-        """Return the file and the sample's number in it."""
+        """Return the file and the sample's index in it."""
         file, sample, _ = self.task(index)
         return f"{printable(name_of(self.paths[file]))}[{sample}]"
 
@@ -171,23 +171,23 @@ def read_indices(text: str) -> npt.NDArray[np.int64]:
 
 
 def _reader(path: str, place: str) -> Reader:
-    """Open a file by the name that messages are to have, wherever its bytes are."""
+    """Open a file, which may be a local copy, with its original name for messages."""
     return Reader(path) if path == place else Reader(path, stored=np.memmap(place, np.uint8, "r"))
 
 
 def _damage(path: str, place: str) -> list[tuple[int, int, str]]:
-    """Return (first sample, last sample + 1, what is wrong) for each damaged stretch of a file.
+    """Return (first sample, last sample + 1, problem) for each damaged range of a file.
 
     Raises
     ------
     ConvertError
-        If something else than samples is damaged, or very much.
+        If other parts than samples are damaged, or there are too many problems.
     """
     found: list[tuple[int, int, str]] = []
     report = verify_file(place)
     for problem in report.problems:
         if not problem.samples:
-            raise ConvertError(f"{printable(path)} is damaged, {problem}; `beton repair` makes a sound file of it")
+            raise ConvertError(f"{printable(path)} is damaged, {problem}; `beton repair` makes an intact file of it")
         found += [(first, stop, f"{problem.region}: {problem.message}") for first, stop in problem.samples]
     if not report.complete:
         raise ConvertError(f"{printable(path)} is damaged in {len(report.problems):,} places and perhaps more")
@@ -195,13 +195,13 @@ def _damage(path: str, place: str) -> list[tuple[int, int, str]]:
 
 
 class _Form(NamedTuple):
-    """Which images are handed over as they are stored, see `BetonFiles`."""
+    """Decides which images are passed on unchanged, see `BetonFiles`."""
 
     as_stored: bool
     longest: int | None
 
     def keeps(self, image: EncodedImage) -> bool:
-        """Tell whether an image that is not a JPEG stays as it is."""
+        """Return whether an image that is not a JPEG is passed on unchanged."""
         return self.as_stored and (self.longest is None or max(image.width, image.height) <= self.longest)
 
 
@@ -236,7 +236,7 @@ class _Load:
         return {**self.__dict__, "readers": {}}
 
     def _plain(self, field: Field, value: object) -> object:
-        """Return a stored image as the policy takes images: a JPEG's bytes, pixels, or what is to stay as it is."""
+        """Return a stored image in the policy's form: a JPEG's bytes, pixels, or an image to keep unchanged."""
         if not isinstance(field, ImageField) or not isinstance(value, EncodedImage):
             return value
         if value.mode == MODE_JPEG:

@@ -1,4 +1,4 @@
-"""The classes of a dataset in the order of their labels, from a file, a folder or another dataset."""
+"""Reads the class names of a dataset, by label, from a file, a folder or another dataset."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ClassOrder = Literal["name", "number"]
 
 
 def class_list(path: str, *, order: ClassOrder = "name") -> list[str]:
-    """Return the names of classes in the order of their labels.
+    """Return class names by label.
 
     Parameters
     ----------
@@ -51,12 +51,12 @@ def class_list(path: str, *, order: ClassOrder = "name") -> list[str]:
 
 
 def are_numbers(names: Sequence[str]) -> bool:
-    """Tell whether all names are written as whole numbers."""
+    """Return whether all names are written as whole numbers."""
     return bool(names) and all(name.isascii() and name.isdecimal() for name in names)
 
 
 def in_order(names: Sequence[str], order: ClassOrder) -> list[str]:
-    """Return names sorted as texts, or as numbers; raise `UsageError` if numbers are wanted and a name is not a number.
+    """Return names sorted as text or as numbers; raise `UsageError` if a name is not a number.
 
     Examples
     --------

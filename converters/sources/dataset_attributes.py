@@ -1,4 +1,4 @@
-"""What a dataset's attributes say: the names of its classes, and whether it has transforms.
+"""Finds a dataset's class names and transforms by its attributes.
 
 Knows the conventions of torchvision and torch, and imports neither.
 """
@@ -14,16 +14,16 @@ from dataloading.tools import label_field
 
 __all__ = ["class_names_of", "has_own_labels", "has_transform"]
 
-# Lists of names in the order of their labels, by the words that torchvision's datasets have for them.
+# The attributes of torchvision's datasets with class names by label.
 _LISTS = ("classes", "categories", "all_categories", "_characters")
 
 
 def class_names_of(dataset: object, fields: Mapping[str, Field] | None = None) -> list[str] | None:
-    """Return the names of a dataset's classes by label, where it has them.
+    """Return a dataset's class names by label, if it has any.
 
     torchvision's datasets have a list ``classes``, of names or of tuples of names, which are joined by commas; Hugging
     Face's a feature with names: of the field ``label`` among ``fields``, else of the only integers. A ``Subset`` has
-    those of its dataset, a ``ConcatDataset`` those of its parts if they are all the same.
+    those of its dataset, a ``ConcatDataset`` those of its parts if they are equal.
     """
     if has_own_labels(dataset):
         return None
@@ -39,12 +39,12 @@ def class_names_of(dataset: object, fields: Mapping[str, Field] | None = None) -
 
 
 def has_own_labels(dataset: object) -> bool:
-    """Tell whether the user's ``target_transform`` makes other labels than those that have the names."""
+    """Return whether the user's ``target_transform`` changes the labels, so that names no longer match."""
     return _has(dataset, "target_transform")
 
 
 def has_transform(dataset: object) -> bool:
-    """Tell whether the user's ``transform`` makes other images than those of the files."""
+    """Return whether the user's ``transform`` changes the files' images."""
     return _has(dataset, "transform")
 
 
@@ -79,13 +79,13 @@ def _of_attributes(dataset: Any) -> list[str] | None:
     by_index = getattr(dataset, "class_to_idx", None)
     names = next((found for word in _LISTS if (found := _joined(getattr(dataset, word, None), dataset))), None)
     if isinstance(by_index, Mapping) and (names is None or (by_index.keys() == set(names))):
-        # What labels are made of; the list may have another order.
+        # Labels come from this mapping; the list may have another order.
         return _by_index(by_index)
     return names
 
 
 def _by_index(indices: object) -> list[str] | None:
-    """Return the names of labels from name -> label; names of one label are joined."""
+    """Return names by label from name -> label; names of the same label are joined."""
     if not isinstance(indices, Mapping) or not all(
         isinstance(name, str) and isinstance(label, int) for name, label in indices.items()
     ):
@@ -99,7 +99,7 @@ def _by_index(indices: object) -> list[str] | None:
 
 
 def _joined(names: object, dataset: object = None) -> list[str] | None:
-    """Return a list of names, or of tuples of names, as names; equal ones get their WordNet ids added."""
+    """Return the names from a list of names or of tuples of names; duplicates get their WordNet ids added."""
     if isinstance(names, (str, bytes, Mapping)) or not isinstance(names, Iterable):
         return None
     words = [(name,) if isinstance(name, str) else name for name in names]

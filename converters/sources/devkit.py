@@ -1,7 +1,7 @@
-"""Labels of ImageNet's validation images: from the development kit, or from a text file.
+"""Reads labels of ImageNet's validation images from the development kit or a text file.
 
-The kit numbers classes in an order of its own (ILSVRC2012_ID, 1 to 1,000). Here they become positions among the sorted
-WordNet ids, which is what every training script means by a label.
+The kit numbers classes in its own order (ILSVRC2012_ID, 1 to 1,000). Here labels are positions among the sorted WordNet
+ids, as in all training scripts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def labels_from_devkit(path: str, *, synsets: str | None = None) -> tuple[dict[s
     UsageError
         If the kit lacks the files.
     ConvertError
-        If they contradict each other.
+        If its files contradict each other.
     """
     read = _opened(normalised(path))
     wnid_of = _synsets_from_text(synsets) if synsets is not None else _synsets_from_mat(read(_META), path)
@@ -88,9 +88,9 @@ def _synsets_from_mat(data: bytes, path: str) -> dict[int, str]:
     try:
         table = loadmat(io.BytesIO(data), squeeze_me=True)["synsets"]
         rows = zip(table["ILSVRC2012_ID"], table["WNID"], table["num_children"], strict=True)
-        # Inner nodes of the tree have numbers as well; the images are of its leaves.
+        # Inner nodes of the tree have numbers too; images belong to leaves.
         return {int(number): str(wnid) for number, wnid, children in rows if int(children) == 0}
-    except Exception as error:  # a damaged MATLAB file raises anything
+    except Exception as error:  # a damaged MATLAB file raises any exception
         raise ConvertError(f"{printable(path)}: {_META} cannot be read: {type(error).__name__}: {error}") from error
 
 
@@ -119,9 +119,9 @@ def labels_from_text(path: str, *, class_names: Sequence[str] | None = None) -> 
     Raises
     ------
     ConvertError
-        If a line is written otherwise.
+        If a line has another form.
     UsageError
-        If the numbers are the kit's and not labels.
+        If the numbers are the kit's, not labels.
     """
     names: dict[str, str] = {}
     for number, line in _lines(path):

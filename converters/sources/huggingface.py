@@ -1,9 +1,9 @@
 """Hugging Face datasets on disk or in a store: parquet files, Arrow files, and folders by ``save_to_disk``.
 
-Types come from the features that the ``datasets`` library stores in the files: images, class labels with their names.
-Without features they come from the columns' own types, and bytes that begin like an image file are images. Names in a
-column of labels become classes. Encoded images are taken as they are; only the workers decode them. Files are read with
-pyarrow, so that no copy is made in the library's cache.
+Types come from the features that the ``datasets`` library stores in the files: images, and class labels with names.
+Without features they come from the column types, and bytes that begin like an image file are images. Names in a label
+column become classes. Encoded images are not decoded here, but in the workers. Files are read with pyarrow, so that no
+copy is made in the library's cache.
 """
 
 from __future__ import annotations
@@ -44,27 +44,27 @@ class HuggingFace:
     patterns : sequence of str
         Files, folders of them, globs; or one folder by ``Dataset.save_to_disk`` or ``DatasetDict.save_to_disk``.
     split : str, optional
-        Which part of a ``DatasetDict``, or of a folder whose files are named ``SPLIT-00000-of-00004.parquet``.
+        A part of a ``DatasetDict``, or of a folder whose files are named ``SPLIT-00000-of-00004.parquet``.
     columns : sequence of str, optional
-        Columns to take; by default all whose type is known (images, class labels, numbers, texts).
+        Columns to include; by default all of known type (images, class labels, numbers, texts).
     specs : mapping of str to FieldSpec, optional
-        Fields of other columns, or other kinds and names.
+        Fields of further columns, or with other kinds and names.
     random_access : bool
-        Whether rows will be asked for in random order.
+        Whether rows will be read in random order.
 
     Raises
     ------
     ConvertError
         If a file cannot be read.
     UsageError
-        If there is nothing of that name, there are no rows, files differ in their columns, or no column can be taken.
+        If nothing has that name, there are no rows, files differ in their columns, or no column is usable.
 
     Attributes
     ----------
     passed_over : list of str
-        Columns that are not taken, with their types.
+        Columns that are not used, with their types.
     hints : list of str
-        What to type where a column was taken for something else than it may be.
+        Suggested options for columns whose type is ambiguous.
     has_words : bool
         Whether labels are words, and their numbers the positions among the sorted words.
     """
@@ -140,7 +140,7 @@ class HuggingFace:
         for column in self._table.schema:
             name = column.name
             if name in by_column or (columns is not None and name not in columns):
-                continue  # the former are added below, under the names they were given
+                continue  # the declared ones are added below, under their own names
             kind = _kind(column.type, features.get(name, {}))
             if kind in {None, "bytes"} and _is_image(self._first(name)):
                 kind = "image"
@@ -177,7 +177,7 @@ class HuggingFace:
         return specs
 
     def _hint(self, column: str, kind: str) -> str:
-        """Return how to make images of a column, where there are none and it may be meant."""
+        """Return a hint for a column that may hold images, if there are no image columns."""
         first = self._first(column) if kind == "text" else ""
         if kind == "bytes" or (isinstance(first, str) and first.lower().endswith(IMAGE_EXTENSIONS)):
             typed = shlex.quote(f"image=image@{column}")
@@ -185,7 +185,7 @@ class HuggingFace:
         return ""
 
     def _first(self, column: str) -> object:
-        """Return a column's first value that is one."""
+        """Return a column's first value that is not null."""
         for values in itertools.islice(self._table.values(column), _BATCHES_TRIED):
             for value in values:
                 if value.is_valid:
@@ -193,7 +193,7 @@ class HuggingFace:
         return None
 
     def _classes_of_words(self, given: Mapping[str, FieldSpec]) -> list[str] | None:
-        """Return the sorted names in a column of labels that are texts, whose field then becomes their number."""
+        """Return the sorted names of a column of text labels, whose field becomes an integer."""
         column = usual_name(LABEL_COLUMNS, list(self._specs))
         if column is None or column in given or self._specs[column].kind != "text":
             return None
@@ -224,7 +224,7 @@ class HuggingFace:
 
 
 def _features(schema: Any) -> Mapping[str, Any]:
-    """Return the features that ``datasets`` has left in a file's schema."""
+    """Return the features that ``datasets`` stored in a file's schema."""
     try:
         found = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
     except (KeyError, ValueError, TypeError):
@@ -233,7 +233,7 @@ def _features(schema: Any) -> Mapping[str, Any]:
 
 
 def _kind(kind: Any, feature: Mapping[str, Any]) -> str | None:
-    """Return the grammar's word for a column, or None where none is plain."""
+    """Return the field declaration for a column, or None if none is obvious."""
     pa = import_pyarrow()
     types = pa.types
     if isinstance(kind, pa.BaseExtensionType):
@@ -254,7 +254,7 @@ def _kind(kind: Any, feature: Mapping[str, Any]) -> str | None:
 
 
 def _is_image(value: object) -> bool:
-    """Tell whether a value is an image file's bytes, by itself, as numbers or in Hugging Face's pair."""
+    """Return whether a value is an image file's bytes: as bytes, as numbers or in Hugging Face's pair."""
     if isinstance(value, Mapping):
         value = value.get("bytes")
     if isinstance(value, list) and len(value) > _HEAD_BYTES:
@@ -295,7 +295,7 @@ def _files(patterns: Sequence[str], split: str | None) -> list[str]:
 
 
 def _of_split(paths: list[str], split: str | None) -> list[str]:
-    """Return the files of a split by the hub's way of naming them; without one all, if all are of one split."""
+    """Return the files of a split by the hub's naming scheme; without a split all, if they belong to one split."""
     splits = [name_of(path).partition("-")[0] if "-of-" in name_of(path) else "" for path in paths]
     known = sorted(set(splits))
     if split is None:
@@ -323,7 +323,7 @@ def _json(path: str) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class _Load:
-    """Reads a row and the files it names; sent to the workers."""
+    """Reads a row and its files; sent to the workers."""
 
     rows: ArrowRows
     specs: tuple[FieldSpec, ...]

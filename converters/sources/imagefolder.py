@@ -1,10 +1,10 @@
 """A folder of classes: ``SRC/class/.../image.jpg``, read exactly as torchvision's ``ImageFolder`` reads it.
 
 Classes are the sorted names of SRC's folders. A class's files are those with an image's extension anywhere below it,
-ordered by folder and then by name; links are followed. Differences from torchvision are never silent: a folder that
-cannot be listed and a loop of links are errors here; files that are not taken are counted; hidden folders
-(`.ipynb_checkpoints`), a class there, are skipped and named. Paths are kept as bytes in one block, some 100 bytes per
-file for 10 million files. A root may be a URL (``s3://``, ...): same classes, same order, files read in the workers.
+ordered by folder and then by name; links are followed. Differences from torchvision are reported: a folder that cannot
+be listed and a loop of links are errors; ignored files are counted; hidden folders (`.ipynb_checkpoints`), classes in
+torchvision, are skipped and named. Paths are kept as bytes in one block, some 100 bytes per file for 10 million files.
+A root may be a URL (``s3://``, ...): same classes, same order, files read in the workers.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _NAMED_AT_MOST = 20
 
 
 class ImageFolder:
-    """The images below a folder, labelled by the folder they lie in.
+    """The images below a folder, labelled by their class folder.
 
     Parameters
     ----------
     root : str or path
         Folder with one folder per class, or its URL.
     extensions : sequence of str
-        Endings of the files to take, lower case; by default those torchvision takes.
+        Extensions of image files, lower case; by default torchvision's.
     allow_empty : bool
         Accept a class without images.
     class_names : sequence of str, optional
-        The classes in the order of their labels; by default the folders' names. A class may have no folder.
+        Class names by label; by default the folders' names. A class may have no folder.
     class_order : {"name", "number"}
-        Order of the folders' names without ``class_names``: as texts, as torchvision sorts them, or as numbers.
+        Order of the folders' names without ``class_names``: as text, as in torchvision, or as numbers.
 
     Raises
     ------
@@ -58,11 +58,11 @@ class ImageFolder:
     Attributes
     ----------
     num_ignored, ignored : int, list of str
-        Files below the root that are not taken because of their ending, and the first of them.
+        Number of files below the root with other extensions, and the first of them.
     hidden : list of str
-        Hidden folders, and macOS's companions of files, that are skipped.
+        Skipped hidden folders and macOS's ``._`` files.
     without_images : list of str
-        Classes without images, where that is accepted.
+        Classes without images, if these are accepted.
     numbers_as_text : bool
         Whether all classes are numbers whose order as texts differs from their order as numbers.
     """
@@ -121,7 +121,7 @@ class ImageFolder:
         return printable(self.relative(index))
 
     def relative(self, index: int) -> str:
-        """Return the file's path below the root as it is, undecodable bytes included."""
+        """Return the file's path below the root, including undecodable bytes."""
         return f"{self._folders[self._folder_of[index]]}/{self._names[index]}"
 
     def label(self, index: int) -> int:
@@ -143,7 +143,7 @@ class ImageFolder:
 
     def _take_class(self, label: int, name: str) -> int:
         before = len(self)
-        # torchvision sorts os.walk's triples, which comes to the order of the folders' paths as strings.
+        # torchvision sorts os.walk's triples, which equals the order of the folders' paths as strings.
         for folder, files in sorted(self._walk(name)):
             number = len(self._folders)
             self._folders.append(folder)
@@ -171,14 +171,14 @@ class ImageFolder:
             identity = (status.st_dev, status.st_ino)
             ancestors = above.pop(path)
             if identity in ancestors:
-                link = path  # what is found again may be the real folder, reached by a link further up
+                link = path  # the repeated folder may be the real one, reached by a link further up
                 while not os.path.islink(link):
                     link = os.path.dirname(link)
                 raise ConvertError(f"the link {printable(link)} leads to a folder above itself; remove the link")
             below = os.path.relpath(path, self.root)
             passed_over = [each for each in folders if each.startswith(".")] + [each for each in files if is_fork(each)]
             self.hidden += [f"{below}/{each}" for each in sorted(passed_over)]
-            folders[:] = [each for each in folders if each not in passed_over]  # os.walk goes where this list says
+            folders[:] = [each for each in folders if each not in passed_over]  # os.walk follows this list
             for folder in folders:
                 above[os.path.join(path, folder)] = ancestors | {identity}
             yield below, [each for each in files if not is_fork(each)]

@@ -1,4 +1,4 @@
-"""ImageNet as it is distributed: the training tar of 1,000 tars, and the flat validation set with labels beside it.
+"""ImageNet as distributed: the training tar of 1,000 tars, and the flat validation set with separate labels.
 
 Classes are the sorted WordNet ids (``n01440764``, ...), so labels are those of torchvision's ``ImageFolder`` over an
 unpacked training set, for both splits. Nothing is unpacked unless a tar file is compressed: members are found in one
@@ -29,9 +29,9 @@ __all__ = ["ImageNetTrain", "ImageNetVal"]
 
 
 class _Images:
-    """Images with labels, in tar files or in files of their own; the part that both splits share.
+    """Base of both splits: images with labels, in tar files or separate files.
 
-    ``class_names`` are sorted WordNet ids, or None where only numbers are known; ``unused`` counts what is not taken.
+    ``class_names`` are sorted WordNet ids, or None if only numbers are known; ``unused`` counts unused members.
     """
 
     split = ""
@@ -42,7 +42,7 @@ class _Images:
         self.fields: Mapping[str, Field] = {"image": ImageField(), "label": IntField()}
         self._tars = Tars()
         self._paths: list[str] = []  # tar files, or the folder that holds the images
-        self._read_from: list[str | None] = []  # where tar files are read, which may have been unpacked
+        self._read_from: list[str | None] = []  # the paths that are read: tar files may have been uncompressed
         self._identities: list[Identity | None] = []
         self._path_of = array("I")
         self._labels = array("I")
@@ -51,7 +51,7 @@ class _Images:
 
     @property
     def provenance(self) -> Mapping[str, object]:
-        """Kind, split and size; not in which form ImageNet lay there."""
+        """Kind, split and size; not whether ImageNet was unpacked."""
         return {"source": "imagenet", "source_name": self.split, "source_samples": len(self)}
 
     @property
@@ -64,7 +64,7 @@ class _Images:
         return len(self._labels)
 
     def task(self, index: int) -> tuple[str, int, int, int, int]:
-        """Return the file, its number, the place in it where it is a tar file, and the label."""
+        """Return the file, its number, the range in it if it is a tar file, and the label."""
         number = self._path_of[index]
         path = self._paths[number]
         if self._read_from[number] is None:
@@ -76,10 +76,10 @@ class _Images:
         return printable(self._names[index])
 
     def _add_path(self, path: str, place: Place | None) -> int:
-        """Add a folder, or a tar file that is read at ``place``."""
+        """Add a folder, or a tar file that is read from ``place``."""
         self._paths.append(absolute(path))
         self._read_from.append(None if place is None else absolute(place.path))
-        # The temporary file of unpacked tar files grows until all are indexed.
+        # The temporary file of uncompressed tar files grows until all are indexed.
         self._identities.append(identity(path) if place is not None and place.path == path else None)
         return len(self._paths) - 1
 
@@ -93,7 +93,7 @@ class _Images:
 
 @dataclasses.dataclass(frozen=True)
 class _Load:
-    """Reads an image from a tar file or a file of its own; sent to the workers."""
+    """Reads an image from a tar file or a separate file; sent to the workers."""
 
     places: list[tuple[str, Identity] | None]
     ranges: Ranges = dataclasses.field(default_factory=Ranges)
@@ -134,7 +134,7 @@ class ImageNetTrain(_Images):
         folders, files = list_folder(src, hidden)
         tars = [name for name in files if name.endswith(TAR_ENDINGS)]
         if tars:
-            for name in sorted(tars, key=_stem):  # not by the ending's dot, which comes after some signs
+            for name in sorted(tars, key=_stem):  # without the extension, whose dot sorts after some characters
                 self._take_class_tar(child(src, name))
             for name in (*hidden, *(name for name in files if name not in tars)):
                 self.unused.add(_kind(name), name)
@@ -193,7 +193,7 @@ class ImageNetTrain(_Images):
 
 
 class ImageNetVal(_Images):
-    """The validation set: a tar or folder of flat images, whose labels come from elsewhere.
+    """The validation set: a tar or folder of images, with separate labels.
 
     Parameters
     ----------
@@ -207,7 +207,7 @@ class ImageNetVal(_Images):
     Raises
     ------
     UsageError
-        If there are no images, or they lie in folders.
+        If there are no images, or they are in sub-folders.
     ConvertError
         If a tar file is damaged, or an image has no label.
     """
@@ -258,7 +258,7 @@ def _is_image(member: Member) -> bool:
 
 
 def _images(found: Iterable[Member], unused: Unused) -> list[Member]:
-    """Return the images by folder and name; of those of one name the last, which unpacking leaves."""
+    """Return the images by folder and name; of duplicates the last, as after unpacking."""
     images: dict[tuple[str, str], Member] = {}
     for member in found:
         if is_hidden(member.name) or not _is_image(member):
@@ -272,7 +272,7 @@ def _images(found: Iterable[Member], unused: Unused) -> list[Member]:
 
 
 def _kind(name: str) -> str:
-    """Return what `Unused` calls a file that is not an image."""
+    """Return the description of an unused file for `Unused`."""
     base = _base(name)
     if base.startswith(".") or is_hidden(name):
         return "hidden files"

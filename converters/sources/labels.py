@@ -1,4 +1,4 @@
-"""Labels as datasets write them: whole numbers, or names, which become classes."""
+"""Interprets labels of datasets: integers, or names, which become classes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _MOST_CLASSES = 1_000_000
 
 
 class Labels:
-    """The different labels of a dataset, to decide whether they are numbers or names.
+    """Collects the distinct labels of a dataset, to decide whether they are numbers or names.
 
     Parameters
     ----------
     labels : iterable, optional
-        Labels to begin with, see `add`.
+        Initial labels, see `add`.
 
     Examples
     --------
@@ -41,7 +41,7 @@ class Labels:
             self.add(label)
 
     def add(self, label: Any) -> None:
-        """Add a text or number; None and empty texts do not count, since their samples are refused by name."""
+        """Add a text or number; None and empty texts are ignored, since their samples are faults."""
         if isinstance(label, str):
             if label in self._names:
                 return
@@ -52,7 +52,7 @@ class Labels:
             self._problem = f"a label is a {type(label).__name__} ({label!r}), expected whole numbers or names"
         elif isinstance(label, int) or _INTEGER.fullmatch(label):
             self._number = label
-        elif _FRACTION.fullmatch(label):  # 10.0 would come before 2.0
+        elif _FRACTION.fullmatch(label):  # as text 10.0 would sort before 2.0
             self._problem = (
                 f"a label is {label!r}, expected whole numbers or names; write it without a fraction, or, if it is a "
                 "name, list all names in a file for --classes"
@@ -63,7 +63,7 @@ class Labels:
                 "FILE > NEW"
             )
         elif label.isdecimal():
-            self._code = label  # 007: a name, and so is 100 beside it
+            self._code = label  # 007 is a name, and so are other numbers beside it
         else:
             self._word = label
         if isinstance(label, str) and len(self._names) <= _MOST_CLASSES:
@@ -71,12 +71,12 @@ class Labels:
 
     @property
     def has_words(self) -> bool:
-        """Whether there is a text that is not a number."""
+        """Whether any text is not a number."""
         return bool(self._word or self._code)
 
     @property
     def num_names(self) -> int:
-        """How many different texts there are."""
+        """Number of distinct texts."""
         return len(self._names)
 
     def names(self) -> list[str] | None:
@@ -85,9 +85,9 @@ class Labels:
         Raises
         ------
         ConvertError
-            If there are numbers and words, or labels that are neither.
+            If numbers and names are mixed, or labels are neither.
         UsageError
-            If there are too many different words.
+            If there are too many distinct names.
         """
         number, word = self._number, self._word or self._code
         if self._problem:
@@ -95,7 +95,7 @@ class Labels:
         if word is None:
             return None
         if isinstance(number, int) or (number is not None and self._word is not None):
-            # Sorted as words, numbers would become other numbers, all of them because of one stray word.
+            # Treated as names, all numbers would change because of one stray name.
             raise ConvertError(
                 f"labels are numbers and names: {number!r} and {word!r}; make them one or the other, or, if the "
                 "numbers are names as well, list all names in a file for --classes"
@@ -109,26 +109,26 @@ class Labels:
 
 
 def label_numbers(class_names: Sequence[str] | None) -> dict[str, int] | None:
-    """Return the label of each class, as `class_label` takes them."""
+    """Return the label of each class, for `class_label`."""
     return None if class_names is None else {name: label for label, name in enumerate(class_names)}
 
 
 def class_label(value: object, labels: Mapping[str, int] | None, where: str) -> int:
-    """Return the number of a label: of a name among the classes; without classes, the whole number that it is.
+    """Return a label as an integer: the position of a name among the classes, or the number itself without classes.
 
     Parameters
     ----------
     value : object
-        A name, with or without blanks around it, or a whole number, which may be text.
+        A name, with or without surrounding blanks, or an integer, which may be text.
     labels : mapping of str to int, optional
         The classes.
     where : str
-        The place for messages, such as "column 'label'".
+        The location for messages, such as "column 'label'".
 
     Raises
     ------
     SampleFault
-        If it is neither, or none of the classes.
+        If it is neither, or not one of the classes.
 
     Examples
     --------
@@ -150,11 +150,11 @@ def class_label(value: object, labels: Mapping[str, int] | None, where: str) -> 
 
 
 def usual_name(usual: Sequence[str], names: Sequence[str]) -> str | None:
-    """Return the first of the usual names among ``names``, as it is written there; exact ones before `Label`."""
+    """Return the first of ``names`` that is one of the usual names; exact matches before other cases."""
     exact = [name for name in usual if name in names]
     return exact[0] if exact else next((each for name in usual for each in names if same_name(each) == name), None)
 
 
 def same_name(name: str) -> str:
-    """Return a name as usual names are compared: without blanks around it, in lower case."""
+    """Return a name for comparison with the usual names: stripped, in lower case."""
     return name.strip().casefold()

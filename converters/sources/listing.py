@@ -1,6 +1,6 @@
-"""Which files there are: folders listed, globs and brace patterns expanded, on this machine and in stores alike.
+"""Lists folders and expands globs and brace patterns, on this machine and in stores.
 
-Knows names only; ``reading.py`` reads, retries and words the errors.
+``reading.py`` reads files, retries, and formats errors.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["expand", "is_fork", "list_folder", "walk"]
 
 
 def list_folder(path: str, hidden: list[str] | None = None) -> tuple[list[str], list[str]]:
-    """Return the sorted names of a folder's folders and files; links count as what they lead to.
+    """Return the sorted names of a folder's folders and files; links count as their targets.
 
-    Hidden folders (``.ipynb_checkpoints``) and macOS's companions of files (``._a.jpg``) are no data; ``hidden`` gets
-    their names. Raises `ConvertError` if the folder, a path or URL, cannot be listed.
+    Hidden folders (``.ipynb_checkpoints``) and macOS's ``._a.jpg`` files are skipped; ``hidden`` gets their names.
+    Raises `ConvertError` if the folder, a path or URL, cannot be listed.
     """
     folders: list[str] = []
     files: list[str] = []
@@ -45,14 +45,14 @@ def list_folder(path: str, hidden: list[str] | None = None) -> tuple[list[str], 
 
 
 def is_fork(name: str) -> bool:
-    """Tell whether a file is macOS's companion of another one, kept where a disk cannot store its attributes."""
+    """Return whether a file holds macOS's attributes of another file (``._name``)."""
     return name.startswith("._")
 
 
 def walk(url: str, below: str, hidden: list[str] | None = None) -> Iterator[tuple[str, list[str]]]:
-    """Yield (folder, its files' names) for every folder of a store from ``below`` down; folders relative to ``url``.
+    """Yield (folder, file names) for ``below`` and every folder in it, in a store; folders are relative to ``url``.
 
-    ``hidden`` gets the names that are skipped, see `list_folder`, relative to ``url``.
+    ``hidden`` gets the skipped names, relative to ``url``; see `list_folder`.
     """
     waiting = [below]
     while waiting:
@@ -68,7 +68,7 @@ def walk(url: str, below: str, hidden: list[str] | None = None) -> Iterator[tupl
 def _entries(store: Any, key: str, url: str) -> list[tuple[str, bool]]:
     found = []
     own = key.rstrip("/")
-    store.invalidate_cache(key)  # another conversion of this process may have listed it long ago
+    store.invalidate_cache(key)  # another conversion in this process may have cached an old listing
     for entry in store.ls(key, detail=True):
         name = entry["name"].rstrip("/")
         if name == own:  # the marker object of an empty folder, or a server's link to itself
@@ -85,19 +85,19 @@ def _entries(store: Any, key: str, url: str) -> list[tuple[str, bool]]:
 
 
 def expand(patterns: Sequence[str], endings: Sequence[str]) -> list[str]:
-    """Return the files that paths, folders, globs and brace patterns stand for, each sorted, in the order given.
+    """Return the files of paths, folders, globs and brace patterns, in the given order; the files of each are sorted.
 
     Parameters
     ----------
     patterns : sequence of str
         ``shard-{000..003}.tar``, ``shard-*.tar``, a folder, or a file; paths or URLs.
     endings : sequence of str
-        Which files of a folder are meant, such as ".tar".
+        Extensions of the files to take from a folder, such as ".tar".
 
     Raises
     ------
     UsageError
-        If one stands for nothing, or a file is named twice.
+        If one matches nothing, or a file is named twice.
     """
     found: list[str] = []
     for pattern in patterns:
@@ -120,7 +120,7 @@ def _matches(pattern: str, endings: tuple[str, ...]) -> list[str]:
             raise UsageError(f"the folder {printable(pattern)} has no files that end in {' or '.join(endings)}")
         return [child(pattern, name) for name in names]
     if any(mark in pattern for mark in "*?[") and not (pattern.startswith("http") and "*" not in pattern):
-        # glob.glob keeps relative paths as they are typed.
+        # glob.glob keeps relative paths relative.
         listed = with_retries(pattern, _glob, ConvertError) if is_url(pattern) else glob.glob(pattern)
         if not listed:
             raise UsageError(f"nothing matches {printable(pattern)}")
@@ -136,7 +136,7 @@ def _glob(store: Any, key: str) -> list[str]:
 
 
 def _braces(pattern: str) -> list[str]:
-    """Expand the first ``{a,b}`` or ``{000..003}`` of a pattern; other braces stay."""
+    """Expand the first ``{a,b}`` or ``{000..003}`` of a pattern; other braces are kept."""
     head, opened, rest = pattern.partition("{")
     inside, closed, tail = rest.partition("}")
     if not opened or not closed:

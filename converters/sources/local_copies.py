@@ -1,8 +1,8 @@
-"""Temporary copies on this machine of what must be read in many places: objects of stores, unpacked archives.
+"""Temporary local copies of data that is read at random: objects of stores, uncompressed archives.
 
-A copy has no name in any folder: it lies in the system's folder for temporary files (``TMPDIR``) and is gone with the
-process that made it, however that ends. Other processes of the machine read it through ``/proc`` while that process
-lives. On another machine that path is missing or leads to another file, so a copy checks its path when it is unpickled.
+A copy is an unlinked file in the system's temporary folder (``TMPDIR``), so it disappears when its process ends, even
+by a crash. Other processes of the machine read it through ``/proc`` while that process lives. On another machine the
+path is missing or leads to another file, so a copy checks its path when it is unpickled.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _BLOCK_BYTES = 4 << 20
 
 
 class LocalCopy:
-    """A temporary file without a name, which is gone when this object is dropped.
+    """An unlinked temporary file, which disappears when this object is dropped.
 
     Parameters
     ----------
     what : str
-        What it holds; follows "the copy of" in messages.
+        Its content; follows "the copy of" in messages.
     instead : str
-        What to do on a machine that cannot see it, an imperative.
+        Advice for a machine that cannot see it, an imperative.
 
     Raises
     ------
     UsageError
-        Where it is unpickled and cannot be seen.
+        If it is unpickled on a machine that cannot see it.
 
     Examples
     --------
@@ -69,7 +69,7 @@ class LocalCopy:
 
 
 def _stamp(path: str) -> tuple[int, ...]:
-    """Return what tells a file from any other; nothing if it is not there."""
+    """Return a file's identity; "" if it does not exist."""
     try:
         status = os.stat(path)
     except OSError:
@@ -78,19 +78,19 @@ def _stamp(path: str) -> tuple[int, ...]:
 
 
 def local_paths(paths: Sequence[str]) -> tuple[list[str], list[LocalCopy]]:
-    """Copy the URLs among ``paths``, after a check that there is room for all of them.
+    """Copy the URLs among ``paths``, after checking the space for all of them.
 
     Returns
     -------
     paths : list of str
-        Where each file can be read on this machine.
+        The local path of each file.
     copies : list of LocalCopy
         The copies, which must be kept and pickled with the paths.
 
     Raises
     ------
     ConvertError
-        If one cannot be read, changes meanwhile, or there is no room.
+        If one cannot be read, changes during the copy, or there is no space.
     """
     urls = [path for path in paths if is_url(path)]
     if not urls:
@@ -111,7 +111,7 @@ def local_paths(paths: Sequence[str]) -> tuple[list[str], list[LocalCopy]]:
 
 
 def copied(url: str, what: str, instead: str) -> LocalCopy:
-    """Copy one object; the room for it is taken before its bytes come. See `LocalCopy` and `local_paths`."""
+    """Copy one object; its space is reserved first. See `LocalCopy` and `local_paths`."""
     copy = LocalCopy(what, instead)
     size, before = identity(url).size, version(url)
     try:

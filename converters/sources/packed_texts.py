@@ -1,4 +1,4 @@
-"""Many short texts in little memory: one block of bytes and one array of ends, not one object per text."""
+"""Stores many short texts compactly: one block of bytes and one array of ends, not one object per text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["PackedTexts"]
 
 
 class PackedTexts:
-    """A list of texts that grows at its end.
+    """An append-only list of texts.
 
     Examples
     --------
@@ -24,7 +24,7 @@ class PackedTexts:
         self._ends = array("Q", [0])
 
     def append(self, text: str) -> None:
-        """Add a text; surrogates stand for bytes of file names that are not UTF-8."""
+        """Add a text; surrogates represent bytes of file names that are not UTF-8."""
         self._bytes += os.fsencode(text)
         self._ends.append(len(self._bytes))
 

@@ -1,8 +1,8 @@
-"""How sources read files of this machine and URLs (``s3://``, ``gs://``, ``https://``, ``hf://``, ...) alike.
+"""Reads local files and URLs (``s3://``, ``gs://``, ``https://``, ``hf://``, ...) for sources.
 
-Owns whole files, ranges and seekable streams, retries for URLs, and messages for a store's errors; ``listing.py`` finds
-names with it. URLs go through fsspec, imported and connected on first use in the process that reads. Errors are
-`SampleFault` in the workers and `ConvertError` in the parent. Knows no kind of dataset.
+Reads whole files, ranges and seekable streams, retries URLs, and formats a store's errors; ``listing.py`` uses it to
+find names. URLs are read with fsspec, imported and connected on first use in the reading process. Errors are
+`SampleFault` in the workers and `ConvertError` in the parent.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _T = TypeVar("_T")
 
 
 def normalised(path: str | os.PathLike[str]) -> str:
-    """Return a path or URL as the functions here take it: ``file://`` URLs as paths, folders without a last slash.
+    """Return a path or URL in normal form: ``file://`` URLs as paths, folders without a trailing slash.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def normalised(path: str | os.PathLike[str]) -> str:
 
 
 def without_scheme(path: str) -> str:
-    """Return a ``file://`` URL as the path it stands for, and a URL without a last slash; a path as it is."""
+    """Return a ``file://`` URL as a path, and other URLs without a trailing slash; paths unchanged."""
     return normalised(path) if "://" in path else path
 
 
@@ -88,13 +88,13 @@ def name_of(path: str) -> str:
 
 
 def folder_of(path: str) -> str:
-    """Return the path or URL of the folder a file lies in."""
+    """Return the path or URL of a file's folder."""
     return path.rpartition("/")[0] if is_url(path) else os.path.dirname(path) or os.curdir
 
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
-    """Size in bytes and time of the last change (0 where a store does not tell): they identify a file's contents."""
+    """Size in bytes and time of the last change (0 if a store does not report it): they identify a file's contents."""
 
     size: int
     mtime_ns: int = 0
@@ -114,22 +114,22 @@ def identity(path: str) -> Identity:
 
 
 def absolute(path: str) -> str:
-    """Return the full path of a file of this machine; a URL as it is.
+    """Return the absolute path of a local file; URLs unchanged.
 
-    Tasks name files so, for the engine to see whether a file has changed since an interrupted conversion.
+    Tasks use it, so that the engine can check whether a file has changed since an interrupted conversion.
     """
     return path if is_url(path) else os.path.abspath(path)
 
 
 def exists(path: str) -> bool:
-    """Tell whether a file, folder or object is there."""
+    """Return whether a file, folder or object exists."""
     if not is_url(path):
         return os.path.exists(path)
     return bool(with_retries(path, lambda store, key: store.exists(key), ConvertError))
 
 
 def is_folder(path: str) -> bool:
-    """Tell whether ``path`` is a folder, or a prefix of objects."""
+    """Return whether ``path`` is a folder, or a prefix of objects."""
     if not is_url(path):
         return os.path.isdir(path)
     return bool(with_retries(path, lambda store, key: store.isdir(key), ConvertError))
@@ -141,13 +141,13 @@ def read_file(path: str | bytes) -> bytes:
     Raises
     ------
     SampleFault
-        If it is a pipe, device or socket, which could block for ever, or a URL that cannot be read.
+        If it is a pipe, device or socket, which could block forever, or a URL that cannot be read.
     OSError
-        If it is a file of this machine that cannot be read.
+        If a local file cannot be read.
     """
     if isinstance(path, str) and is_url(path):
         return _with_retries(path, StoreClient.read_all, SampleFault)
-    # O_NONBLOCK: opening a pipe that nobody writes to would otherwise wait.
+    # O_NONBLOCK: otherwise opening a pipe without a writer would block.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -156,7 +156,7 @@ def read_file(path: str | bytes) -> bytes:
 
 
 class Ranges:
-    """Reads parts of files in a worker; keeps a few files open, and is pickled without them."""
+    """Reads ranges of files in a worker; keeps a few files open, and is pickled without them."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[str, int] = OrderedDict()
@@ -167,7 +167,7 @@ class Ranges:
         Raises
         ------
         SampleFault
-            If it cannot be read, is shorter, or has been changed since.
+            If it cannot be read, is too short, or has changed since.
         """
         if is_url(path):
             return _fetch_range(path, start, size, SampleFault)
@@ -202,7 +202,7 @@ class Ranges:
 
 
 def open_stream(path: str) -> BinaryIO:
-    """Open a file or URL for reading with seek, for the parent's one pass over it; close it after use.
+    """Open a seekable file or URL for the parent's pass over it; close it after use.
 
     Raises `ConvertError` if it cannot be opened, and for a URL also if it cannot be read later.
     """
@@ -212,7 +212,7 @@ def open_stream(path: str) -> BinaryIO:
 
 
 class _RemoteFile(io.RawIOBase):
-    """A URL as a file; each read is a range with retries of its own."""
+    """A URL as a file; each read is a range request with its own retries."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -266,7 +266,7 @@ def with_retries(url: str, call: Callable[[Any, str], _T], kind: type[Exception]
 
 
 def version(url: str) -> str:
-    """Return a store's mark of an object that changes with its bytes, where it has one; errors are `ConvertError`."""
+    """Return an object's ETag or similar, which changes with its bytes, if the store has one; raises `ConvertError`."""
     return _with_retries(url, StoreClient.version, ConvertError)
 
 
@@ -278,7 +278,7 @@ def _with_retries(url: str, call: Callable[[StoreClient], _T], kind: type[Except
         return kind(f"{url} cannot be read{tries}: {_words(client.reason(error))}")
 
     def wait(seconds: float) -> None:
-        client.filesystem.invalidate_cache()  # a listing kept from before the trouble would be believed again
+        client.filesystem.invalidate_cache()  # a cached listing may be wrong after an error
         time.sleep(seconds)
 
     try:

@@ -1,4 +1,4 @@
-"""Values of table rows as fields take them: paths are read, pairs of bytes and path resolved. Runs in the workers."""
+"""Converts table values to field values: reads paths, and resolves pairs of bytes and path. Runs in the workers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["file_bytes", "gathered", "labelled", "resolved", "typed_value"]
 
 
 def gathered(readers: Iterable[tuple[str, Callable[[], object]]]) -> dict[str, object]:
-    """Return what each reader returns, by name.
+    """Return the results of all readers, by name.
 
     Raises
     ------
     SampleFault
-        The first of the readers', with the values of the other readers, which a placeholder keeps.
+        The first reader's fault, with the values of the other readers, which a placeholder keeps.
     """
     values: dict[str, object] = {}
     fault: SampleFault | None = None
@@ -36,14 +36,14 @@ def gathered(readers: Iterable[tuple[str, Callable[[], object]]]) -> dict[str, o
 
 
 def resolved(path: str, root: str) -> str:
-    """Return a path as a table gives it: URLs and absolute paths as they are, others below ``root``."""
+    """Resolve a table's path: URLs and absolute paths are unchanged, others are below ``root``."""
     if is_url(path) or path.startswith("file://"):
         return normalised(path)
     return child(root, path)
 
 
 def file_bytes(path: str, root: str) -> bytes:
-    """Return the bytes of a file that a table names; raise `SampleFault`, naming it, if it cannot be read."""
+    """Return the bytes of a file in a table; raise `SampleFault` with its name if it cannot be read."""
     if not path:
         raise SampleFault("the path is empty")
     place = resolved(path, root)
@@ -55,16 +55,16 @@ def file_bytes(path: str, root: str) -> bytes:
 
 
 def typed_value(spec: FieldSpec, value: Any, root: str) -> object:
-    """Return what a field takes for a Python value of a row; relative paths begin at ``root``.
+    """Convert a Python value of a row to the field's value; relative paths are below ``root``.
 
-    For a file's field the value is its bytes, its path, or Hugging Face's pair of both. Raises `SampleFault` if the
-    value does not fit or its file cannot be read.
+    For fields read from files the value is the bytes, the path, or Hugging Face's pair of both. Raises `SampleFault` if
+    the value does not fit or its file cannot be read.
     """
     if spec.is_file and value is not None:
         if isinstance(value, Mapping):
             data, path = value.get("bytes"), value.get("path")
             value = data if data is not None else path
-        if isinstance(value, list):  # a file's bytes as numbers, as some tables have them
+        if isinstance(value, list):  # some tables store a file's bytes as numbers
             with contextlib.suppress(ValueError, TypeError):
                 value = bytes(value)
         if isinstance(value, str):
@@ -75,7 +75,7 @@ def typed_value(spec: FieldSpec, value: Any, root: str) -> object:
 
 
 def labelled(read: Callable[[], bytes], label: int) -> dict[str, object]:
-    """Return an image's bytes and its label; a fault keeps the label for a placeholder."""
+    """Return an image's bytes and its label; on a fault the label is kept for a placeholder."""
     try:
         return {"image": read(), "label": label}
     except (OSError, SampleFault) as error:

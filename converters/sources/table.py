@@ -1,8 +1,8 @@
-"""A table of samples: one column with the images' paths, others with labels, numbers and texts.
+"""Tables of samples: one column with image paths, others with labels, numbers and texts.
 
-CSV, TSV, JSON lines or parquet. The order of the rows is kept. Labels that are words become the positions among the
-sorted words, as torchvision numbers folders; whole numbers stay. Relative paths begin at the table's folder unless a
-root is given. Blanks around names of columns, labels and paths do not count.
+CSV, TSV, JSON lines or parquet, in row order. Text labels become their positions among the sorted texts, as torchvision
+numbers folders; integers are kept. Relative paths are below the table's folder unless a root is given. Blanks around
+column names, labels and paths are ignored.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _KINDS = {".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".jsonl": "jsonl", ".ndjs
 
 
 class Table:
-    """The samples that a table lists.
+    """The samples in a table.
 
     Parameters
     ----------
@@ -42,32 +42,31 @@ class Table:
     image_column : str, optional
         By default the first of the usual names that occurs (image, path, file, ...).
     label_column : str, optional
-        By default the first of label, class, category, target and the like that occurs, in any case of letters; or
-        none.
+        By default the first of label, class, category, target and the like that occurs, in any case; or none.
     specs : mapping of str to FieldSpec, optional
         Further fields.
     class_names : sequence of str, optional
-        Names of the classes in the order of their labels; then the label column holds names.
+        Class names by label; then the label column holds names.
     root : str, optional
-        Where relative paths begin.
+        Folder of relative paths.
     random_access : bool
-        Whether rows will be asked for in random order.
+        Whether rows will be read in random order.
 
     Raises
     ------
     ConvertError
-        If the table cannot be read, or its labels are neither all numbers nor all words.
+        If the table cannot be read, or its labels are neither all numbers nor all names.
     UsageError
-        If a column is not there, there are no rows, or the labels are too many different words.
+        If a column is missing, there are no rows, or there are too many distinct names.
 
     Attributes
     ----------
     passed_over : list of str
-        Columns that are not taken.
+        Columns that are not used.
     delimiter : str
-        What separates cells; nothing where there are none.
+        The separator of cells; "" for other kinds of tables.
     has_words : bool
-        Whether labels are words, and their numbers the positions among the sorted words.
+        Whether labels are text; labels are then positions among the sorted texts.
     """
 
     _table: TextTable | ArrowTable
@@ -133,7 +132,7 @@ class Table:
 
     @property
     def fields(self) -> Mapping[str, Field]:
-        """``image``, ``label`` where there is one, and the further fields."""
+        """``image``, ``label`` if there is one, and the further fields."""
         label = {} if self.label_column is None else {"label": IntField()}
         return {"image": ImageField(), **label, **fields_of(self._specs)}
 
@@ -148,13 +147,13 @@ class Table:
         return len(self._table)
 
     def task(self, index: int) -> tuple[int, int, str]:
-        """Return where the row lies, and the image's place, empty where the row has none."""
+        """Return the row's location, and the image's path, "" if the row has none."""
         place = self._table.task(index)
         path = self._image_path(index)
         return place[0], place[1], absolute(resolved(_without_blanks(path, self._root), self._root)) if path else ""
 
     def name(self, index: int) -> str:
-        """Return the path in the row, or its number where it has none."""
+        """Return the path in the row, or the row's number if it has none."""
         return printable(self._image_path(index)) or f"row {index}"
 
     def _image_path(self, index: int) -> str:
@@ -165,7 +164,7 @@ class Table:
             except SampleFault:
                 value = None
             path = value if isinstance(value, str) else ""
-            # Asked for when the task goes out, and for the name when its result comes.
+            # Cached: needed for the task, and for the name when its result arrives.
             if len(self._paths) >= _PATHS_KEPT:
                 del self._paths[next(iter(self._paths))]
             self._paths[index] = path
@@ -211,7 +210,7 @@ class Table:
 
 
 def _without_blanks(path: str, root: str) -> str:
-    """Return a path without blanks around it, unless there is a file of its very name."""
+    """Return a path without surrounding blanks, unless a file with exactly this name exists."""
     bare = path.strip()
     if bare == path or (not is_url(bare) and not is_url(root) and os.path.lexists(resolved(path, root))):
         return path
@@ -220,7 +219,7 @@ def _without_blanks(path: str, root: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Load:
-    """Reads a row and the file it names; sent to the workers."""
+    """Reads a row and its file; sent to the workers."""
 
     rows: TextRows | ArrowRows
     image_column: str

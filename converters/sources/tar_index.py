@@ -1,9 +1,8 @@
-"""Where the members of tar files lie, found in one pass without unpacking, held in some tens of bytes per member.
+"""Indexes the members of tar files in one pass, without unpacking, with some tens of bytes per member.
 
-Members are read by offset afterwards, so any process can take them in any order. Links inside an archive are followed,
-as unpacking it would. Members that are not files are counted and named (`Unused`). Compressed tar files are unpacked
-into a temporary file first. A tar file that is cut short or damaged is an error here; the standard library would
-silently end in the middle.
+Members are read by offset afterwards, so any process can read them in any order. Links inside an archive are followed.
+Members that are not files are counted and named (`Unused`). Compressed tar files are first uncompressed into a
+temporary file. A truncated or damaged tar file is an error; the standard library would end silently in the middle.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ TAR_ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz"
 _BLOCK = 512
 _READ_BYTES = 1 << 20
 _PACKED_BYTES = 1 << 16
-# A chain of links longer than this is a loop.
+# A longer chain of links is a loop.
 _MOST_LINKS = 1000
 _KINDS_COUNTED, _NAMES_KEPT = 40, 3
 _KINDS = {
@@ -48,7 +47,7 @@ _UNKNOWN = "entries of the unknown type '{}'"
 
 
 class Member(NamedTuple):
-    """A file in a tar file: its path (bytes that are not UTF-8 as surrogates), and where its bytes lie."""
+    """A file in a tar file: its path (bytes that are not UTF-8 as surrogates), and the location of its bytes."""
 
     name: str
     start: int
@@ -56,7 +55,7 @@ class Member(NamedTuple):
 
 
 class Unused:
-    """Members that a conversion does not take: how many of each kind, and the names of the first.
+    """Members that a conversion does not use: the number per kind, and the names of the first.
 
     Examples
     --------
@@ -100,13 +99,13 @@ class Unused:
 
 
 def is_hidden(name: str) -> bool:
-    """Tell whether a member is one of macOS's ``._name`` or lies in a hidden folder."""
+    """Return whether a member is one of macOS's ``._name`` files or in a hidden folder."""
     *folders, base = name.split("/")
     return base.startswith("._") or any(part.startswith(".") and part not in {".", ".."} for part in folders)
 
 
 class Place(NamedTuple):
-    """Where a tar file lies that can be read by offset: an open file, its path, and start and stop in it."""
+    """The location of a tar file that can be read by offset: an open file, its path, start and stop in it."""
 
     file: BinaryIO
     path: str
@@ -115,7 +114,7 @@ class Place(NamedTuple):
 
 
 class Tars:
-    """Opens tar files for the parent's pass over them, and keeps what had to be unpacked.
+    """Opens tar files for the parent's pass over them, and keeps uncompressed ones.
 
     All compressed tar files of a source go into one temporary file.
     """
@@ -174,14 +173,14 @@ def _written(file: BinaryIO, data: bytes) -> None:
 
 
 def _unpacker(head: bytes, label: str) -> tuple[Callable[[], Any], type[Exception]] | None:
-    """Return what makes a decompressor and the exception it raises, or None for what is not compressed."""
+    """Return the factory of a decompressor and its exception, or None if the data is not compressed."""
     if head[:2] == b"\x1f\x8b":
         return partial(zlib.decompressobj, wbits=31), zlib.error
     if head[:3] == b"BZh":
         return bz2.BZ2Decompressor, OSError
     if head == b"\xfd7zXZ\0":
         return lzma.LZMADecompressor, lzma.LZMAError
-    # A frame, or one that is to be skipped, as pzstd writes them first.
+    # A frame, or a skippable frame, which pzstd writes first.
     if head[:4] == b"\x28\xb5\x2f\xfd" or (head[1:4] == b"\x2a\x4d\x18" and head[0] >> 4 == 5):
         try:
             import zstandard
@@ -196,7 +195,7 @@ def _unpacker(head: bytes, label: str) -> tuple[Callable[[], Any], type[Exceptio
 
 
 def _unpack(file: _Part, make: Callable[[], Any], write: Callable[[bytes], object]) -> None:
-    """Unpack streams that follow one another, as `cat a.gz b.gz` makes them; zeros between them are padding."""
+    """Uncompress concatenated streams, as from `cat a.gz b.gz`; zeros between them are padding."""
     current: Any = None
     while block := file.read(_PACKED_BYTES):
         while current is not None or (block := block.lstrip(b"\0")):
@@ -210,7 +209,7 @@ def _unpack(file: _Part, make: Callable[[], Any], write: Callable[[bytes], objec
 
 
 class _Part:
-    """A part of a file as a file of its own, for the standard library's reader."""
+    """A range of a file as a file object, for the standard library's reader."""
 
     def __init__(self, place: Place) -> None:
         self._file = place.file
@@ -235,23 +234,23 @@ class _Part:
 def members(
     file: BinaryIO, label: str, *, start: int = 0, stop: int | None = None, unused: Unused | None = None
 ) -> Iterator[Member]:
-    """Yield the files in a tar file, in its order: regular files, and links to them.
+    """Yield the files in a tar file in order: regular files, and links to them.
 
     Parameters
     ----------
     file : seekable binary file
-        Holds the tar file, or several one after the other, as ``cat a.tar b.tar`` makes them.
+        Holds the tar file, or several concatenated ones, as from ``cat a.tar b.tar``.
     label : str
         Its name in messages.
     start, stop : int
-        Where in ``file`` it lies (a tar file may be a member of another); by default all of it.
+        Its range in ``file`` (a tar file may be a member of another); by default all of it.
     unused : Unused, optional
-        Counts what is neither a file nor a folder, and links out of the archive.
+        Counts members that are neither files nor folders, and links out of the archive.
 
     Raises
     ------
     ConvertError
-        If it is not a tar file, is damaged or cut short, or has links in a circle.
+        If it is not a tar file, is damaged or truncated, or has a loop of links.
     """
     index = _Index(label, Unused() if unused is None else unused)
     index.read(Place(file, "", start, file.seek(0, 2) if stop is None else stop))
@@ -274,12 +273,12 @@ class _Index:
         self._links: dict[int, _Link] = {}
         self._folders: set[str] = set()
         self._archives: list[int] = []  # number of the first member of each archive
-        # The rest is filled in where there are links.
+        # The rest is filled in if there are links.
         self._numbers: dict[str, list[int]] = {}
         self._inside: dict[str, list[int]] = {}
 
     def read(self, place: Place) -> None:
-        """Pass over archives that follow one another."""
+        """Read concatenated archives."""
         part = _Part(place)
         size = place.stop - place.start
         at = 0
@@ -301,7 +300,7 @@ class _Index:
                 return
 
     def _check_end(self, mark: bytes, start: int, end: int, size: int) -> None:
-        # After a damaged header the standard library ends as after the last member.
+        # At a damaged header the standard library stops, as after the last member.
         if mark.strip(b"\0"):
             if start == end:
                 raise ConvertError(
@@ -334,7 +333,7 @@ class _Index:
             self._unused.add(_KINDS.get(entry.type, _UNKNOWN.format(entry.type.decode("latin-1"))), entry.name)
 
     def members(self, start: int) -> Iterator[Member]:
-        """Yield the files; those behind links where the links are."""
+        """Yield the files; targets of links at the links' positions."""
         targets = self._resolved() if self._links else {}
         for number in range(len(self._names)):
             yield from self._files(number, targets, start, self._names[number], ())
@@ -357,7 +356,7 @@ class _Index:
                 yield from self._files(inner, targets, start, name.rstrip("/") + rest, (*above, target))
 
     def _resolved(self) -> dict[int, int | str]:
-        """Return what each link leads to: a file's number, or a folder's path."""
+        """Return the target of each link: a file's number, or a folder's path."""
         for number in range(len(self._names)):
             self._numbers.setdefault(_plain(self._names[number]), []).append(number)
         for name in self._numbers:
@@ -377,7 +376,7 @@ class _Index:
         return targets
 
     def _follow(self, number: int) -> int | str | None:
-        """Return the number of the file that a link leads to, the path of the folder, or None if it is not there."""
+        """Return a link's target: a file's number, a folder's path, or None if it does not exist."""
         here: list[str] = []
         rest = self._steps(number)
         found: int | None = None
@@ -397,7 +396,7 @@ class _Index:
             else:
                 path = "/".join(here)
                 return found if found is not None else path if path in self._folders or not path else None
-            if not self._links[found].is_hard:  # relative to the folder it lies in
+            if not self._links[found].is_hard:  # relative to the link's folder
                 here.pop()
             else:
                 here.clear()
@@ -417,9 +416,9 @@ class _Index:
         return _reversed_steps(f"{posixpath.dirname(name)}/{link.target}")
 
     def _number(self, path: str, link: int) -> int | None:
-        """Return the member of that path that a link means.
+        """Return the member of that path that is a link's target.
 
-        A hard link means the last one before it, a symbolic link the last one of its own archive.
+        For a hard link it is the last one before the link, for a symbolic link the last one of its archive.
         """
         numbers = self._numbers.get(path)
         if not numbers:
@@ -434,7 +433,7 @@ class _Index:
 
 
 def _skip_zeros(part: _Part, start: int) -> int:
-    """Return where the first block is that is not all zeros, or where the file ends."""
+    """Return the offset of the first block that is not all zeros, or the end of the file."""
     part.seek(start)
     at = start
     while block := part.read(_READ_BYTES):
@@ -446,12 +445,12 @@ def _skip_zeros(part: _Part, start: int) -> int:
 
 
 def _plain(name: str) -> str:
-    """Return a member's path from the archive's root, as unpacking it would make it."""
+    """Return a member's normalised path from the archive's root."""
     return posixpath.normpath("/" + name).lstrip("/")
 
 
 def _above(name: str) -> Iterator[str]:
-    """Yield the folders that a path lies in, the nearest first."""
+    """Yield the parent folders of a path, the nearest first."""
     while "/" in name:
         name = name.rpartition("/")[0]
         yield name

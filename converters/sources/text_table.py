@@ -1,8 +1,8 @@
-"""Rows of CSV, TSV and JSON-lines files: where each begins, found in one pass; parsed one by one in the workers.
+"""Rows of CSV, TSV and JSON-lines files: located in one pass, and parsed one by one in the workers.
 
-The parent keeps eight bytes per row. A table behind a URL is copied to a temporary file first. Cells are those of
-Python's csv module, except that blanks around quoted cells are dropped and cells may have any length (the module's
-limit is one for the whole process). Knows columns and texts, and nothing of images or labels.
+The parent keeps eight bytes per row. A table at a URL is first copied to a temporary file. Cells are those of Python's
+csv module, except that blanks around quoted cells are dropped and cells may have any length (the module's limit applies
+to the whole process).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _COUNTED_BYTES = 64 << 20
 _BLOCK_BYTES = 1 << 18
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
 _OTHER_DELIMITERS = (",", "\t", ";", "|")
-# What begins with a quote and is longer has most likely lost the other one.
+# A longer quoted cell has most likely lost its closing quote.
 _RECORD_BYTES = 64 << 20
 _MOST_COLUMNS = 10_000
 _WIDE_MARKS = {
@@ -47,7 +47,7 @@ class TextTable:
     columns : list of str
         Names of the columns, without blanks around them; for JSON lines the keys of all records, known after `find`.
     delimiter : str
-        What separates cells: that of the kind, or another one if the first line has none of that.
+        The separator of cells: that of the kind, or another one if the first line does not contain it.
     """
 
     def __init__(self, path: str, kind: str) -> None:
@@ -68,7 +68,7 @@ class TextTable:
         return max(0, len(self._starts) - 1)
 
     def find(self, is_watched: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:
-        """Find all rows; yield column and value of what each has in the columns that are watched.
+        """Find all rows; yield column and value of each row in the given columns.
 
         Raises
         ------
@@ -84,11 +84,11 @@ class TextTable:
                 yield from self._find_records(file, is_watched)
 
     def task(self, index: int) -> tuple[int, int]:
-        """Return where the record lies in the file, in bytes."""
+        """Return the byte range of the record in the file."""
         return self._starts[index], self._starts[index + 1] - self._starts[index]
 
     def rows(self) -> TextRows:
-        """Return what reads rows in a worker."""
+        """Return the reader of rows for the workers."""
         return TextRows(self._path, self._identity, self.delimiter, tuple(self.columns))
 
     def _local(self, url: str) -> str:
@@ -135,7 +135,7 @@ class TextTable:
         self._starts.append(lines.position)
 
     def _lines(self, first: int, last: int) -> str:
-        """Return the numbers of a record's lines, from those behind the header, as an editor counts."""
+        """Return a record's line numbers in the file, from those after the header."""
         with open_stream(self._path) as file:
             header = _num_breaks(file.read(self._first))
         return f"the record from line {header + first:,} to line {header + last:,}"
@@ -151,7 +151,7 @@ class TextTable:
                 try:
                     record = json.loads(line)
                 except (ValueError, RecursionError):
-                    record = None  # the worker that converts it will say what is wrong
+                    record = None  # the worker that converts it raises the error
                 for name in record if isinstance(record, dict) else ():
                     if columns.setdefault(name, is_watched(name)):
                         yield name, record[name]
@@ -179,11 +179,11 @@ class TextRows:
 
     @property
     def are_cells(self) -> bool:
-        """Whether all values are text, in which numbers are written."""
+        """Whether all values are text, including numbers."""
         return bool(self.delimiter)
 
     def row(self, start: int, size: int) -> Mapping[str, Any]:
-        """Return a record's values by column: texts, or for JSON lines the values as they are.
+        """Return a record's values by column: texts, or for JSON lines the parsed values.
 
         Raises
         ------
@@ -206,7 +206,7 @@ class TextRows:
         return dict(zip(self.columns, row, strict=True))
 
     def _place(self, start: int) -> str:
-        """Return where a record begins, as an editor counts lines; far into a large file as its byte."""
+        """Return the line where a record begins, or its byte offset if it is far into a large file."""
         if start > _COUNTED_BYTES:
             return f"byte {start:,}"
         return f"line {_num_breaks(self.ranges.read(self.path, 0, start, self.identity)) + 1:,}"
@@ -221,14 +221,14 @@ def _cells(data: bytes, delimiter: str) -> list[str]:
     (['a', 'b'], ['a', 'b,c'])
     """
     line = data.rstrip(b"\r\n")
-    if not (b'"' in line or b"\r" in line or b"\n" in line):  # nearly all, and many times as fast
+    if not (b'"' in line or b"\r" in line or b"\n" in line):  # the common case, and many times as fast
         return line.decode("utf-8", "surrogateescape").split(delimiter)
-    lines = _Lines(io.BytesIO(data), 0)  # cut where the file was, and not at every character that ends a line
+    lines = _Lines(io.BytesIO(data), 0)  # split at the file's line ends, not at every line-ending character
     return next((cells for line in lines if (cells := _whole(line, lines, delimiter)) is not None), [])
 
 
 def _whole(line: str, following: Iterator[str], delimiter: str) -> list[str] | None:
-    """Return the cells of the record that begins with a line, None for an empty line.
+    """Return the cells of the record that begins with a line; None for an empty line.
 
     Raises
     ------
@@ -252,7 +252,7 @@ def _whole(line: str, following: Iterator[str], delimiter: str) -> list[str] | N
 
 
 def _split(text: str, delimiter: str) -> list[str] | None:
-    """Return the cells of a record as Python's csv module has them; None if a quote is still open.
+    """Return the cells of a record, as Python's csv module does; None if a quote is still open.
 
     Examples
     --------
@@ -281,7 +281,7 @@ def _split(text: str, delimiter: str) -> list[str] | None:
 
 
 class _Lines:
-    """Lines of a file as text, and how far they have been taken; they end in line feed, carriage return or both."""
+    """Lines of a file as text, and the current offset; lines end in line feed, carriage return or both."""
 
     def __init__(self, file: BinaryIO, start: int) -> None:
         self._raw = _pieces(file)
@@ -305,7 +305,7 @@ def _pieces(file: BinaryIO) -> Iterator[bytes]:
     rest = b""
     while block := file.read(_BLOCK_BYTES):
         lines = (rest + block).splitlines(keepends=True)
-        # What follows a carriage return may be its line feed.
+        # The next character may be the carriage return's line feed.
         rest = b"" if lines[-1].endswith(b"\n") else lines.pop()
         yield from lines
     if rest:

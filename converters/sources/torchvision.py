@@ -1,9 +1,9 @@
-"""Any dataset of ``torchvision.datasets`` that is on this machine already; nothing is downloaded.
+"""Any dataset of ``torchvision.datasets`` that is already on this machine; nothing is downloaded.
 
-Every worker constructs the dataset and asks it by index. The first sample decides what targets become: a whole number
-is the label, an image a mask; other numbers, arrays and texts keep their kind. Datasets of image files give the files'
-bytes, so that JPEGs are not encoded again: some let the caller choose their loader; for the others
-``images/opened_files.py`` finds the file that the returned pixels come from.
+Every worker constructs the dataset and indexes it. The first sample determines the type of targets: an integer is the
+label, an image a mask; other numbers, arrays and texts keep their type. Datasets of image files return the files'
+bytes, so that JPEGs are not encoded again: some accept a ``loader``; for the others ``images/opened_files.py`` finds
+the file of the returned pixels.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from .reading import read_file
 
 __all__ = ["TorchvisionDataset"]
 
-# What names the part of a dataset, among the ways torchvision's classes have for it.
+# The argument that selects a dataset's split, in torchvision's classes.
 _PARTS = ("split", "image_set", "train")
 
 
 class TorchvisionDataset:
-    """A dataset that torchvision knows by name.
+    """A dataset of torchvision, by name.
 
     Parameters
     ----------
@@ -52,23 +52,23 @@ class TorchvisionDataset:
     root : str
         Folder where torchvision expects the dataset.
     split : str, optional
-        ``train``, ``test`` and so on, as the dataset calls it; by default the dataset's own choice.
+        ``train``, ``test`` and so on, as the dataset names it; by default the dataset's own default.
     options : mapping, optional
         Further arguments of the dataset's class.
 
     Raises
     ------
     UsageError
-        If torchvision is not installed, has no such dataset, or the arguments do not fit it.
+        If torchvision is not installed, has no such dataset, or it does not accept the arguments.
     ConvertError
-        If the dataset is not there.
+        If the dataset is not on this machine.
     UsageError
         If its samples are not images with a target.
 
     Attributes
     ----------
     has_files : bool
-        Whether the first image is a file whose bytes can be stored, and not pixels.
+        Whether the first image is a file whose bytes can be stored.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class TorchvisionDataset:
         try:
             self._dataset = self.load.dataset()
             self._length = len(self._dataset)
-        except Exception as error:  # each dataset fails in its own way
+        except Exception as error:  # each dataset raises its own exceptions
             reason = str(error).replace("You can use download=True to download it", "").strip(" .\n")
             raise ConvertError(
                 f"torchvision's {name} cannot be opened in {root}: {reason or type(error).__name__}. Nothing is "
@@ -108,7 +108,7 @@ class TorchvisionDataset:
 
     @property
     def files(self) -> Iterator[tuple[str, str]]:
-        """The files the dataset knows of, see `converters.source.files_of`."""
+        """The dataset's files, see `converters.source.files_of`."""
         return dataset_files(self._dataset, self._root, self.load.arguments.values())
 
     def __len__(self) -> int:
@@ -139,18 +139,18 @@ class TorchvisionDataset:
                 "another by --option (such as target_types=category), or use converters.write"
             )
         kinds = getattr(self._dataset, "target_type", None)
-        if name == "target" and kinds in (["bbox"], ["landmarks"]):  # CelebA's: named for what they are, since
-            name = kinds[0]  # places in an image must not stay behind when it is resized
+        if name == "target" and kinds in (["bbox"], ["landmarks"]):  # CelebA's targets, which are recognised, since
+            name = kinds[0]  # coordinates must change when an image is resized
         self.load.target = name
         self.has_files = isinstance(sample[0], bytes) or file_of(sample[0], opened) is not None
         return {"image": ImageField(), name: field}
 
 
 def dataset_files(dataset: Any, root: str, arguments: Iterable[Any] = ()) -> Iterator[tuple[str, str]]:
-    """Yield name and path of the files that a dataset of torchvision is made of, as far as its attributes tell.
+    """Yield name and path of a torchvision dataset's files, as far as its attributes reveal them.
 
-    Those are its lists of files, the contents of the folders it names (if it names none, of ``root``), and files among
-    ``arguments``, its other arguments. Hidden files and ``.beton`` files do not count.
+    These are its lists of files, the contents of its folders (of ``root`` if it has none), and files among its other
+    ``arguments``. Hidden files and ``.beton`` files are excluded.
     """
     top = os.path.abspath(root)
     usual = [getattr(dataset, name, None) for name in ("base_folder", "raw_folder", "filename")]  # of its class
@@ -161,7 +161,7 @@ def dataset_files(dataset: Any, root: str, arguments: Iterable[Any] = ()) -> Ite
         os.path.abspath(value) for value in arguments if isinstance(value, (str, os.PathLike)) and os.path.isfile(value)
     ]
     below = tuple(f"{folder}/" for folder in folders)
-    # Neither files nor folders twice where one lies in another.
+    # No file or folder twice if one folder contains another.
     places = [path for path in dict.fromkeys([*files, *sorted(folders)]) if not path.startswith(below)]
     for place in places:
         for path in _walked(place) if place in folders else (place,):
@@ -169,15 +169,15 @@ def dataset_files(dataset: Any, root: str, arguments: Iterable[Any] = ()) -> Ite
 
 
 def _places(values: Iterable[Any], top: str) -> tuple[list[str], list[str]]:
-    """Return the files and the folders below ``top`` that paths among ``values`` lead to."""
+    """Return the files and folders below ``top`` among the paths in ``values``."""
     files: list[str] = []
     folders: list[str] = []
     for value in values:
         for item in value if isinstance(value, (list, tuple)) else (value,):
             text = item[0] if isinstance(item, (list, tuple)) and item else item
             if not isinstance(text, (str, os.PathLike)):
-                break  # a list of other things, perhaps of a million
-            # A dataset with a relative root has paths that begin where it does, or below it.
+                break  # a list of other values, perhaps a million
+            # A dataset with a relative root has paths relative to the same folder or to the root.
             for path in (os.path.abspath(text), os.path.abspath(os.path.join(top, text))):
                 if path.startswith(f"{top}/") and os.path.exists(path):
                     (folders if os.path.isdir(path) else files).append(path)
@@ -195,7 +195,7 @@ def _walked(folder: str) -> Iterator[str]:
 
 @dataclasses.dataclass
 class _Load:
-    """Makes the dataset on first use; sent to the workers."""
+    """Constructs the dataset on first use; sent to the workers."""
 
     name: str
     root: str
@@ -204,7 +204,7 @@ class _Load:
     made: Any = None
 
     def dataset(self) -> Any:
-        """Return the dataset, made if need be."""
+        """Return the dataset, constructing it if necessary."""
         if self.made is None:
             self.made = _class_of(self.name)(self.root, **self.arguments)
         return self.made
@@ -218,7 +218,7 @@ class _Load:
         image, target = sample[0], _as_numpy(sample[1])
         found = file_of(image, opened)
         if found is not None:
-            # As the file of an image folder; with a mask, whose file says nothing of turning, as the dataset gives it.
+            # As a file; with a mask, which has no EXIF orientation of its own, as the dataset returns it.
             image = found if self.target == "mask" else found.data
         return {"image": image, self.target: target}
 

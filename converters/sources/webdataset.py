@@ -1,9 +1,9 @@
-"""WebDataset's tar shards: files of one basename are one sample, and a map says which of them fills which field.
+"""WebDataset's tar shards: files of the same basename are one sample, and a map assigns them to fields.
 
 Files are grouped as WebDataset does: a member's key is its path up to the first dot of the basename, and neighbours
 with one key are one sample. The shards are indexed once and read by offset, so any order and number of workers is
-possible, and a URL is read by ranges. Members that no field takes are counted (``unused``). Labels that are words
-become classes; for that the parent reads all labels, from URLs only where the first of them is a word.
+possible; URLs are read by ranges. Members that no field uses are counted (``unused``). Text labels become classes; for
+that the parent reads all labels, but from URLs only if the first label is text.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["IMAGE_ENDINGS", "WebDataset", "parse_map"]
 
 IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "ppm", "pgm", "bmp", "gif", "tif", "tiff")
 _DEFAULT_MAP = {"image": IMAGE_ENDINGS, "label": ("cls",)}
-# Ending -> kind of the grammar; others are bytes, unless --field says more.
+# Extension -> kind of field; others are bytes, unless --field declares them.
 _KINDS = (
     dict.fromkeys(IMAGE_ENDINGS, "image")
     | dict.fromkeys(("cls", "cls2", "class", "count", "index", "inx", "id"), "int")
@@ -50,12 +50,12 @@ _SEEN_SHOWN = 1000
 
 
 def parse_map(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return the endings of each field from words such as ``image=jpg,png``.
+    """Parse the extensions of each field from words such as ``image=jpg,png``.
 
     Raises
     ------
     UsageError
-        If a word is written otherwise, or names a field twice.
+        If a word has another form, or names a field twice.
 
     Examples
     --------
@@ -82,30 +82,30 @@ class WebDataset:
     patterns : sequence of str
         Tar files, folders of them, globs or brace patterns; paths or URLs.
     mapping : mapping of str to sequence of str, optional
-        Field -> endings; of a sample's files the first ending that is present wins. By default ``image`` from any
-        image's ending and ``label`` from ``cls``.
+        Field -> extensions; the first extension present among a sample's files wins. By default ``image`` from any
+        image extension and ``label`` from ``cls``.
     specs : mapping of str to FieldSpec, optional
-        Kinds of mapped fields where they should differ from those the endings suggest.
+        Kinds of mapped fields that differ from those of their extensions.
     class_names : sequence of str, optional
         Names of the labels.
     fill : mapping of str to str, optional
-        Values, as text, of fields of samples that have no file for them; by field, or by ending.
+        Values, as text, for samples without a file for a field; by field, or by extension.
 
     Raises
     ------
     ConvertError
-        If a shard cannot be indexed, holds one file of a sample twice, or labels are words and numbers.
+        If a shard cannot be indexed, holds a sample's file twice, or labels mix names and numbers.
     UsageError
-        If the patterns, the map or the values to fill in are wrong.
+        If the patterns, the map or the fill values are invalid.
 
     Attributes
     ----------
     unused : Unused
-        Members of the shards that no field takes.
+        Members of the shards that no field uses.
     fill : dict of str to str
-        What is filled in, by field.
+        The fill values, by field.
     has_words : bool
-        Whether labels are words, and their numbers the positions among the sorted words.
+        Whether labels are text; labels are then positions among the sorted texts.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class WebDataset:
         self._width = width
         self._seen: dict[int, str] = {}
         self._tars = Tars()
-        # Where each is read by offset, and what that file was before it was indexed.
+        # The path to read each from, and its identity before it was indexed.
         self._places = [absolute(path) for path in self.paths]
         self._identities = [identity(path) for path in self.paths]
         unpacked = []
@@ -139,7 +139,7 @@ class WebDataset:
             if place.path != path:
                 self._places[number] = place.path
                 unpacked.append(number)
-        for number in unpacked:  # only now is the temporary file what it stays
+        for number in unpacked:  # the temporary file is final only now
             self._identities[number] = identity(self._places[number])
         if not len(self):
             raise UsageError(f"{printable(self.paths[0])}: no samples; expected members such as 0001.jpg and 0001.cls")
@@ -158,13 +158,13 @@ class WebDataset:
 
     @property
     def num_filled(self) -> dict[str, int]:
-        """How many samples have a field filled in."""
+        """Number of samples in which a field is filled in."""
         names = list(self._mapping)
         return {name: self._endings[names.index(name) :: self._width].count(_ABSENT) for name in self.fill}
 
     @property
     def fields(self) -> Mapping[str, Field]:
-        """The mapped fields in the map's order."""
+        """The mapped fields in the order of the map."""
         return fields_of(self._specs)
 
     @property
@@ -177,7 +177,7 @@ class WebDataset:
         return len(self._shard_of)
 
     def task(self, index: int) -> tuple[int, str, list[tuple[int, int]], dict[str, str]]:
-        """Return the shard's number and path, where each field's bytes lie in it, and why some are missing."""
+        """Return the shard's number and path, the location of each field's bytes, and why some are missing."""
         first = index * self._width
         places = []
         missing = {}
@@ -254,14 +254,14 @@ class WebDataset:
         return specs
 
     def _first_array(self, column: int, name: str) -> str:
-        """Return dtype and shape of the first .npy: those that all must have."""
+        """Return dtype and shape of the first .npy, which all must have."""
         index, data = self._first(column)
         if index is None:
             raise UsageError(f"no sample has the .npy that the field '{name}' is mapped to")
         return _described(data, self.name(index))
 
     def _first(self, column: int) -> tuple[int | None, bytes]:
-        """Return the first sample that has a file for a field, and that file's bytes."""
+        """Return the first sample with a file for a field, and that file's bytes."""
         for index in range(len(self)):
             place = index * self._width + column
             if self._endings[place] != _ABSENT:
@@ -274,7 +274,7 @@ class WebDataset:
         return None, b""
 
     def _label_of_words(self, given: Mapping[str, FieldSpec]) -> str | None:
-        """Find the field whose labels are words, and the names of the classes; None where labels are numbers."""
+        """Find the field with text labels, and the class names; None if labels are numbers."""
         name = label_field(self.fields)
         if name is None or name in given or not set(self._mapping[name]) <= _LABEL_ENDINGS:
             return None
@@ -289,7 +289,7 @@ class WebDataset:
         return None if self.class_names is None else name
 
     def _texts(self, column: int) -> Iterator[str]:
-        """Read the small files of a field one after the other."""
+        """Read the small files of a field in sequence."""
         for shard, indices in itertools.groupby(range(len(self)), self._shard_of.__getitem__):
             with open_stream(self._places[shard]) as file:
                 for index in indices:
@@ -343,7 +343,7 @@ def _described(data: bytes, name: str) -> str:
 
 
 class _Sample(NamedTuple):
-    """A key and its files by ending."""
+    """A key and its files by extension."""
 
     key: str
     files: dict[str, Member]
@@ -367,7 +367,7 @@ class _Load:
         def read(spec: FieldSpec, start: int, size: int) -> object:
             if spec.name in missing:
                 raise SampleFault(f"field '{spec.name}': {missing[spec.name]}")
-            if start == 0:  # where no member's bytes can be
+            if start == 0:  # an offset that no member can have
                 return self.filled[spec.name]
             data = self.ranges.read(self.places[shard], start, size, self.identities[shard])
             if spec.name == self.label:

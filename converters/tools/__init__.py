@@ -1,10 +1,10 @@
-"""Verbs for ``.beton`` files that exist, one module per verb.
+"""Commands for existing ``.beton`` files, one module per command.
 
-``commands.py`` holds the command line, ``input_files.py`` and ``derived_files.py`` the streaming copy that the verbs
-share. Nothing here knows how a dataset is converted. Stored bytes are copied; only verbs whose purpose needs pixels
-decode or encode images.
+``commands.py`` holds the command line, ``input_files.py`` and ``derived_files.py`` the streaming copy that they share.
+Nothing here knows how a dataset is converted. Stored bytes are copied; images are decoded or encoded only by commands
+that need pixels.
 
-The functions of the verbs share these arguments:
+Their functions share these arguments:
 
 overwrite : bool
     Whether existing files may be replaced, once the new ones are complete.

@@ -1,4 +1,4 @@
-"""Which class names a file made of several has, and how their labels become its own."""
+"""Class names of a file made of several, and the mapping of their labels."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["NO_LABELS", "Classes", "agreed_classes"]
 
 Classes = Literal["equal", "union"]
 
-NO_LABELS = "no field of labels: integers named 'label', or the only integers"
+NO_LABELS = "no label field: an integer field named 'label', or the only integer field"
 
 
 def agreed_classes(
     readers: Sequence[Reader], classes: Classes, *, assume: bool = False, hint: str = "", advice: str = ""
 ) -> tuple[tuple[str, ...] | None, list[Mapping[int, int] | None]]:
-    """Return the class names of a file made of several, and for each of these how its labels become the new ones.
+    """Return the class names of a file made of several, and the label mapping of each.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def agreed_classes(
     -------
     names : tuple of str or None
     maps : list of (mapping of int to int, or None)
-        None where labels stay.
+        None if labels do not change.
 
     Raises
     ------
@@ -48,7 +48,7 @@ def agreed_classes(
     if classes not in ("equal", "union"):
         raise UsageError(f"classes must be 'equal' or 'union', got {classes!r}")
     if assume and classes != "equal":
-        raise UsageError("assume_classes goes with classes='equal': a union is made of names, which every file needs")
+        raise UsageError("assume_classes requires classes='equal': a union needs the class names of every file")
     if classes == "union" and any(reader.class_names is not None for reader in readers):
         return _united_classes(readers)
     names = common_classes(readers, hint=hint, advice=advice, assume=assume)
@@ -58,7 +58,7 @@ def agreed_classes(
 
 
 def _united_classes(readers: Sequence[Reader]) -> tuple[tuple[str, ...], list[Mapping[int, int] | None]]:
-    """Return the names of all files in order of first appearance, and how each file's labels become theirs."""
+    """Return the class names of all files in order of first appearance, and each file's label mapping."""
     new_label: dict[str, int] = {}
     for reader in readers:
         names = reader.class_names

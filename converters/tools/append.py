@@ -1,4 +1,4 @@
-"""More files for a shard set: `append` checks that they fit, then replaces the set's manifest in one step."""
+"""Adds files to a shard set: `append` checks that they fit, then replaces the manifest atomically."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["AppendReport", "append"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AppendReport:
-    """What `append` did.
+    """The result of `append`.
 
     Parameters
     ----------
@@ -51,11 +51,11 @@ def append(
     verify: bool = True,
     num_workers: int = 1,
 ) -> AppendReport:
-    """Add files to a shard set; their samples follow those that are in it.
+    """Add files to a shard set, after its existing samples.
 
     A file below the manifest's folder is listed where it lies; one from elsewhere is copied beside the manifest first.
-    The manifest is replaced in one step, after all checks: a reader sees either the old set or the new one. If the
-    process is killed after the copies got their names, the next append to the set continues there.
+    The manifest is replaced atomically after all checks, so readers see either the old or the new set. If the process
+    is killed after the copies were renamed, the next append to the set resumes there.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def append(
 
 
 def _new_files(target: Path, files: Sequence[str], copies: Mapping[str, str]) -> NewFiles:
-    """Return the copies and the manifest to write, or done if an earlier equal run died while it named them."""
+    """Return the copies and the manifest to write; done if an interrupted equal run was finished."""
     owners: dict[str, str] = {}
     for file, place in copies.items():
         if owners.setdefault(place, file) != file:
@@ -146,8 +146,8 @@ def _identity(file: str) -> list[str | int]:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keep two appends to sets of one folder from overwriting each other's manifest."""
-    # Some network file systems have no such locks; there the user must see to it.
+    """Prevent two appends in one folder from overwriting each other's manifest."""
+    # Some network file systems have no locks; there the user must prevent this.
     descriptor = open_locked(folder, wait_seconds=math.inf, flags=os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield
@@ -156,7 +156,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _name_in(folder: Path, file: str) -> str | None:
-    """Return how a manifest in ``folder`` names ``file``, or None where the file lies elsewhere."""
+    """Return ``file`` relative to the manifest's ``folder``, or None if it lies elsewhere."""
     place, folder = Path(file).resolve(), folder.resolve()
     return place.relative_to(folder).as_posix() if place.is_relative_to(folder) else None
 

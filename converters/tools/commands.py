@@ -1,7 +1,7 @@
 """The command line of `beton repair`, `merge`, `split`, `append`, `diff`, `export` and `upgrade`.
 
-Parses words, calls the verb's function and prints its report; nothing heavy is imported before a verb runs. Options
-that go to the function as they are typed are passed on in ``options``, under the names of its arguments.
+Parses arguments, calls the command's function and prints its report; heavy imports are delayed until a command runs.
+Options that need no conversion are passed on in ``options``, under the names of the function's arguments.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def option_no_verify(command: _Command) -> _Command:
 
 
 def _run(function: Callable[..., Any], *args: Any, place: str, num_workers: int | None, **options: Any) -> Any:
-    """Call a verb's function; a full disk is reported as trouble with ``place``."""
+    """Call a command's function; a full disk is reported for ``place``."""
     workers = default_num_workers() if num_workers is None else num_workers
     with full_disk_names(place):
         return function(*args, num_workers=workers, **options)
@@ -56,7 +56,7 @@ def _print(report: Any, lines: Sequence[str], as_json: bool, **extra: Any) -> No
 
 
 def _first(items: Sequence[Any], line_of: Callable[[Any], str]) -> list[str]:
-    """Return a line for each of as many items as a person reads."""
+    """Return a line per item, up to a readable number."""
     more = len(items) - _SHOWN_AT_MOST
     lines = [f"  {line_of(item)}" for item in items[:_SHOWN_AT_MOST]]
     return [*lines, f"  ... and {more:,} more; --json lists all of them"] if more > 0 else lines
@@ -78,11 +78,11 @@ def _size(sized: Any) -> str:
 @option_json
 @option_quiet
 def repair(file: str, out: str, *, as_json: bool, **options: Any) -> None:
-    """Write what is sound of FILE into the new file OUT.
+    """Write the undamaged samples of FILE into the new file OUT.
 
-    Samples that a damaged byte touches, or whose image does not decode, are left out and listed. A checksum covers
-    64 KiB: every sample with bytes in a damaged block counts as damaged. The result is verified before it appears.
-    Of a shard set (SET.beton.json) a new set OUT.beton.json is made.
+    Samples with a damaged byte, or whose image does not decode, are dropped and listed. A checksum covers 64 KiB: every
+    sample with bytes in a damaged block counts as damaged. The result is verified before it appears. Of a shard set
+    (SET.beton.json) a new set OUT.beton.json is made.
     """
     from converters.report import human_bytes
     from converters.tools.repair import repair as run
@@ -93,13 +93,13 @@ def repair(file: str, out: str, *, as_json: bool, **options: Any) -> None:
         f"{human_bytes(report.num_bytes)}, verified"
     ]
     if not report.num_problems:
-        lines.append(f"{report.source} was sound already")
+        lines.append(f"{report.source} was not damaged")
     for what, items in (("left out", report.dropped), ("blanked", report.blanked)):
         if items:
             lines.append(f"{what}: {len(items):,}")
             lines += _first(items, _lost_line)
     if report.lost_shards:
-        lines.append(f"shards left out completely: {len(report.lost_shards):,}")
+        lines.append(f"shards dropped: {len(report.lost_shards):,}")
         lines += _first(report.lost_shards, lambda each: f"{counted(each.num_samples, 'sample')}: {each.reason}")
     if not report.checksums_usable:
         note(f"{report.source} has no usable checksums: damage that still decodes could not be seen")
@@ -114,9 +114,9 @@ def _lost_line(lost: Any) -> str:
 @click.argument("out", type=click.Path(dir_okay=False))
 @click.argument("files", type=_BETON, nargs=-1, required=True)
 @click.option("--classes", type=Choice(["equal", "union"]), default="equal", show_default=True,
-              help="Demand equal lists of classes, or map labels by name into the union of all lists.")  # fmt: skip
+              help="Require equal class lists, or map labels by name into the union of all lists.")  # fmt: skip
 @click.option("--assume-classes", is_flag=True,
-              help="Files without class names (FFCV's) have those of the others, on your word.")  # fmt: skip
+              help="Assume that files without class names (FFCV's) have those of the others.")  # fmt: skip
 @option_no_verify
 @option_num_workers
 @option_overwrite
@@ -162,12 +162,12 @@ class Ratio(click.ParamType):  # type: ignore[type-arg]
 @click.command()
 @click.argument("file", type=_BETON)
 @click.option("--ratio", type=Ratio(), default=None, metavar="A,B,...", help="Parts in these proportions: 0.9,0.1.")
-@click.option("--by-class", is_flag=True, help="One part for each class.")
+@click.option("--by-class", is_flag=True, help="One part per class.")
 @click.option("--folds", type=click.IntRange(min=2), default=None, metavar="N", help="N parts of equal size.")
 @click.option("--out", default=None, metavar="PATTERN",
               help="Names of the parts, with {name} or {index}. Default: FILE's name with -{name}.")  # fmt: skip
 @click.option("--stratify/--no-stratify", default=True, show_default=True,
-              help="Share out every class in the same proportions.")  # fmt: skip
+              help="Split every class in the same proportions.")  # fmt: skip
 @click.option("--group-field", default=None, metavar="FIELD", help="Keep samples with equal FIELD in one part.")
 @option_seed
 @option_no_verify
@@ -178,7 +178,7 @@ class Ratio(click.ParamType):  # type: ignore[type-arg]
 def split(file: str, *, out: str | None, as_json: bool, **options: Any) -> None:
     """Write each sample of FILE, or of a shard set (SET.beton.json), into exactly one of several new files.
 
-    Which one depends on the labels and the seed alone. Within a part samples keep their order.
+    The choice depends only on the labels and the seed. Within a part samples keep their order.
     """
     from converters.beton_files import stem_of
     from converters.tools.split import split as run
@@ -197,7 +197,8 @@ def split(file: str, *, out: str | None, as_json: bool, **options: Any) -> None:
 def append(manifest: str, files: Sequence[str], *, as_json: bool, **options: Any) -> None:
     """Add FILES to the shard set MANIFEST (SET.beton.json).
 
-    Fields and classes must be the set's. Files that lie elsewhere are copied beside the manifest; it is replaced last.
+    Fields and classes must match the set's. Files from elsewhere are copied beside the manifest, which is replaced
+    last.
     """
     from converters.tools.append import append as run
 
@@ -278,7 +279,7 @@ def _diff_lines(report: Any, limit: int) -> list[str]:
 def export(files: Sequence[str], out: str, *, as_json: bool, **options: Any) -> None:
     """Write the images of FILES into the new folder OUT; their bytes are kept, raw pixels become PNG.
 
-    Several files and shard sets (SET.beton.json) are one dataset, one behind the other.
+    Several files and shard sets (SET.beton.json) form one dataset.
     """
     from converters.tools.export import export as run
 
@@ -286,7 +287,7 @@ def export(files: Sequence[str], out: str, *, as_json: bool, **options: Any) -> 
     for text in report.notes:
         note(text)
     if report.left_out:
-        note(f"fields without a place in this format: {', '.join(report.left_out)}")
+        note(f"fields that this format cannot hold: {', '.join(report.left_out)}")
     tars = report.format == "webdataset"
     what = counted(report.num_shards, "shard") if tars else counted(report.num_classes or 0, "class folder")
     _print(report, [f"{report.path}: {_size(report)}, {what}"], as_json)

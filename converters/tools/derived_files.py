@@ -1,4 +1,4 @@
-"""New files made of the stored samples of others, and what they inherit: page size, provenance, recorded facts."""
+"""New files made of stored samples, which inherit page size, provenance and recorded statistics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataloading import Field, Writer
 
 __all__ = ["copy_samples", "derived_writer"]
 
-# Facts that a converter records and that hold for any selection of samples. Others are left out: they may be stale.
+# Statistics of a converter that hold for any selection of samples. Others are dropped, as they may be stale.
 _CARRIED_FACTS = ("restart_markers",)
 
 
@@ -28,24 +28,24 @@ def derived_writer(
     overwrite: bool = False,
     is_recoded: bool = False,
 ) -> Writer:
-    """Open a file that takes the stored samples of others.
+    """Open a writer for stored samples of other files.
 
     Parameters
     ----------
     path : str or path-like
-        The file to make.
+        The file to write.
     input_files : sequence of InputFile
-        What it is made of; fields, provenance and page size come from them.
+        The inputs; fields, provenance and page size come from them.
     num_samples : int
-        How many samples it gets at most.
+        Maximum number of samples.
     step : mapping
-        What is being done, appended to the ``history`` in the provenance: the command and its options.
+        The command and its options, appended to the ``history`` in the provenance.
     class_names : sequence of str or None
         Names of the classes.
     overwrite : bool
         Whether an existing file may be replaced.
     is_recoded : bool
-        Whether images are encoded anew: they may outgrow the old page size, and recorded facts no longer hold.
+        Whether images are encoded again: they may outgrow the old page size, and recorded statistics become invalid.
     """
     readers = [input_file.reader for input_file in input_files]
     page_size = None
@@ -80,14 +80,14 @@ def _stored_kind(kind: type[Field]) -> type[Field]:
 
 
 def _as_stored(field: Field) -> Field:
-    """Return a field that takes values as they are stored, and is written into the file just as ``field`` is."""
+    """Return a field that accepts stored values and is described in the file as ``field``."""
     clone = copy.copy(field)
     clone.__class__ = _stored_kind(type(field))
     return clone
 
 
 def _provenance(input_files: Sequence[InputFile], step: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what all input files say alike, and a history that ends with ``step``."""
+    """Return the provenance that all input files share, with a history that ends with ``step``."""
     said = [
         {} if input_file.reader.extension is None else dict(input_file.reader.extension.provenance)
         for input_file in input_files
@@ -110,7 +110,7 @@ def _provenance(input_files: Sequence[InputFile], step: Mapping[str, Any]) -> di
 
 
 def _shared_facts(input_files: Sequence[InputFile]) -> dict[str, dict[str, Any]]:
-    """Return by field the carried facts that all files agree on; the writer finds all others itself."""
+    """Return by field the statistics to carry over that all files agree on; the writer computes the others."""
     extensions = [input_file.reader.extension for input_file in input_files]
     result: dict[str, dict[str, Any]] = {}
     for name in input_files[0].fields:

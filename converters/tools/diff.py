@@ -1,8 +1,7 @@
-"""Whether two datasets hold the same samples: `compare`, by bytes, by pixels, or within a tolerance.
+"""Compares two datasets sample by sample: by bytes, by pixels, or within a tolerance.
 
-Owns the pairing of samples and what counts as equal. A dataset is a file or a shard set. Both are read once from front
-to back (the second in the order of its partners) with a bounded number of samples in memory; pairing by a field or by
-content keeps 16 bytes per sample.
+Pairs samples and defines equality. A dataset is a file or a shard set. Each is read once (the second in the order of
+the pairs) with a bounded number of samples in memory; pairing by a field or by content takes 16 bytes per sample.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _SAME, _EQUAL_PIXELS, _CLOSE, _CHANGED = range(4)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Difference:
-    """Two samples that are not the same: their indices in either dataset, and a message for each field that differs."""
+    """Two different samples: their indices, and a message per differing field."""
 
     first: int
     second: int
@@ -46,7 +45,7 @@ class Difference:
 
 @dataclasses.dataclass(kw_only=True)
 class DiffReport:
-    """What `compare` found.
+    """The result of `compare`.
 
     Parameters
     ----------
@@ -63,9 +62,9 @@ class DiffReport:
     only_first, only_second : list of int
         Samples without a partner, all of them.
     num_differing : int
-        Pairs that are not the same.
+        Pairs that differ.
     differing : list of Difference
-        The first of them, as many as were asked for.
+        The first of them, up to ``max_listed``.
     images : dict of str to int
         How many pairs of images have ``equal_bytes``, ``equal_pixels`` (in other bytes), or are ``close`` or
         ``different``.
@@ -132,9 +131,9 @@ def compare(
     level : {"bytes", "pixels"}
         Whether images with equal pixels in other bytes (recoded losslessly, JPEG against raw) are the same.
     min_psnr : float, optional
-        Images of one size are the same from so many dB on.
+        Images of one size count as equal from this PSNR in dB.
     max_listed : int, optional
-        How many differing pairs to list; by default all.
+        Maximum number of differing pairs to list; by default all.
     num_workers, quiet
         See `converters.tools`.
 
@@ -190,7 +189,7 @@ def _pairs(
         keys = (_content_keys(left, pool), _content_keys(right, pool))
         if not any(map(has_equals, keys)):
             return match(*keys)
-        # The same picture twice, under two labels: its partner is the one with the same label.
+        # If the same picture occurs under two labels, pair those with equal labels.
         ties = [name for name, field in left.fields.items() if right.fields.get(name) == field]
         ties = [name for name in ties if not isinstance(left.fields[name], ImageField)]
         return match(*keys, _tie_keys(left, right, ties) if ties else None)
@@ -198,7 +197,7 @@ def _pairs(
 
 
 def _tie_keys(left: InputFiles, right: InputFiles, names: Sequence[str]) -> tuple[Digests, Digests]:
-    """Return keys by the values of some fields, of labels by the class names where both have them."""
+    """Return sample keys from the values of some fields; labels are compared by class name if both have names."""
 
     def keys(input_files: InputFiles, name: str) -> Digests:
         if name != left.label or left.class_names is None or right.class_names is None:

@@ -1,7 +1,7 @@
-"""``.beton`` files back into files that everything reads: an ImageFolder or WebDataset's tar shards.
+"""Exports ``.beton`` files as an ImageFolder or WebDataset's tar shards.
 
-Image bytes are kept: a JPEG or PNG comes out as it is stored, raw pixels as a PNG. The folder appears when it is
-complete. Names, order, times and owners in it depend on the samples alone, so equal datasets give equal exports.
+JPEG and PNG bytes are kept; raw pixels become PNG. The folder appears when it is complete. Names, order, times and
+owners depend only on the samples, so equal datasets give equal exports.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _TAR_BLOCK = 512
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportReport:
-    """What `export` made.
+    """The result of `export`.
 
     Parameters
     ----------
     source, path, format : str
-        What was exported, the folder, and ``"imagefolder"`` or ``"webdataset"``.
+        The input, the folder, and ``"imagefolder"`` or ``"webdataset"``.
     num_samples, num_bytes : int
         Samples, and bytes of everything written.
     num_classes : int or None
@@ -54,7 +54,7 @@ class ExportReport:
     left_out : tuple of str
         Fields that the format cannot hold.
     notes : tuple of str
-        What a user should know about the result.
+        Remarks for the user about the result.
     """
 
     source: str
@@ -84,7 +84,7 @@ def export(
     Parameters
     ----------
     path : str or path-like, or sequence of str
-        The file, the manifest of a shard set, or several of them, one behind the other as one dataset.
+        A file or the manifest of a shard set, or several of them as one dataset.
     out : str or path-like
         The folder to make.
     format : {"imagefolder", "webdataset"}
@@ -150,7 +150,7 @@ def export(
 def image_file(image: EncodedImage) -> tuple[str, bytes]:
     """Return an image as an image file: its ending, and its bytes, as stored where they are a file already.
 
-    Pixels that no image file holds (five channels, three of 16 bits) come as ``npy``.
+    Pixels that image files cannot hold (five channels, three of 16 bits) become ``npy``.
 
     Examples
     --------
@@ -187,7 +187,7 @@ class _Folders:
         label = input_files.label
         if label is None:
             raise UsageError(
-                f"{input_files.path} has no field of labels (integers named 'label', or the only integers), so there "
+                f"{input_files.path} has no label field (integers named 'label', or the only integers), so there "
                 "are no class folders to make; --format webdataset needs none"
             )
         self.label = label
@@ -202,7 +202,7 @@ class _Folders:
         self.note = ""
         names = [_safe(known[number]) if number < len(known) else str(number) for number in range(count)]
         if names != sorted(set(names)):
-            # ImageFolder numbers classes by the order of their names, and this order is to give the same numbers.
+            # ImageFolder numbers classes in the order of their names, which must give the same labels.
             width = len(str(count - 1))
             names = [f"{number:0{width}}" + (f"_{name}" if known else "") for number, name in enumerate(names)]
             if known:
@@ -213,7 +213,7 @@ class _Folders:
 
 
 def _safe(name: str) -> str:
-    """Return a class name as a folder's name; characters that cannot stand in it are written as in a URL."""
+    """Return a class name as a folder name; invalid characters are percent-encoded."""
     text = "".join(f"%{ord(letter):02X}" if letter in "/\0%" else letter for letter in name)
     return f"%2E{text[1:]}" if text.startswith(".") else text
 

@@ -1,4 +1,4 @@
-"""``beton info FILES``: what a file holds, as text, JSON or pictures."""
+"""``beton info FILES``: the contents of a file as text, JSON or pictures."""
 
 from __future__ import annotations
 

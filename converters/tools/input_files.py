@@ -1,8 +1,7 @@
-"""``.beton`` files as the verbs read them: stored samples in any order, of one file or of several as one dataset.
+"""Reads stored samples of ``.beton`` files in any order, of one file or several as one dataset.
 
-Bytes are given as they are stored, never decoded, with memory for one sample at a time. They are read with ordinary
-reads and not through the memory map: so a failing disk raises an error, not a signal, and what was read does not stay
-in the process.
+Returns stored bytes without decoding, one sample at a time. Uses read calls and not the memory map, so a failing disk
+raises an error instead of a signal, and memory use stays low.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ __all__ = ["InputFile", "InputFiles", "Sample", "Stored", "check_sources", "file
 Bytes: TypeAlias = "npt.NDArray[np.uint8]"
 Integers: TypeAlias = "npt.NDArray[np.int64]"
 Stored: TypeAlias = "tuple[tuple[int | float, ...], Bytes | None]"
-"""A value as the sample table and the pages hold it: what the record says besides the place, and the bytes."""
+"""A stored value: its record without the pointer, and its bytes."""
 
 Sample: TypeAlias = "dict[str, Stored]"
 """Stored values by field name."""
@@ -35,7 +34,7 @@ Sample: TypeAlias = "dict[str, Stored]"
 _BLOCK = 4096
 _OPEN_AT_ONCE = 64
 _PROBLEMS_SHOWN = 5
-# In a record of the sample table these say where the bytes are; everything else belongs to the value.
+# These parts of a record say where the bytes are; all others belong to the value.
 _PLACE = ("ptr", "data_ptr", "size")
 
 
@@ -53,7 +52,7 @@ class _Closing:
 
 
 class InputFile(_Closing):
-    """A ``.beton`` file that gives its samples as they are stored.
+    """A ``.beton`` file that yields its samples as they are stored.
 
     Parameters
     ----------
@@ -66,12 +65,12 @@ class InputFile(_Closing):
     path : str
     fields : dict of str to Field
     identity : tuple of int
-        Changes when the file is written anew.
+        Changes when the file is rewritten.
 
     Raises
     ------
     FormatError
-        If it is not a readable file.
+        If the file cannot be read.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -84,7 +83,7 @@ class InputFile(_Closing):
             self._check_field(name, field)
 
     def _check_field(self, name: str, field: Field) -> None:
-        """Refuse a kind of field whose records would not be written as they were read."""
+        """Refuse a field whose records would not be written as they were read."""
         record = self.reader.column(name)[:1].copy()
         [head] = _heads(record, field)
         names = record.dtype.names
@@ -108,7 +107,7 @@ class InputFile(_Closing):
         Raises
         ------
         FormatError
-            If a sample's place lies outside the file's pages.
+            If a sample's bytes lie outside the file's pages.
         OSError
             If the disk fails.
         """
@@ -135,7 +134,7 @@ class InputFile(_Closing):
             yield sample
 
     def heads(self, name: str, indices: Integers) -> list[tuple[int | float, ...]]:
-        """Return the records of some samples for a field, without the place of its bytes."""
+        """Return the records of some samples for a field, without pointers."""
         return _heads(self.reader.column(name)[indices], self.fields[name])
 
     def read(self, position: int, size: int) -> Bytes:
@@ -169,7 +168,7 @@ class InputFile(_Closing):
         Raises
         ------
         FormatError
-            If its bytes make no value of this field.
+            If its bytes are not a valid value of this field.
         """
         field = self.fields[name]
         head, payload = stored
@@ -260,7 +259,7 @@ class InputFiles(_Closing):
         return self._set.num_samples
 
     def identity(self) -> list[list[str | int]]:
-        """Return for each file its place and what changes when it is written anew, for a JSON file."""
+        """Return each file's path and identity, as JSON values."""
         return [[os.path.abspath(file.path), *file.identity] for file in self.files]
 
     def column(self, field: str) -> npt.NDArray[np.generic]:
@@ -285,7 +284,7 @@ class InputFiles(_Closing):
         owners, _ = self._set.places(chosen)
         for start in range(0, len(chosen), _BLOCK):
             part, numbers = chosen[start : start + _BLOCK], owners[start : start + _BLOCK]
-            # Each file looks up its own samples of the block at once, and they are taken in the order asked for.
+            # Each file looks up all its samples of the block at once; they are yielded in the requested order.
             found = {
                 number: self.files[number].samples(part[numbers == number] - int(self._set.starts[number]))
                 for number in np.unique(numbers).tolist()
@@ -295,7 +294,7 @@ class InputFiles(_Closing):
                 yield next(found[number])
 
     def _use(self, number: int) -> None:
-        """Close the file that was not read for longest if more would be open than a process may have."""
+        """Close the least recently read file if too many would be open."""
         if number in self._in_use:
             self._in_use.remove(number)
         elif len(self._in_use) == _OPEN_AT_ONCE:
@@ -313,7 +312,7 @@ class InputFiles(_Closing):
 
 
 def stored_bytes(sample: Mapping[str, Stored]) -> int:
-    """Return how many bytes a sample takes in the pages."""
+    """Return the bytes that a sample takes in the pages."""
     return sum(payload.size for _, payload in sample.values() if payload is not None)
 
 
@@ -338,7 +337,7 @@ def check_sources(paths: Iterable[str], *, num_workers: int) -> None:
             shown = "\n".join(f"  {problem}" for problem in report.problems[:_PROBLEMS_SHOWN])
             more = len(report.problems) - _PROBLEMS_SHOWN
             raise ConvertError(
-                f"{path} is damaged, and a copy would carry the damage on:\n{shown}\n"
+                f"{path} is damaged, and a copy would be damaged too:\n{shown}\n"
                 + (f"  ... and {more:,} more\n" if more > 0 else "")
-                + "`beton repair` makes a sound file of it"
+                + "`beton repair` makes an intact file of it"
             )

@@ -1,4 +1,4 @@
-"""Which samples hold an equal value: digests of a field's values, and pairs of samples by digest.
+"""Pairs samples of equal value, by digests of a field's values.
 
 Keeps 16 bytes per sample, whatever the size of the values.
 """
@@ -69,7 +69,7 @@ def combined(keys: Sequence[Digests]) -> Digests:
 
 
 def has_equals(keys: Digests) -> bool:
-    """Tell whether two samples have the same digest."""
+    """Return whether two samples have the same digest."""
     ids = equal_ids([keys])[0]
     return len(ids) > 0 and int(ids.max()) + 1 < len(ids)
 

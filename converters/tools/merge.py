@@ -1,4 +1,4 @@
-"""Several files into one: `merge` copies stored bytes, and maps labels to one list of classes."""
+"""Merges several files into one: copies stored bytes, and maps labels to one list of classes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["MergeReport", "merge"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MergeReport:
-    """What `merge` made.
+    """The result of `merge`.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def merge(
 
         def relabelled(samples: Iterator[Sample], new_label: Mapping[int, int]) -> Iterator[Sample]:
             nonlocal num_relabelled
-            label = str(sources.label)  # there is one where classes are united
+            label = str(sources.label)  # not None with a union of classes
             for sample in samples:
                 old = int(sample[label][0][0])
                 num_relabelled += new_label[old] != old

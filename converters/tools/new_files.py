@@ -1,8 +1,8 @@
-"""New files of a verb, which get their names together; nothing is left of runs that were interrupted.
+"""The output files of a command, which are renamed together; cleans up after interrupted runs.
 
-Owns a hidden folder beside the destinations, in which each file is written and may be checked, and the step that gives
-the files their names. Before that step the folder gets a record of the names. If the process dies during the step, the
-next run with the same destination names the rest. Also says which files a verb makes of a shard set.
+Files are written and checked in a hidden folder beside the destinations, then renamed. Before that step the folder gets
+a record of the names. If the process dies during the step, the next run with the same destination renames the rest.
+Also names the output files for a shard set.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _SHOWN = 3
 
 
 class NewFiles:
-    """New files under way; leaving the ``with`` block by an error removes them.
+    """Unfinished output files; an error in the ``with`` block removes them.
 
     Parameters
     ----------
     targets : sequence of str
-        The files to make, in the order in which they get their names; their folders must exist.
+        The files to make, in the order in which they are renamed; their folders must exist.
     overwrite : bool
         Whether existing files may be replaced.
     inputs : sequence of str
-        Files that are being read; they must not be among the targets.
+        Input files, which must not be targets.
     anchor : str, optional
-        The destination that a repeated run will have as well, by default the first target.
+        A destination that a repeated run also has, by default the first target.
     replaces : sequence of str
         Targets that may be replaced in any case.
     identity : mapping, optional
-        What is made of which input, as values for JSON. If a run of the same identity and targets died while it named
-        its files, they are named now, and `is_done` is true: there is nothing to write.
+        Identifies the command and its inputs, as JSON values. If a run of the same identity and targets died while it
+        renamed its files, they are renamed now, and `is_done` is true: there is nothing to write.
 
     Attributes
     ----------
@@ -131,12 +131,12 @@ class NewFiles:
         Manifest(shards=tuple(entries)).save(self.part(manifest))
 
     def publish(self) -> None:
-        """Give every file its name.
+        """Rename every file to its target.
 
         Raises
         ------
         UsageError
-            If a target has appeared meanwhile and must not be replaced. None has its name then.
+            If a target has appeared meanwhile and must not be replaced. Then no file is renamed.
         """
         self._check()
         if len(self._targets) > 1:
@@ -198,7 +198,7 @@ class NewFiles:
 
 
 def _state(path: str) -> list[int] | None:
-    """Return what identifies a file wherever it is moved on its disk; None if it does not exist."""
+    """Return a file's identity, which renaming does not change; None if it does not exist."""
     try:
         status = os.lstat(path)
     except FileNotFoundError:
@@ -207,7 +207,7 @@ def _state(path: str) -> list[int] | None:
 
 
 def _finish(anchor: str) -> list[dict[str, Any]]:
-    """Name the files of runs that died during that step; return what each was making, and where."""
+    """Rename the files of runs that died during that step; return each run's identity and targets."""
     finished = []
     for folder in PartFolder.abandoned(os.path.abspath(anchor)):
         held = [folder]
@@ -227,7 +227,7 @@ def _finish(anchor: str) -> list[dict[str, Any]]:
 
 
 def _name_rest(files: Sequence[Mapping[str, Any]], folders: Mapping[str, PartFolder]) -> bool:
-    """Name the files that have no name yet; False if a target has been changed since."""
+    """Rename the remaining files; False if a target has been changed since."""
     rest = [each for each in files if _state(each["target"]) != each["new"]]
     for each in rest:
         folder = os.path.dirname(each["part"])
@@ -258,7 +258,7 @@ def _clear(places: Sequence[str]) -> None:
 
 
 def remove_leftovers(target: str) -> None:
-    """Remove what dead runs with the same destination have left, and say so in one line."""
+    """Remove the files that dead runs with the same destination left, and report it in one line."""
     _finish(target)
     _clear([target])
 
@@ -278,19 +278,19 @@ def check_target(target: str, *, overwrite: bool, inputs: Sequence[str] = ()) ->
 
 
 def new_paths(source: str, out: str, num_files: int) -> list[str]:
-    """Return the files that a verb makes of ``source``: ``out``, or the shards of a set and its manifest ``out``.
+    """Return the output files for ``source``: ``out``, or the shards of a set and its manifest ``out``.
 
     Parameters
     ----------
     source, out : str
         ``.beton`` files, or both manifests.
     num_files : int
-        How many shards there will be.
+        Number of shards.
 
     Raises
     ------
     UsageError
-        If one is named as a manifest and the other is not.
+        If only one of the two is a manifest.
 
     Examples
     --------

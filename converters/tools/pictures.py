@@ -70,7 +70,7 @@ def _class_colours() -> npt.NDArray[np.uint8]:
 def contact_sheet(readers: Sequence[Reader], field: str, rows: int, columns: int) -> Image.Image:
     """Return a sheet of images spread evenly over the files, each with its index over all files and its class.
 
-    A damaged image leaves a note in its place.
+    A damaged image is replaced by a note.
     """
     total = sum(reader.num_samples for reader in readers)
     chosen = np.unique(np.linspace(0, total - 1, min(rows * columns, total)).astype(int))
@@ -112,7 +112,7 @@ def _class_of(reader: Reader, index: int) -> str:
 def _fitting(
     draw: ImageDraw.ImageDraw, text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int
 ) -> str:
-    # Names of files need not be text: what cannot be drawn is shown escaped.
+    # File names may not be text: invalid characters are shown escaped.
     text = text.encode("utf-8", "backslashreplace").decode()
     try:
         if draw.textlength(text, font=font) <= width:

@@ -1,7 +1,7 @@
-"""A sound file from a damaged one: `repair` leaves out or blanks what is damaged.
+"""Makes an intact file from a damaged one: `repair` drops or blanks damaged samples.
 
-Decides what is lost. A checksum covers 64 KiB, so a damaged block makes every value that has bytes in it
-suspect. None of them is kept, because a JPEG with a flipped bit may well decode, to other pixels.
+Decides what is lost. A checksum covers 64 KiB, so every value with bytes in a damaged block is suspect. None of them is
+kept, because a JPEG with a flipped bit may decode to other pixels.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _ALL_PROBLEMS = 10_000_000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lost:
-    """A sample that could not be kept as it was.
+    """A sample that was dropped or blanked.
 
     Parameters
     ----------
     sample : int
-        Its index in the damaged file, or through all shards of a damaged set.
+        Its index in the damaged file or shard set.
     fields : tuple of str
-        The fields that were blanked; empty if the sample was left out.
+        The blanked fields; empty if the sample was dropped.
     reason : str
-        What is wrong with it.
+        The damage.
     """
 
     sample: int
@@ -52,7 +52,7 @@ class Lost:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LostShard:
-    """A shard that was left out, with the number of its samples in the manifest and what is wrong with it."""
+    """A dropped shard, its number of samples in the manifest, and the reason."""
 
     path: str
     num_samples: int
@@ -61,7 +61,7 @@ class LostShard:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RepairReport:
-    """What `repair` found and made.
+    """The result of `repair`.
 
     Parameters
     ----------
@@ -72,12 +72,12 @@ class RepairReport:
     num_problems : int
         What `verify_file` found in the damaged files.
     checksums_usable : bool
-        Whether every byte could be compared with its checksum. If not (FFCV wrote the file, or its list of checksums
-        is damaged itself), only what structure and decoder can tell was found.
+        Whether every byte could be compared with its checksum. If not (FFCV wrote the file, or its list of checksums is
+        damaged), only damage that the structure checks and the decoder detect was found.
     dropped, blanked : tuple of Lost
-        Samples left out, and samples kept with blank fields.
+        Dropped samples, and samples kept with blank fields.
     lost_shards : tuple of LostShard
-        Shards left out with all their samples, which are not in ``dropped``.
+        Dropped shards; their samples are not in ``dropped``.
     """
 
     source: str
@@ -101,7 +101,7 @@ def repair(
     num_workers: int = 1,
     quiet: bool = True,
 ) -> RepairReport:
-    """Write the sound samples of a file into a new one, which is verified before it appears; a set's into a new set.
+    """Write the undamaged samples of a file or shard set into a new one, which is verified before it appears.
 
     Parameters
     ----------
@@ -110,8 +110,8 @@ def repair(
     out : str or path-like
         The file to make, or the new set's manifest, whose shards appear with it.
     zero : bool
-        Keep a damaged sample whose record is readable, with what is damaged of it blank: a black image of the declared
-        size, an array of zeros, no bytes, JSON's null. Its label and its undamaged fields stay.
+        Keep damaged samples whose record is readable, and blank their damaged fields: a black image of the declared
+        size, an array of zeros, no bytes, JSON's null. Labels and undamaged fields stay.
     overwrite, num_workers, quiet
         See `converters.tools`.
 
@@ -122,8 +122,8 @@ def repair(
     Raises
     ------
     ConvertError
-        If the file cannot be opened (its head or its end is damaged), or nothing sound is left. A shard of which that
-        is true is left out of the new set.
+        If the file cannot be opened (its head or end is damaged), or every sample is damaged. Such a shard of a set is
+        dropped.
     UsageError
         If ``out`` cannot be written.
     """
@@ -142,7 +142,7 @@ def repair(
                 raise ConvertError(f"{error}; {target} was not written") from error
             lost.append(LostShard(path=file, num_samples=num_samples, reason=str(error)))
     if not surveys:
-        raise ConvertError(f"{source}: none of its shards has a sound sample; {target} was not written")
+        raise ConvertError(f"{source}: none of its shards has an undamaged sample; {target} was not written")
     targets = new_paths(source, target, len(surveys))
     step = {"command": "repair", "zero": zero}
     identity = {**step, "from": [[os.path.abspath(each.path), *each.identity] for each in surveys]}
@@ -155,7 +155,7 @@ def repair(
                     _write(survey, files.part(place), step, progress)
                     result = verify_file(files.part(place), decode=decode_jpeg, decode_all=True, num_workers=workers)
                     if not result.ok:
-                        raise ConvertError(f"the repaired file is not sound, so {place} was not written:\n{result}")
+                        raise ConvertError(f"the repaired file is still damaged, so {place} was not written:\n{result}")
             if is_manifest(target):
                 files.write_manifest()
             files.publish()
@@ -175,7 +175,7 @@ def repair(
 
 
 def _listed(source: str) -> list[tuple[str, int]]:
-    """Return the files of a source, there or not, and how many samples the manifest lists of each."""
+    """Return the files of a source, existing or not, and the manifest's number of samples for each."""
     if not is_manifest(source):
         return [(source, 0)]
     folder = os.path.dirname(source)
@@ -183,12 +183,12 @@ def _listed(source: str) -> list[tuple[str, int]]:
 
 
 class _NothingSoundError(ConvertError):
-    """Nothing of a file can be kept."""
+    """No sample of a file can be kept."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Survey:
-    """What is wrong with a file, and what is kept of it; see `InputFile`, `RepairReport` and `_plan`."""
+    """A file's damage, and the samples to keep; see `InputFile`, `RepairReport` and `_plan`."""
 
     path: str
     identity: tuple[int, ...]
@@ -244,10 +244,10 @@ def _through(listed: Sequence[tuple[str, int]], surveys: Sequence[_Survey]) -> I
 
 
 class _Damage:
-    """Which samples are suspect, and which bytes of the pages are damaged."""
+    """The suspect samples, and the damaged bytes of the pages."""
 
     def __init__(self, input_file: InputFile, found: VerifyReport) -> None:
-        self.reasons: dict[int, str] = {}  # the first, for every sample that a problem touches
+        self.reasons: dict[int, str] = {}  # the first problem of each affected sample
         self.lost_records: set[int] = set()
         self.lost_sizes: set[int] = set()
         self.lost_fields: dict[int, set[str]] = {}
@@ -273,13 +273,13 @@ class _Damage:
                         self.lost_fields.setdefault(sample, set()).add(name)
 
     def covers(self, start: int, stop: int) -> bool:
-        """Tell whether a damaged block of the pages has a byte of [start, stop)."""
+        """Return whether a damaged block of the pages overlaps [start, stop)."""
         position = bisect.bisect_left(self._stops, start + 1)
         return position < len(self._starts) and self._starts[position] < stop
 
 
 def _plan(input_file: InputFile, damage: _Damage, *, zero: bool) -> dict[int, Lost]:
-    """Return what is lost, by sample in ascending order; samples that are not here are sound."""
+    """Return the damage by sample, ascending; other samples are undamaged."""
     plan = {}
     for sample in sorted(damage.reasons):
         fields = _lost_fields(input_file.reader, sample, damage)
@@ -291,7 +291,7 @@ def _plan(input_file: InputFile, damage: _Damage, *, zero: bool) -> dict[int, Lo
 
 
 def _lost_fields(reader: Reader, sample: int, damage: _Damage) -> tuple[str, ...] | None:
-    """Return the fields of a suspect sample whose bytes are damaged, or None if its record is."""
+    """Return the damaged fields of a suspect sample, or None if its record is damaged."""
     if sample in damage.lost_records:
         return None
     lost = set(damage.lost_fields.get(sample, ()))
@@ -326,7 +326,7 @@ def _write(survey: _Survey, part: str, step: dict[str, Any], progress: Progress)
 
 
 def _samples(input_file: InputFile, plan: dict[int, Lost]) -> Iterator[Sample]:
-    """Yield what is kept, in order: runs of sound samples straight from the file, blanked ones one by one."""
+    """Yield the samples to keep, in order: runs of undamaged samples from the file, blanked samples one by one."""
     start = 0
     for sample, lost in [*plan.items(), (len(input_file), None)]:
         yield from input_file.samples(np.arange(start, sample))

@@ -1,7 +1,7 @@
-"""One dataset into several files that are disjoint and complete: by ratio, by class, or in folds.
+"""Splits a dataset into disjoint files: by ratio, by class, or in folds.
 
-Owns which sample goes where, as a pure function of labels, groups and a seed, and the writing of all parts in a few
-passes with bounded memory.
+Assigns samples to parts as a pure function of labels, groups and a seed, and writes all parts in a few passes with
+bounded memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OPEN_AT_ONCE = 16
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Part:
-    """One of the files made; ``name`` is the text for ``{name}`` in its path."""
+    """One output file; ``name`` is the text for ``{name}`` in its path."""
 
     path: str
     name: str
@@ -44,7 +44,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SplitReport:
-    """What `split` made of ``source``: the files, in order."""
+    """The result of `split`: the files, in order."""
 
     source: str
     parts: tuple[Part, ...]
@@ -74,13 +74,13 @@ def split(
     out : str
         Pattern of the results' names with ``{index}`` (0, 1, ...) or ``{name}`` (``0.9``, ``fold0``, the class).
     ratio : sequence of float, optional
-        One part for each, in proportion.
+        Proportions of the parts.
     folds : int, optional
-        So many parts of equal size.
+        Number of parts of equal size.
     by_class : bool
         One part for each class.
     stratify : bool
-        Whether each class is shared out in the same proportions, where the file has labels.
+        Whether to split each class in the same proportions, if the file has labels.
     group_field : str, optional
         Integers or bytes; samples with one value there stay together (patients, videos, near-duplicates).
     seed : int
@@ -154,23 +154,23 @@ def assign(
     labels: Integers | None = None,
     groups: Integers | None = None,
 ) -> npt.NDArray[np.int32]:
-    """Return the part of each sample: a function of the arguments alone.
+    """Return the part of each sample, a pure function of the arguments.
 
-    Every class is put in a random order (one number per sample, see `converters.sample_random`), and the classes are
-    laid end to end. Then part ``k`` takes the places where its share of all places so far is owed most. So part sizes
-    are exact to one sample over the whole file and over each class alike. With groups the same is done with whole
-    groups, each counted in the class of its first sample, the largest groups first.
+    Every class is shuffled (one number per sample, see `converters.sample_random`), and the classes are concatenated.
+    Then each sample goes to the part that is furthest behind its share so far. So part sizes are exact to one sample,
+    over the whole file and in each class. With groups the same is done with whole groups, largest first, each counted
+    in the class of its first sample.
 
     Parameters
     ----------
     num_samples : int
-        How many there are.
+        Number of samples.
     shares : sequence of float
-        A positive number for each part; only their proportions count.
+        A positive number per part; only proportions matter.
     seed : int
         Seed of the order.
     labels : int64[num_samples], optional
-        Classes to share out alike.
+        Classes to split in the same proportions.
     groups : int64[num_samples], optional
         Samples of one number stay together.
 
@@ -196,7 +196,7 @@ def assign(
     _, first, ids, sizes = np.unique(groups, return_index=True, return_inverse=True, return_counts=True)
     keys = sample_uniforms(seed, first.astype(np.int64))
     classes = np.zeros(len(first), np.int64) if labels is None else labels[first]
-    # Large groups first, while there is room to even out; within a size by class, so that classes are shared out too.
+    # Large groups first, while later ones can balance them; then by class, so that classes are balanced too.
     order = np.lexsort((keys, classes, -sizes))
     part_of_group = np.empty(len(first), np.int32)
     part_of_group[order] = _deal_groups(sizes[order], classes[order], weights)
@@ -217,7 +217,7 @@ def _deal(count: int, weights: npt.NDArray[np.float64]) -> npt.NDArray[np.int32]
 
 
 def _deal_groups(sizes: Integers, classes: Integers, weights: npt.NDArray[np.float64]) -> npt.NDArray[np.int32]:
-    """Give each group to the part that is owed most, counted in the group's class first, then over all."""
+    """Assign each group to the part furthest behind its share, first in the group's class, then over all."""
     shares = weights.tolist()
     total = [0.0] * len(shares)
     of_class: dict[int, list[float]] = {}

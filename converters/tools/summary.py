@@ -1,7 +1,7 @@
-"""What a ``.beton`` file holds, gathered column by column: what ``beton info`` prints.
+"""Summarises a ``.beton`` file column by column, for ``beton info``.
 
-Works on FFCV's files as well as ours. Columns are read in blocks, so a file with 50 million samples needs little
-memory; no image is decoded.
+Works on FFCV's files too. Columns are read in blocks, so a file with 50 million samples needs little memory; no image
+is decoded.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ def find_sample(readers: Sequence[Reader], index: int) -> tuple[Reader, int]:
 
 
 def summary(*readers: Reader) -> dict[str, Any]:
-    """Return what ``beton info`` tells of a file, or of several with equal fields and classes, as values for JSON.
+    """Return the output of ``beton info`` for files with equal fields and classes, as JSON values.
 
     Returns
     -------
     dict
         ``path`` (of a single file), ``paths``, ``num_bytes``, ``disk_bytes`` (empty pages take none), ``num_samples``,
         ``page_size`` (the largest), ``writer`` (None if FFCV wrote one of them), ``fields`` (by name), ``classes``
-        (name, label and count of each, or None) and ``provenance`` (what all files say alike).
+        (name, label and count of each, or None) and ``provenance`` (common to all files).
     """
     extensions = [reader.extension for reader in readers]
     writers = [None if extension is None else extension.writer for extension in extensions]
@@ -154,7 +154,7 @@ def _image_info(readers: Sequence[Reader], name: str) -> dict[str, Any]:
 
 
 def histogram(sides: npt.NDArray[np.int64]) -> tuple[list[int], list[int]]:
-    """Return round edges (the last one inclusive) and how many images have a longest side between them."""
+    """Return rounded bin edges (the last one inclusive) and the number of images by longest side."""
     present = np.flatnonzero(sides)
     if len(present) == 0:
         return [], []
@@ -221,7 +221,7 @@ def as_text(info: dict[str, Any]) -> str:
         rows.append(("classes", _classes_line(info["classes"])))
     if info["provenance"]:
         for key, value in info["provenance"].items():
-            if value is not None:  # an option that was not given
+            if value is not None:  # skip options that were not given
                 rows += _history(value) if key == "history" else [(key.replace("_", " "), _plain(value))]
     width = max(len(name) for name, _ in rows)
     lines = [f"{name:<{width}}  {value}" for name, value in rows]

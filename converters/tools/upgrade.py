@@ -1,7 +1,7 @@
-"""A file of FFCV into one of ours: `upgrade` adds restart markers, checksums and class names.
+"""Upgrades FFCV's files: `upgrade` adds restart markers, checksums and class names.
 
-JPEGs are re-coded without a change to any pixel, which is checked for each; everything else is copied as it is stored.
-Workers read and re-code, the parent writes, so the bytes do not depend on the number of workers.
+JPEGs are re-coded without changing any pixel, which is checked for each; everything else is copied. Workers read and
+re-code, the parent writes, so the bytes do not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TASK = 16
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UpgradeReport:
-    """What `upgrade` made.
+    """The result of `upgrade`.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def _write(
         num_samples=len(input_file),
         step=step,
         class_names=names,
-        is_recoded=True,  # markers can make a sample larger than a page that was just large enough
+        is_recoded=True,  # restart markers can make a sample larger than its old page
     )
     with writer, contextlib.closing(_recoded(input_file, _images(input_file), num_workers)) as samples:
         copy_samples(samples, writer, progress)
@@ -180,7 +180,7 @@ def _recoded(input_file: InputFile, images: list[str], num_workers: int) -> Gene
 
 @dataclasses.dataclass
 class _Recode:
-    """What the workers run: the images of some samples in their new form, or the `DecodeError` of one."""
+    """Re-codes the images of some samples in a worker, or returns the `DecodeError` of one."""
 
     path: str
     images: list[str]

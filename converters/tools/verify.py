@@ -1,4 +1,4 @@
-"""``beton verify FILES``: whether every byte is what was written, and every image decodes."""
+"""``beton verify FILES``: checks that no byte has changed and every image decodes."""
 
 from __future__ import annotations
 
@@ -39,10 +39,9 @@ _SHOWN_AT_MOST = 20
 def verify(files: Sequence[str], *, checksums_only: bool, num_workers: int | None, as_json: bool, quiet: bool) -> None:
     """Check FILES: structure, checksums, and that every image decodes. Exit code 1 if anything is wrong.
 
-    A damaged byte is reported with the samples it touches, as are masks of another size than their image and boxes or
-    points that reach out of it. A manifest (SET.beton.json) stands for its shards, which
-    must be those it lists. A file that FFCV wrote has no checksums: there, only what the structure and the decoder can
-    tell is found.
+    Damaged bytes are reported with the affected samples, as are masks whose size differs from their image's, and boxes
+    or points outside it. A manifest (SET.beton.json) stands for its shards, which must match it. Files written by FFCV
+    have no checksums: there only the structure and the decoder reveal damage.
     """
     from converters.beton_files import fingerprints_of, list_files
 
@@ -97,7 +96,7 @@ def _check(path: str, fingerprint: str | None, workers: int, *, checksums_only: 
 
 
 def _show(report: VerifyReport) -> None:
-    # Nobody reads thousands of findings at a terminal; all of them are in the JSON.
+    # Shows only a readable number of problems; all are in the JSON.
     click.echo(str(dataclasses.replace(report, problems=report.problems[:_SHOWN_AT_MOST])))
     if len(report.problems) > _SHOWN_AT_MOST:
         click.echo(f"  ... and {counted(len(report.problems) - _SHOWN_AT_MOST, 'more problem')}; --json lists them")
@@ -105,7 +104,7 @@ def _show(report: VerifyReport) -> None:
 
 @contextmanager
 def _progress(path: str, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """Show how much has been compared with its checksums, on a terminal only: it runs at the disk's speed."""
+    """Show the progress of the checksum comparison, on a terminal only."""
     if quiet or not sys.stderr.isatty():
         yield None
         return

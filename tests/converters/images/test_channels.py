@@ -282,7 +282,7 @@ def test_masks_of_16_bits_need_a_field_of_16_bits_where_their_numbers_do() -> No
     ("value", "reason"),
     [
         (FILES["gray jpeg"], "a JPEG cannot be a label map"),
-        (FILES["rgb"], "one number a pixel, got mode RGB"),
+        (FILES["rgb"], "one number per pixel, got mode RGB"),
         (FILES["gray with alpha"], "got mode LA"),
         (b"nothing", "not an image"),
         (np.zeros((3, 4), np.int64), "a uint8 array .*, got int64"),

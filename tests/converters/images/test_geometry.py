@@ -190,7 +190,9 @@ def test_what_looks_like_places_and_does_not_say_so_stops_before_it_is_left_behi
     name: str, field: Any, value: Any, tmp_path: Path
 ) -> None:
     fields = {"image": ImageField(), name: field}
-    with pytest.raises(UsageError, match=rf"field '{name}' looks like places .*coordinates=\"xyxy\".*--max-resolution"):
+    with pytest.raises(
+        UsageError, match=rf"field '{name}' looks like coordinates .*coordinates=\"xyxy\".*--max-resolution"
+    ):
         converters.write([(marked(), value)], tmp_path / "o.beton", fields, num_workers=0, max_resolution=40)
     turned = [(file_of(marked(), 6), value)]
     with pytest.raises(ConvertError, match=rf"field '{name}' looks like .*This image was turned upright \(EXIF orient"):

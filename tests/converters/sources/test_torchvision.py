@@ -353,6 +353,6 @@ def test_places_of_celeba_stop_a_conversion_that_would_resize_their_images(
     monkeypatch.setattr(celeba, "check_integrity", lambda *_: True)
     put(tmp_path / "in", next(files() for name, _, files, *_ in LAYOUTS if name == "CelebA"))
     source = TorchvisionDataset("CelebA", str(tmp_path / "in"), split="all", options={"target_type": "landmarks"})
-    with pytest.raises(UsageError, match="field 'landmarks' looks like places in the image"):
+    with pytest.raises(UsageError, match="field 'landmarks' looks like coordinates in the image"):
         convert(source, tmp_path / "o.beton", policy=ImagePolicy(max_resolution=10), options=Options())
     assert convert(source, tmp_path / "o.beton", policy=ImagePolicy(), options=Options()).num_samples == 2

@@ -167,7 +167,7 @@ def test_what_a_format_has_no_place_for_is_said(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has no images"):
         export(bare, tmp_path / "out")
     source = write_file(tmp_path / "b.beton", [0, 1], names=("image", "box"))
-    with pytest.raises(UsageError, match="no field of labels"):
+    with pytest.raises(UsageError, match="no label field"):
         export(source, tmp_path / "out")
     assert export(source, tmp_path / "out", format="webdataset").num_classes is None
     negative = write_file(tmp_path / "c.beton", [0, -1], names=("image", "label"))

@@ -101,7 +101,7 @@ def test_a_union_needs_every_files_names(tmp_path: Path) -> None:
     two = write_file(tmp_path / "b.beton", [0, 1], class_names=["x", "y"])
     with pytest.raises(UsageError, match=r"a\.beton records no class names"):
         merge(tmp_path / "p.beton", [str(one), str(two)], classes="union")
-    with pytest.raises(UsageError, match="assume_classes goes with classes='equal'"):
+    with pytest.raises(UsageError, match="assume_classes requires classes='equal'"):
         merge(tmp_path / "p.beton", [str(two)], classes="union", assume_classes=True)
 
 

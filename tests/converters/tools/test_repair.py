@@ -113,7 +113,7 @@ def test_padding_and_a_sound_file_lose_nothing(file: Path, tmp_path: Path) -> No
     repair(file, tmp_path / "o.beton")
     assert contents(tmp_path / "o.beton") == sound
     done = run(command, file, tmp_path / "p.beton", "-q")
-    assert done.exit_code == 0 and "was sound already" in done.stdout
+    assert done.exit_code == 0 and "was not damaged" in done.stdout
     with Reader(file) as reader:
         flip(file, reader.table_end + 5, 0)
     assert not verify_file(file).ok

@@ -129,7 +129,7 @@ def test_a_repaired_set_leaves_out_damaged_samples_and_shards_that_are_lost(
         file.truncate(5000)
     done = run(commands.repair, manifest, tmp_path / "r.beton.json")
     assert done.exit_code == 0, done.output
-    assert "shards left out completely: 3" in done.stdout
+    assert "shards dropped: 3" in done.stdout
     assert f"  5 samples: {files[2]} is not there" in done.stdout and "400 samples: " in done.stdout
     report = repair(manifest, tmp_path / "q.beton.json", num_workers=2)
     assert [(each.path, each.num_samples) for each in report.lost_shards] == [
@@ -151,7 +151,7 @@ def test_a_repaired_set_leaves_out_damaged_samples_and_shards_that_are_lost(
     ]
     for path in (files[0], big[1]):
         path.unlink()
-    with pytest.raises(ConvertError, match="none of its shards has a sound sample"):
+    with pytest.raises(ConvertError, match="none of its shards has an undamaged sample"):
         repair(manifest, tmp_path / "z.beton.json")
     assert not list(tmp_path.glob("*z*"))
 
