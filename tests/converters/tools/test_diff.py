@@ -246,5 +246,5 @@ def test_a_set_whose_shard_is_missing_or_of_other_fields_is_refused(
     with pytest.raises(UsageError, match="different fields"):
         compare(whole, mixed)
     (tmp_path / "s4.beton").unlink()
-    with pytest.raises(FormatError, match=r"lists s4\.beton, which is not there"):
+    with pytest.raises(FormatError, match=r"lists s4\.beton, which is missing"):
         compare(whole, manifest)
