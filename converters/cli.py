@@ -97,7 +97,7 @@ def conversion_options(command: _Command) -> _Command:
                      help="JPEG quality of images that are encoded; kept JPEGs are not changed."),
         click.option("--keep", type=Choice(["pixels", "bytes", "files", "never"]), default="pixels", show_default=True,
                      help="What to keep of a JPEG that needs no change. pixels: exact pixels, recoded losslessly with "
-                          "restart markers, fastest to load. bytes: its exact bytes. never: encode anew at --quality. "
+                          "restart markers, fastest to load. bytes: its exact bytes. never: re-encode at --quality. "
                           "files: the bytes of JPEGs and PNGs; FFCV does not read such images."),
         click.option("--mix-fraction", type=click.FloatRange(0, 1), default=0.5, show_default=True, metavar="F",
                      help="--mode mix: fraction stored as JPEG; the rest is raw."),

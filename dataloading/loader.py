@@ -109,11 +109,11 @@ class Loader:
         One for each sample of the dataset: probabilities of drawing it are in proportion. "balanced" draws all classes
         equally often.
     replacement : bool
-        Whether a sample can be drawn more than once per epoch; each time it is augmented anew.
+        Whether a sample can be drawn more than once per epoch; each time it is augmented differently.
     num_draws : int, optional
         Samples per epoch over all ranks, by default as many as are in use (times `num_repeats`).
     num_repeats : int
-        Repeated augmentation: each sample this many times in a row, on different ranks, augmented anew each time.
+        Repeated augmentation: each sample this many times in a row, on different ranks, each augmented differently.
     mesh : DeviceMesh, optional
         Instead of `rank` and `world_size`: ranks that differ only in tensor, pipeline or context dimensions get the
         same batches.
@@ -374,7 +374,7 @@ class Loader:
 
     @property
     def errors(self) -> list[SampleError]:
-        """Samples that were skipped or replaced so far; assign an empty list to begin anew."""
+        """Samples that were skipped or replaced so far; assign an empty list to reset."""
         return self._jobs.errors
 
     @errors.setter
@@ -458,7 +458,7 @@ class Loader:
         """Go on from a saved position: the next iteration gives exactly the samples not yet consumed.
 
         World size, batch size, tail, number of workers, prefetching and device may differ from the saving run's. So
-        may the number of nodes; with ``shuffle="pages"`` the rest of the epoch is then divided anew among them.
+        may the number of nodes; with ``shuffle="pages"`` the rest of the epoch is then redistributed among them.
 
         Raises
         ------
@@ -474,7 +474,7 @@ class Loader:
         Parameters
         ----------
         reset : bool
-            Begin anew: the next call covers what happens from now on. ``stats().epochs`` has the figures of each epoch.
+            Reset: the next call covers only what happens from now on. ``stats().epochs`` has the figures of each epoch.
         """
         cache = None if self._storage is None else self._storage.stats()
         return self._jobs.clock.snapshot(
@@ -503,7 +503,7 @@ class Loader:
         Both loaders are one run: they share the position in it (`set_epoch`, `state_dict`), workers, files, caches,
         ``errors`` and `stats`; what is compiled already stays compiled. An iteration under way keeps its transforms.
         Workers often begin the next epoch before it is asked for: called before the end of an epoch, this costs no
-        gap; called between epochs, they begin it anew at once.
+        gap; called between epochs, they restart it at once.
 
         Parameters
         ----------
@@ -659,7 +659,7 @@ _ELSEWHERE = {
     "pin_memory_device": "write device='cuda': batches are then copied from pinned memory",
     "pipelines": "write transforms={'image': [...]}, without decoders, ToTensor and ToDevice",
     "prefetch_factor": "write prefetch_batches=, for all workers together",
-    "recompile": "leave it out: what is compiled is kept on disk, and made anew when it must be",
+    "recompile": "leave it out: compiled code is kept on disk, and recompiled when necessary",
     "timeout": "leave it out: whatever stops a worker is raised from the loop",
     "to_device": "write device=",
     "transform": "write transforms={'image': [...]}",

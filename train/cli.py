@@ -23,7 +23,7 @@ from .config import config_text, read_config, shipped_configs
 from .launch import launched_environment, leaving_on_interrupt, option_flag, torchrun_command
 from .option_types import LoaderChoice, training_loaders
 from .options import make_options, option_fields
-from .output import saved_so_far
+from .output import resume_hint
 
 
 def training_options(
@@ -87,7 +87,7 @@ def train(nproc_per_node: int, print_config: bool, **values: Any) -> int:
         click.echo(config_text(values), nl=False)
         return 0
     options = make_options(**values)
-    with leaving_on_interrupt(lambda: f"interrupted; {saved_so_far(options.run.output)}"):
+    with leaving_on_interrupt(lambda: f"interrupted; {resume_hint(options.run.output)}"):
         if nproc_per_node:
             if "RANK" in os.environ:
                 raise UsageError("--nproc-per-node starts torchrun, but this process already runs under it; drop one")

@@ -122,7 +122,7 @@ def run_local_processes(command: list[str], num_processes: int, environ: Mapping
             try:
                 child.wait(10)
             except subprocess.TimeoutExpired:
-                kill_family(child.pid)
+                kill_descendants(child.pid)
                 child.kill()
                 child.wait()
 
@@ -149,7 +149,7 @@ def leaving_on_interrupt(message: Callable[[], str]) -> Iterator[None]:
         # The C handler writes a byte per signal, whatever the main thread is doing.
         while number := os.read(reader, 1):
             if number[0] == signal.SIGINT:
-                kill_family(os.getpid())
+                kill_descendants(os.getpid())
                 if not os.environ.get(_PARENT_SPEAKS):
                     os.write(2, f"beton: {message()}\n".encode(errors="replace"))
                 os._exit(130)
@@ -166,7 +166,7 @@ def leaving_on_interrupt(message: Callable[[], str]) -> Iterator[None]:
         os.close(writer)
 
 
-def kill_family(ancestor: int) -> None:
+def kill_descendants(ancestor: int) -> None:
     """Kill all descendants of a process, including those in sessions of their own."""
     parents, family = _parents(), [ancestor]
     for pid in family:  # grows during the loop

@@ -52,7 +52,7 @@ def mix_batch(
     return mixed
 
 
-def mix_as_told(
+def mix_by_recipe(
     images_NCHW: torch.Tensor, labels: torch.Tensor, mixes: Sequence[Any], *, key: tuple[int, int, int, int]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Mix a batch with the mixing transforms of a recipe: each of `mixes` in turn, or one of a `RandomChoice`.

@@ -19,7 +19,7 @@ _LOCK = ".lock"
 
 
 @contextmanager
-def hold_folder(folder: Path, *, option: str = "--output") -> Iterator[None]:
+def lock_folder(folder: Path, *, option: str = "--output") -> Iterator[None]:
     """Lock a folder for this process; the system releases the lock when the process ends, even by a crash.
 
     Raises
@@ -46,7 +46,7 @@ def hold_folder(folder: Path, *, option: str = "--output") -> Iterator[None]:
         os.close(descriptor)
 
 
-def saved_so_far(output: str) -> str:
+def resume_hint(output: str) -> str:
     """Return a message on how to resume an interrupted run."""
     saved = sorted(path.parent.name for path in Path(output).glob("checkpoints/step-*/meta.json")) if output else []
     if not saved:
@@ -54,7 +54,7 @@ def saved_so_far(output: str) -> str:
     return f"--resume auto continues from {Path(output) / 'checkpoints' / saved[-1]}"
 
 
-def clear_for_run(folder: Path, checkpoints: dict[int, Path], *, resume: Path | None, overwrite: bool) -> list[str]:
+def prepare_folder(folder: Path, checkpoints: dict[int, Path], *, resume: Path | None, overwrite: bool) -> list[str]:
     """Make sure that this run's files cannot be mixed up with another run's.
 
     Parameters

@@ -25,7 +25,7 @@ from train.devices import sim_rate
 from train.distributed import World
 from train.loaders.base import Normaliser, TrainBatch
 from train.metrics import Tally, row_losses
-from train.mixing import mix_as_told, mix_batch
+from train.mixing import mix_batch, mix_by_recipe
 from train.model import MovingAverage, local_part
 from train.options import TrainOptions
 from train.strategies.base import Replica
@@ -114,7 +114,7 @@ class NetworkCompute:
         images, targets = self.normaliser(images), labels
         key = (self.options.run.seed, step, micro, self.world.rank)
         if self.mixes:
-            images, targets = mix_as_told(images, labels, self.mixes, key=key)
+            images, targets = mix_by_recipe(images, labels, self.mixes, key=key)
         elif optim.mixup or optim.cutmix:
             images, targets = mix_batch(
                 images, labels, self.num_classes, mixup=optim.mixup, cutmix=optim.cutmix, key=key

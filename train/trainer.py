@@ -45,7 +45,7 @@ from .metrics import RunLog
 from .model import MovingAverage, build_model, count_flops, parameter_groups
 from .optimizers import make_optimizer
 from .options import RunOptions, TrainOptions
-from .output import clear_for_run, hold_folder
+from .output import lock_folder, prepare_folder
 from .rendezvous import check_started_by_srun
 from .schedule import Schedule
 from .seen import SeenData
@@ -502,7 +502,7 @@ def _changed_options(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[
 
 
 @contextmanager
-def output_held(run: RunOptions, world: World) -> Iterator[None]:
+def output_locked(run: RunOptions, world: World) -> Iterator[None]:
     """Lock ``--output`` for this run on rank 0; every rank raises rank 0's error.
 
     Raises
@@ -518,12 +518,12 @@ def output_held(run: RunOptions, world: World) -> Iterator[None]:
     with held:
         if world.is_main:
             try:
-                held.enter_context(hold_folder(folder))
+                held.enter_context(lock_folder(folder))
                 directory = folder / "checkpoints"
                 auto = newest_checkpoint(directory) if run.resume == "auto" else None
                 resume = auto if run.resume in ("no", "auto") else Path(run.resume)
                 checkpoints = find_checkpoints(directory)
-                for note in clear_for_run(folder, checkpoints, resume=resume, overwrite=run.overwrite_output):
+                for note in prepare_folder(folder, checkpoints, resume=resume, overwrite=run.overwrite_output):
                     sys.stderr.write(note + "\n")
             except (UsageError, OSError) as error:
                 found = error
@@ -548,7 +548,7 @@ def run_training(options: TrainOptions, environ: Mapping[str, str] | None = None
     device = pick_device(options.run.device, world)
     torch.use_deterministic_algorithms(options.run.deterministic)
     torch.backends.cudnn.benchmark = not options.run.deterministic
-    with process_group(world, device), output_held(options.run, world):
+    with process_group(world, device), output_locked(options.run, world):
         trainer = Trainer(options, world, device)
         try:
             return trainer.fit()

@@ -20,7 +20,7 @@ from converters.images.rgb import target_size
 from dataloading import Field, FloatField, ImageField, IntField, MaskField, NDArrayField, RasterField
 from dataloading.tools import MODE_RAW
 
-__all__ = ["AlikeSamples", "Gathering", "gathering_of"]
+__all__ = ["AlikeSamples", "SampleCollector", "make_collector"]
 
 Array = npt.NDArray[Any]
 Column = tuple[tuple[int, ...], Array] | tuple[Array, None]
@@ -69,7 +69,7 @@ class AlikeSamples:
         return values
 
 
-class Gathering:
+class SampleCollector:
     """Collects samples; the first one determines the shapes of arrays.
 
     Parameters
@@ -193,12 +193,12 @@ def _samples(
     )
 
 
-def gathering_of(fields: Mapping[str, Field], policy: ImagePolicy) -> Gathering | None:
+def make_collector(fields: Mapping[str, Field], policy: ImagePolicy) -> SampleCollector | None:
     """Return a collector for samples of these fields, or None if they must be converted one by one."""
     kinds = (IntField, FloatField, NDArrayField)
     if all(type(field) in kinds or (type(field) in (ImageField, RasterField) and policy.mode == "raw")
            for field in fields.values()):  # fmt: skip
-        return Gathering(fields, policy)
+        return SampleCollector(fields, policy)
     return None
 
 

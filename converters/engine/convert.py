@@ -19,7 +19,7 @@ from converters.engine.pool import Pool
 from converters.engine.shards import number_of_shards, write_shards
 from converters.images.policy import ImagePolicy
 from converters.options import Options
-from converters.output.targets import check_target, place_of
+from converters.output.targets import check_target, resolve_destination
 from converters.report import Progress, Report
 from converters.source import Source
 from dataloading import ConvertError, UsageError
@@ -101,10 +101,10 @@ def _with_shards_and_space(plan: Conversion, pool: Pool) -> Conversion:
     if options.shard_bytes is not None:
         plan = dataclasses.replace(plan, num_shards=number_of_shards(options, count, guess.sample_bytes))
     if options.check_space and not has_begun(plan.file_path(), options):
-        place = place_of(plan.file_path(), options)
+        destination = resolve_destination(plan.file_path(), options)
         # A remote shard is deleted here after its upload.
-        is_one = place.is_remote or options.shard_index is not None
-        check_space(place.folder, guess.file_bytes(count) / (max(1, plan.num_shards) if is_one else 1))
+        is_one = destination.is_remote or options.shard_index is not None
+        check_space(destination.folder, guess.file_bytes(count) / (max(1, plan.num_shards) if is_one else 1))
     return plan
 
 

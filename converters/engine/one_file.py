@@ -27,7 +27,7 @@ from converters.engine.pool import DeadWorkerError, Pool
 from converters.engine.sample import ConvertedSample
 from converters.options import Options
 from converters.output.files import cannot_write
-from converters.output.targets import Store, check_target, place_of
+from converters.output.targets import Store, check_target, resolve_destination
 from converters.report import LISTS, Progress, Report, ReportedSample
 from dataloading import ConvertError, FormatError, Reader, Shard, UsageError, Writer
 from dataloading.cli import note
@@ -67,12 +67,12 @@ def make_file(plan: FilePlan, pool: Pool, progress: Progress, report: Report, *,
         If an existing file, or another interrupted conversion, must not be replaced.
     """
     options = plan.whole.options
-    place = place_of(plan.path, options)
-    if not place.is_remote:
+    destination = resolve_destination(plan.path, options)
+    if not destination.is_remote:
         _write_file(plan, pool, progress, report, wait_seconds)
         with Reader(plan.path) as reader:
             return shard_of(reader, plan.path)
-    store = Store(place.path)
+    store = Store(destination.path)
     check_target(plan.path, options)
     if options.resume and store.size() is not None:
         there = store.info()
@@ -84,11 +84,11 @@ def make_file(plan: FilePlan, pool: Pool, progress: Progress, report: Report, *,
             raise UsageError(
                 f"{plan.path} exists and is not what this command makes ({found}); --overwrite replaces it"
             )
-    _write_file(dataclasses.replace(plan, path=place.local), pool, progress, report, wait_seconds)
-    store.upload(place.local)
-    with Reader(place.local) as reader:
+    _write_file(dataclasses.replace(plan, path=destination.local), pool, progress, report, wait_seconds)
+    store.upload(destination.local)
+    with Reader(destination.local) as reader:
         shard = shard_of(reader, plan.path)
-    Path(place.local).unlink()
+    Path(destination.local).unlink()
     return shard
 
 
@@ -99,7 +99,7 @@ def shard_of(file: FileInfo, path: str) -> Shard:
 
 def has_begun(path: str, options: Options) -> bool:
     """Return whether an earlier run left the file, finished or unfinished."""
-    local = place_of(path, options).local
+    local = resolve_destination(path, options).local
     return os.path.exists(local) or os.path.exists(journal_path(local))
 
 
@@ -171,7 +171,7 @@ class _Run:
         if journal.has_work and not options.resume and not options.overwrite:
             raise UsageError(
                 f"an interrupted conversion of {_count(journal)} to {plan.path} is here: --resume continues it, "
-                "--overwrite starts anew and removes it"
+                "--overwrite starts over and removes it"
             )
         resumes = journal.has_work and options.resume
         try:
@@ -191,7 +191,7 @@ class _Run:
         except (FormatError, FileNotFoundError) as error:
             if not resumes:
                 raise
-            raise ConvertError(f"{error}. --overwrite starts anew and removes it") from error
+            raise ConvertError(f"{error}. --overwrite starts over and removes it") from error
         except BaseException:
             if not resumes:
                 journal.remove()
@@ -217,13 +217,13 @@ class _Run:
         if found:
             raise UsageError(
                 f"the interrupted conversion of {_count(journal)} to {plan.path} was another one: {found}. Give "
-                "the same source and options to go on, or --overwrite to start anew and remove it"
+                "the same source and options to continue, or --overwrite to start over and remove it"
             )
         stamps = plan.whole.file_stamps
         if changed := changed_files(journal.header.get("files", stamps), stamps):
             raise UsageError(
                 f"the source has changed since {plan.path} was begun: {changed} (its size or time differs). Restore "
-                "it, or --overwrite to start anew"
+                "it, or --overwrite to start over"
             )
         done = 0
         for state, _ in journal.records():
@@ -234,7 +234,7 @@ class _Run:
                 raise UsageError(
                     f"the source has changed since {plan.path} was begun: of the samples that are done, one of those "
                     f"from {self._describe(int(plan.order[first]))} to {self._describe(int(plan.order[done - 1]))} has "
-                    "another file now (its size or time differs). Restore it, or --overwrite to start anew"
+                    "another file now (its size or time differs). Restore it, or --overwrite to start over"
                 )
 
     def _checkpoints(self) -> Iterator[bytes]:
@@ -304,8 +304,8 @@ class _Run:
         except UsageError:  # none of them was written; ``on_error`` handles them one by one
             self._is_consistent = True
             each = samples.stored_bytes // samples.num_samples
-            for place, (index, stamps) in enumerate(zip(indices, samples.stamps, strict=True)):
-                encoded = samples.encoded(place)
+            for row, (index, stamps) in enumerate(zip(indices, samples.stamps, strict=True)):
+                encoded = samples.encoded(row)
                 self._write(
                     index,
                     ConvertedSample(encoded=encoded, images=samples.images, stored_bytes=each, stamps=stamps),
@@ -414,7 +414,7 @@ class _Run:
             with contextlib.suppress(OSError):  # a full disk: the previous checkpoint is valid
                 self._save(wait=True)
         writer.suspend()
-        return f". {_count(journal)} kept: --resume goes on with them, --overwrite starts anew"
+        return f". {_count(journal)} kept: --resume continues with them, --overwrite starts over"
 
     def _describe(self, index: int) -> str:
         return f"sample {index} ({self._source.name(index)})"

@@ -17,7 +17,7 @@ from converters.engine.journal import journal_path, part_path
 from converters.engine.one_file import make_file
 from converters.engine.plan import Conversion
 from converters.engine.pool import Pool
-from converters.output.targets import Store, place_of
+from converters.output.targets import Store, resolve_destination
 from converters.report import Progress, Report
 from dataloading import BetonError, ConvertError, Shard, UsageError
 from dataloading.tools import is_url
@@ -55,8 +55,8 @@ def run_on_cluster(plan: Conversion, progress: Progress, report: Report) -> dict
         plan = dataclasses.replace(plan, path=os.path.abspath(plan.path))
     # A restarted task must resume the work of the lost one.
     plan = dataclasses.replace(plan, options=dataclasses.replace(plan.options, resume=True, quiet=True))
-    is_ours = not ray.is_initialized()
-    if is_ours:
+    starts_cluster = not ray.is_initialized()
+    if starts_cluster:
         try:
             ray.init(logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
         except ValueError:  # this option is for a new cluster; an address names a running one
@@ -68,18 +68,18 @@ def run_on_cluster(plan: Conversion, progress: Progress, report: Report) -> dict
     try:
         return _run(ray, plan, progress, report)
     finally:
-        if is_ours:
+        if starts_cluster:
             ray.shutdown()
 
 
 def _clear_shards(plan: Conversion) -> None:
     """Remove shards, finished or not, so that files found later are the new run's."""
     for number in plan.shards():
-        place = place_of(plan.file_path(number), plan.options)
-        for path in (place.local, journal_path(place.local), part_path(place.local)):
+        destination = resolve_destination(plan.file_path(number), plan.options)
+        for path in (destination.local, journal_path(destination.local), part_path(destination.local)):
             with contextlib.suppress(FileNotFoundError):
                 Path(path).unlink()
-        if place.is_remote and (store := Store(place.path)).size() is not None:
+        if destination.is_remote and (store := Store(destination.path)).size() is not None:
             store.remove()
 
 

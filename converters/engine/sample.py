@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from converters.engine.alike import AlikeSamples, gathering_of
+from converters.engine.alike import AlikeSamples, make_collector
 from converters.engine.fingerprint import stamps
 from converters.images.errors import raised
 from converters.images.geometry import Geometry, geometry_of, has_followers, moved
 from converters.images.opened_files import FileImage
 from converters.images.pillow_files import DamagedImage
 from converters.images.policy import ImagePolicy
-from converters.images.store import store_image, what_pillow_shows
+from converters.images.store import decode_damaged, store_image
 from converters.options import OnError
 from converters.source import SampleFault
 from dataloading import EncodedImage, Field, ImageField, MaskField, UsageError
@@ -101,7 +101,7 @@ class SampleConverter:
         self._followed = image_of(self._fields) if has_followers(self._fields) else None
         self._policy = policy
         self._on_error = on_error
-        self._gathering = None if self._followed is not None else gathering_of(self._fields, policy)
+        self._gathering = None if self._followed is not None else make_collector(self._fields, policy)
 
     def __call__(self, job: tuple[int, Any]) -> ConvertedSample:
         """Convert one sample."""
@@ -224,7 +224,7 @@ class SampleConverter:
                 raise
             fault = error
         try:
-            shown = value.image if isinstance(value, FileImage) else what_pillow_shows(self._policy, bytes(value))
+            shown = value.image if isinstance(value, FileImage) else decode_damaged(self._policy, bytes(value))
             return *store_image(self._policy, shown, index, field, follow=follow), str(fault)
         except SampleFault:
             raise fault from None

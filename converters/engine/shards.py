@@ -17,7 +17,7 @@ from converters.engine.plan import Conversion
 from converters.engine.pool import Pool
 from converters.engine.ray import run_on_cluster
 from converters.options import Options
-from converters.output.targets import Store, check_target, place_of
+from converters.output.targets import Store, check_target, resolve_destination
 from converters.report import Progress, Report
 from dataloading import FormatError, Manifest, Reader, Shard, UsageError
 from dataloading.cli import note
@@ -116,7 +116,7 @@ def _check_targets(plan: Conversion, mine: Iterable[int]) -> None:
         try:
             check_target(path, options)
         except UsageError as error:
-            if os.path.exists(place_of(path, options).local):
+            if os.path.exists(resolve_destination(path, options).local):
                 raise UsageError(f"{error}; --resume keeps complete shards and goes on with the others") from error
             raise
         if store is not None:  # a request per shard would take too long

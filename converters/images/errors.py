@@ -14,7 +14,7 @@ import dataloading
 from converters.source import SampleFault
 from dataloading.messages import describe
 
-__all__ = ["plain_array", "raised", "unfit"]
+__all__ = ["not_an_image", "plain_array", "raised"]
 
 
 def plain_array(value: object) -> object:
@@ -34,12 +34,12 @@ def plain_array(value: object) -> object:
     return plain.astype(plain.dtype.newbyteorder("="), copy=False)
 
 
-def unfit(value: object, wanted: str) -> SampleFault:
+def not_an_image(value: object, wanted: str) -> SampleFault:
     """Return the error for a value that is not an image: what was expected, what it is, and what to do.
 
     Examples
     --------
-    >>> str(unfit(np.zeros((3, 40, 50), np.uint8), "an image as uint8 (height, width, 3)"))
+    >>> str(not_an_image(np.zeros((3, 40, 50), np.uint8), "an image as uint8 (height, width, 3)"))
     'expected an image as uint8 (height, width, 3), got a uint8 array of shape (3, 40, 50); channels come last: x.transpose(1, 2, 0)'
     """  # noqa: E501 - what is printed is one line
     return SampleFault("; ".join([f"expected {wanted}, got {describe(value)}", *_advice(value)]))

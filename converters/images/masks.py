@@ -8,9 +8,9 @@ import numpy as np
 from PIL import Image
 
 from converters.images.encoding import Stored, as_png, as_raw, check_size
-from converters.images.errors import unfit
+from converters.images.errors import not_an_image
 from converters.images.geometry import Geometry
-from converters.images.native_channels import deep_gray, open_whole
+from converters.images.native_channels import deep_gray, open_unconverted
 from converters.images.pillow_fixes import SCALED_FROM
 from converters.images.pixels import Array, turned
 from converters.images.policy import ImagePolicy
@@ -89,7 +89,7 @@ def _labels_of(image: object, field: MaskField, policy: ImagePolicy) -> tuple[Ar
         data = bytes(image)
         if is_jpeg(data):
             raise SampleFault("a JPEG cannot be a label map: its numbers are not those that were encoded; use PNG")
-        opened = open_whole(data, max_pixels=policy.max_pixels)
+        opened = open_unconverted(data, max_pixels=policy.max_pixels)
         numbers = labels(opened, field.dtype)
         if opened.format == "TIFF":  # which Pillow has rotated already
             return numbers, declared_orientation(data) != 1
@@ -105,7 +105,7 @@ def _labels_of(image: object, field: MaskField, policy: ImagePolicy) -> tuple[Ar
             f"expected a label map as a {field.dtype} array of shape (height, width), got {image.dtype} of shape "
             f"{image.shape}; convert it first, nothing is cast silently"
         )
-    raise unfit(image, "a label map as a file's bytes, a Pillow image or an array")
+    raise not_an_image(image, "a label map as a file's bytes, a Pillow image or an array")
 
 
 def labels(image: Image.Image, dtype: np.dtype[Any]) -> Array:

@@ -25,7 +25,7 @@ from converters.images.pillow_files import MAX_PIXELS, open_pillow
 from converters.source import SampleFault
 from dataloading.tools import resize_rgb
 
-__all__ = ["Array", "deep_gray", "describe_pixels", "natural", "open_whole", "resized"]
+__all__ = ["Array", "deep_gray", "describe_pixels", "natural", "open_unconverted", "resized"]
 
 Array = npt.NDArray[Any]
 Resample = Literal["box", "bilinear", "bicubic", "lanczos"]
@@ -45,7 +45,7 @@ def describe_pixels(channels: int, dtype: np.dtype[Any]) -> str:
     return f"{channels} channel{'' if channels == 1 else 's'} of {dtype}"
 
 
-def open_whole(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
+def open_unconverted(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """Open an image file as `open_pillow` does, but refuse 16-bit colour, of which Pillow would keep half."""
     return open_pillow(data, max_pixels=max_pixels, examine=_refuse_deep_colour)
 

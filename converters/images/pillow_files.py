@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from PIL import Image, ImageFile, UnidentifiedImageError
 
-from converters.images.pillow_fixes import as_meant, stored_mode
+from converters.images.pillow_fixes import corrected_pixels, stored_mode
 from converters.source import SampleFault
 from dataloading.tools import check_png_chunks
 
@@ -103,7 +103,7 @@ def open_pillow(
         raise DamagedImage(f"cannot be decoded: {'; '.join([str(error) or type(error).__name__, *errors])}") from error
     if errors and not as_shown:
         raise DamagedImage(f"cannot be decoded: {'; '.join(errors)}")
-    return as_meant(image, stored)
+    return corrected_pixels(image, stored)
 
 
 def open_header(data: bytes, *, as_shown: bool = False) -> Image.Image:

@@ -13,7 +13,7 @@ from PIL import Image
 
 from converters.source import SampleFault
 
-__all__ = ["SCALED_FROM", "StoredMode", "as_meant", "stored_mode"]
+__all__ = ["SCALED_FROM", "StoredMode", "corrected_pixels", "stored_mode"]
 
 SCALED_FROM = "scaled_from"
 """Key of an image's ``info``: the file's highest level, if Pillow scales its pixels."""
@@ -33,7 +33,7 @@ def stored_mode(image: Image.Image) -> StoredMode:
     return word, highest
 
 
-def as_meant(image: Image.Image, stored: StoredMode) -> Image.Image:
+def corrected_pixels(image: Image.Image, stored: StoredMode) -> Image.Image:
     """Return a loaded image with the correct pixels and transparency.
 
     ``stored`` is what `stored_mode` returned before. Raises `SampleFault` if the transparency is lost.

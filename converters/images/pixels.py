@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from PIL import Image
 
-from converters.images.errors import plain_array, unfit
-from converters.images.native_channels import Array, describe_pixels, natural, open_whole
+from converters.images.errors import not_an_image, plain_array
+from converters.images.native_channels import Array, describe_pixels, natural, open_unconverted
 from converters.images.opened_files import FileImage
 from converters.images.pillow_files import check_pixels, open_pillow
 from converters.images.policy import ImagePolicy
@@ -66,7 +66,7 @@ def pixels_of(image: object, policy: ImagePolicy, notes: list[str] | None = None
     if isinstance(image, np.ndarray):
         return _from_array(image, policy, to_rgb)
     array = "a uint8 array (height, width, channels)" if to_rgb else "an array"
-    raise unfit(image, f"an image as a file's bytes, a Pillow image or {array}")
+    raise not_an_image(image, f"an image as a file's bytes, a Pillow image or {array}")
 
 
 def _from_jpeg(data: bytes, policy: ImagePolicy, notes: list[str] | None, to_rgb: bool) -> Array:
@@ -86,7 +86,7 @@ def _from_jpeg(data: bytes, policy: ImagePolicy, notes: list[str] | None, to_rgb
 
 
 def _from_file(data: bytes, policy: ImagePolicy, to_rgb: bool) -> Array:
-    read = open_pillow if to_rgb or policy.channels == "gray" else open_whole
+    read = open_pillow if to_rgb or policy.channels == "gray" else open_unconverted
     image = read(data, max_pixels=policy.max_pixels)
     orientation = other_orientation(image) if policy.orient else 1
     return turned(_converted(image, policy, to_rgb), orientation)
@@ -96,12 +96,12 @@ def _from_array(image: Array, policy: ImagePolicy, to_rgb: bool) -> Array:
     pixels = image[:, :, 0] if image.ndim == 3 and image.shape[2] == 1 else image
     if to_rgb:
         if image.dtype != np.uint8 or not (image.ndim == 2 or (image.ndim == 3 and image.shape[2] in {1, 3, 4})):
-            raise unfit(image, "an image as uint8 of shape (height, width) or (height, width, 1, 3 or 4)")
+            raise not_an_image(image, "an image as uint8 of shape (height, width) or (height, width, 1, 3 or 4)")
         if 0 in image.shape:
             raise SampleFault(f"an array of shape {image.shape} holds no pixels")
         return _converted(Image.fromarray(np.ascontiguousarray(pixels)), policy, to_rgb)
     if image.dtype not in (np.uint8, np.uint16) or image.ndim not in (2, 3) or 0 in image.shape:
-        raise unfit(image, "an image as uint8 or uint16 of shape (height, width) or (height, width, channels)")
+        raise not_an_image(image, "an image as uint8 or uint16 of shape (height, width) or (height, width, channels)")
     if policy.channels != "gray" or (pixels.ndim == 2 and pixels.dtype == np.uint8):
         return np.ascontiguousarray(pixels)
     if (pixels.ndim == 2) == (pixels.dtype == np.uint16) and (pixels.ndim == 2 or pixels.shape[2] in (3, 4)):

@@ -25,7 +25,7 @@ from converters.source import SampleFault
 from dataloading import DecodeError, EncodedImage, ImageField, MaskField, RasterField, UsageError, decode_image
 from dataloading.tools import MODE_JPEG, MODE_PNG, check_jpeg, decode_jpeg, probe_jpeg, transcode_jpeg
 
-__all__ = ["store_image", "what_pillow_shows"]
+__all__ = ["decode_damaged", "store_image"]
 
 # The subsamplings that TurboJPEG, FFCV's decoder, reads. JPEGs with others are encoded again.
 _READABLE_SUBSAMPLING = frozenset({"4:4:4", "4:2:2", "4:2:0", "4:4:0", "4:1:1", "4:0:0"})
@@ -199,7 +199,7 @@ def _check_channels(pixels: Array, field: ImageField, policy: ImagePolicy) -> No
         raise SampleFault(f"it has {got}, its field {expected}; {hint}")
 
 
-def what_pillow_shows(policy: ImagePolicy, data: bytes) -> Image.Image:
+def decode_damaged(policy: ImagePolicy, data: bytes) -> Image.Image:
     """Return the upright part of a damaged file that Pillow reads with ``LOAD_TRUNCATED_IMAGES``.
 
     Raises

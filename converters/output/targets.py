@@ -25,7 +25,7 @@ from converters.sources.reading import without_scheme
 from dataloading import ConvertError, UsageError
 from dataloading.tools import FileInfo, Retry, StoreClient, is_url, probe_file
 
-__all__ = ["Place", "Store", "check_target", "place_of"]
+__all__ = ["Destination", "Store", "check_target", "resolve_destination"]
 
 RETRY = Retry(first_wait_seconds=1.5, max_wait_seconds=15.0)
 _COMPARED_BYTES, _NUM_COMPARED = 1 << 20, 16
@@ -38,7 +38,7 @@ _T = TypeVar("_T")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Place:
+class Destination:
     """Where a file is written.
 
     Parameters
@@ -63,7 +63,7 @@ class Place:
         return os.path.dirname(self.local) or os.curdir
 
 
-def place_of(path: str, options: Options) -> Place:
+def resolve_destination(path: str, options: Options) -> Destination:
     """Return where a destination's file is written: always the same path, so that a run can resume.
 
     Parameters
@@ -75,14 +75,14 @@ def place_of(path: str, options: Options) -> Place:
     """
     path = without_scheme(path)
     if not is_url(path):
-        return Place(path=path, local=path)
+        return Destination(path=path, local=path)
     folder = Path(options.temp_dir or tempfile.gettempdir()) / f"beton-{os.getuid()}"
     # Other users must not be able to replace it with a link.
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
         raise UsageError(f"{folder} belongs to another user; name a folder with --temp-dir")
     name = path.rpartition("/")[2]
-    return Place(path=path, local=str(folder / f"{xxhash.xxh3_64_hexdigest(path.encode())}-{name}"))
+    return Destination(path=path, local=str(folder / f"{xxhash.xxh3_64_hexdigest(path.encode())}-{name}"))
 
 
 def check_target(path: str, options: Options) -> None:
@@ -100,28 +100,28 @@ def check_target(path: str, options: Options) -> None:
     UsageError
         If it is a folder, its folder is missing, or it exists and must be kept.
     """
-    place = place_of(path, options)
-    if place.is_remote:
-        protocol = place.path.partition("://")[0]
+    destination = resolve_destination(path, options)
+    if destination.is_remote:
+        protocol = destination.path.partition("://")[0]
         if protocol in _READ_ONLY:
             raise UsageError(f"{path}: {protocol}:// can be read, not written{_READ_ONLY[protocol]}")
-        store = Store(place.path)
+        store = Store(destination.path)
         store.check_bucket()
         if not (options.overwrite or options.resume) and store.size() is not None:
             raise UsageError(f"{path} exists; --overwrite (overwrite=True) replaces it when the new file is complete")
-        if not (options.overwrite or options.resume) and os.path.exists(place.local):
+        if not (options.overwrite or options.resume) and os.path.exists(destination.local):
             raise UsageError(
-                f"{path} is converted but was not uploaded (it is {place.local}): --resume uploads it, --overwrite "
-                "starts anew"
+                f"{path} is converted but was not uploaded (it is {destination.local}): --resume uploads it, "
+                "--overwrite starts over"
             )
-        store.clear(place.local)
+        store.clear(destination.local)
         return
-    if os.path.isdir(place.local):
+    if os.path.isdir(destination.local):
         raise UsageError(f"{path} is a folder; name the file to write, such as {os.path.join(path, 'train.beton')}")
-    if os.path.lexists(place.local) and not (options.overwrite or options.resume):
+    if os.path.lexists(destination.local) and not (options.overwrite or options.resume):
         raise UsageError(f"{path} exists; --overwrite (overwrite=True) replaces it when the new file is complete")
-    if not os.path.isdir(place.folder):
-        raise UsageError(f"the folder {place.folder} {_why_no_folder(place.folder)}")
+    if not os.path.isdir(destination.folder):
+        raise UsageError(f"the folder {destination.folder} {_why_no_folder(destination.folder)}")
 
 
 def _why_no_folder(path: str) -> str:

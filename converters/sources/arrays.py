@@ -109,11 +109,11 @@ class Arrays:
         self._path = absolute(paths[0])
         stored: dict[str, _Stored] = {}
         paths = expand(paths, (".npy",))
-        places, self._copies = local_paths(paths)
+        local_files, self._copies = local_paths(paths)
         self.files: list[tuple[str, str]] = []
-        for path, place in zip(paths, places, strict=True):
+        for path, local in zip(paths, local_files, strict=True):
             self.files.append((name_of(path), absolute(path)))
-            for name, array in self._found(path, place).items():
+            for name, array in self._found(path, local).items():
                 if name in stored:
                     raise UsageError(f"{printable(path)}: there is an array '{name}' already")
                 stored[name] = array
@@ -197,31 +197,31 @@ class Arrays:
                 labels.add(_text(label))
         return labels.names()
 
-    def _found(self, path: str, place: str) -> dict[str, _Stored]:
+    def _found(self, path: str, local: str) -> dict[str, _Stored]:
         try:
             if path.lower().endswith(".npz"):
-                with zipfile.ZipFile(place) as archive:
+                with zipfile.ZipFile(local) as archive:
                     return {
-                        entry.filename.removesuffix(".npy"): self._member(path, place, archive, entry)
+                        entry.filename.removesuffix(".npy"): self._member(path, local, archive, entry)
                         for entry in archive.infolist()
                     }
-            with open(place, "rb") as file:
-                return {Path(name_of(path)).stem: _header(file, place, 0)}
+            with open(local, "rb") as file:
+                return {Path(name_of(path)).stem: _header(file, local, 0)}
         except (OSError, ValueError, zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError) as error:
             reason = getattr(error, "strerror", None) or error
             raise ConvertError(f"{printable(path)} cannot be read as NumPy arrays: {reason}") from error
 
-    def _member(self, path: str, place: str, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> _Stored:
+    def _member(self, path: str, local: str, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> _Stored:
         if entry.compress_type == zipfile.ZIP_STORED:
             with archive.open(entry) as packed:  # a memory map does not verify the member's checksum
                 while packed.read(1 << 20):
                     pass
-            with open(place, "rb") as file:
+            with open(local, "rb") as file:
                 file.seek(entry.header_offset)
                 lengths = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
                 start = entry.header_offset + _LOCAL_HEADER.size + sum(lengths)
                 file.seek(start)
-                return _header(file, place, start)
+                return _header(file, local, start)
         copy = LocalCopy(
             f"the unpacked array '{printable(entry.filename)}' of {printable(path)}",
             "save it without compression (numpy.savez or .npy) in a folder that all machines see, or convert with "

@@ -64,11 +64,11 @@ class ArrowTable:
         self._copy: LocalCopy | None = None
         self._origins: tuple[list[str], list[int]] = (list(paths), self._ends)
         total = 0
-        for path, place in zip(paths, self.paths, strict=True):
+        for path, local in zip(paths, self.paths, strict=True):
             try:
-                table = _open(place)
+                table = _open(local)
             except SampleFault as error:
-                raise ConvertError(str(error).replace(place, path)) from error
+                raise ConvertError(str(error).replace(local, path)) from error
             with contextlib.closing(table):
                 if self.schema is None:
                     self.schema = table.schema
@@ -161,8 +161,8 @@ class ArrowRows:
                 while len(self._open) >= _OPEN_AT_MOST:
                     self._open.pop(next(iter(self._open))).close()
                 table = self._open[file] = _open(self._paths[file])
-            batch, place = table.find(row, self._columns)
-            values = {name: batch.column(name)[place] for name in self._columns}
+            batch, at = table.find(row, self._columns)
+            values = {name: batch.column(name)[at] for name in self._columns}
             return {name: _bytes(value) if name in self._files else value.as_py() for name, value in values.items()}
         except (OSError, ConvertError, import_pyarrow().ArrowException) as error:
             raise SampleFault(f"{printable(self._paths[file])}, row {row} cannot be read: {error}") from error
@@ -265,8 +265,8 @@ def _local_arrow(paths: Sequence[str]) -> tuple[list[str], list[LocalCopy]]:
             return file.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC
 
     arrow = [path for path in paths if is_url(path) and not is_parquet(path)]
-    places, copies = local_paths(arrow)
-    known = dict(zip(arrow, places, strict=True))
+    local, copies = local_paths(arrow)
+    known = dict(zip(arrow, local, strict=True))
     return [known.get(path, path) for path in paths], copies
 
 

@@ -73,8 +73,8 @@ class BetonFiles:
     ) -> None:
         self._form = _Form(as_stored=as_stored, longest=longest)
         self.paths = expand(patterns, (".beton",))
-        self._places, self._copies = local_paths(self.paths)
-        readers = [_reader(path, place) for path, place in zip(self.paths, self._places, strict=True)]
+        self._local_paths, self._copies = local_paths(self.paths)
+        readers = [_reader(path, local) for path, local in zip(self.paths, self._local_paths, strict=True)]
         files = FileSet(readers)
         self.fields = dict(files.fields)
         self.class_names = None if files.class_names is None else list(files.class_names)
@@ -96,13 +96,13 @@ class BetonFiles:
         for reader in readers:
             reader.close()
         # By the path of the local copy, if there is one, since that is read.
-        places = zip(self.paths, self._places, strict=True) if verify else ()
-        self._damage = [_damage(path, place) for path, place in places]
+        pairs = zip(self.paths, self._local_paths, strict=True) if verify else ()
+        self._damage = [_damage(path, local) for path, local in pairs]
 
     @property
     def load(self) -> Callable[[Any], Mapping[str, Any]]:
         """See `converters.source.Source`."""
-        return _Load(tuple(zip(self.paths, self._places, strict=True)), self._relabelled, self._form, self._damage)
+        return _Load(tuple(zip(self.paths, self._local_paths, strict=True)), self._relabelled, self._form, self._damage)
 
     def __len__(self) -> int:
         return len(self._chosen)
@@ -170,12 +170,12 @@ def read_indices(text: str) -> npt.NDArray[np.int64]:
     return indices
 
 
-def _reader(path: str, place: str) -> Reader:
+def _reader(path: str, local: str) -> Reader:
     """Open a file, which may be a local copy, with its original name for messages."""
-    return Reader(path) if path == place else Reader(path, stored=np.memmap(place, np.uint8, "r"))
+    return Reader(path) if path == local else Reader(path, stored=np.memmap(local, np.uint8, "r"))
 
 
-def _damage(path: str, place: str) -> list[tuple[int, int, str]]:
+def _damage(path: str, local: str) -> list[tuple[int, int, str]]:
     """Return (first sample, last sample + 1, problem) for each damaged range of a file.
 
     Raises
@@ -184,7 +184,7 @@ def _damage(path: str, place: str) -> list[tuple[int, int, str]]:
         If other parts than samples are damaged, or there are too many problems.
     """
     found: list[tuple[int, int, str]] = []
-    report = verify_file(place)
+    report = verify_file(local)
     for problem in report.problems:
         if not problem.samples:
             raise ConvertError(f"{printable(path)} is damaged, {problem}; `beton repair` makes an intact file of it")

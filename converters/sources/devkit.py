@@ -67,11 +67,11 @@ def _opened(path: str) -> Callable[[str], bytes]:
         return from_folder
 
     def from_tar(name: str) -> bytes:
-        with Tars().open(path) as place:
-            for member in members(place.file, printable(path), start=place.start, stop=place.stop):
+        with Tars().open(path) as tar:
+            for member in members(tar.file, printable(path), start=tar.start, stop=tar.stop):
                 if f"/{member.name}".endswith(f"/{name}"):
-                    place.file.seek(member.start)
-                    return place.file.read(member.size)
+                    tar.file.seek(member.start)
+                    return tar.file.read(member.size)
         raise UsageError(f"{printable(path)} has no {name}; expected ILSVRC2012_devkit_t12.tar.gz or its folder")
 
     return from_tar

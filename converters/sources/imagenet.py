@@ -23,7 +23,7 @@ from .listing import list_folder
 from .packed_texts import PackedTexts
 from .reading import Identity, Ranges, absolute, child, identity, is_folder, normalised, read_file
 from .row_values import labelled
-from .tar_index import TAR_ENDINGS, Member, Place, Tars, Unused, is_hidden, members
+from .tar_index import TAR_ENDINGS, Member, TarRange, Tars, Unused, is_hidden, members
 
 __all__ = ["ImageNetTrain", "ImageNetVal"]
 
@@ -57,8 +57,8 @@ class _Images:
     @property
     def load(self) -> Callable[[Any], Mapping[str, Any]]:
         """See `converters.source.Source`."""
-        places = zip(self._read_from, self._identities, strict=True)
-        return _Load([None if path is None else (path, known or identity(path)) for path, known in places])
+        readable = zip(self._read_from, self._identities, strict=True)
+        return _Load([None if path is None else (path, known or identity(path)) for path, known in readable])
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -75,12 +75,12 @@ class _Images:
         """Return the image's file name."""
         return printable(self._names[index])
 
-    def _add_path(self, path: str, place: Place | None) -> int:
-        """Add a folder, or a tar file that is read from ``place``."""
+    def _add_path(self, path: str, tar: TarRange | None) -> int:
+        """Add a folder, or a tar file that is read from ``tar``."""
         self._paths.append(absolute(path))
-        self._read_from.append(None if place is None else absolute(place.path))
+        self._read_from.append(None if tar is None else absolute(tar.path))
         # The temporary file of uncompressed tar files grows until all are indexed.
-        self._identities.append(identity(path) if place is not None and place.path == path else None)
+        self._identities.append(identity(path) if tar is not None and tar.path == path else None)
         return len(self._paths) - 1
 
     def _add(self, path: int, member: Member, label: int) -> None:
@@ -95,15 +95,15 @@ class _Images:
 class _Load:
     """Reads an image from a tar file or a separate file; sent to the workers."""
 
-    places: list[tuple[str, Identity] | None]
+    files: list[tuple[str, Identity] | None]
     ranges: Ranges = dataclasses.field(default_factory=Ranges)
 
     def __call__(self, task: tuple[str, int, int, int, int]) -> dict[str, object]:
         path, number, start, size, label = task
-        place = self.places[number]
-        if place is None:
+        source = self.files[number]
+        if source is None:
             return labelled(lambda: read_file(path), label)
-        return labelled(lambda: self.ranges.read(place[0], start, size, place[1]), label)
+        return labelled(lambda: self.ranges.read(source[0], start, size, source[1]), label)
 
 
 class ImageNetTrain(_Images):
@@ -157,18 +157,18 @@ class ImageNetTrain(_Images):
             if not inner:
                 raise UsageError(f"{label} holds no tar files; expected one per class, such as n01440764.tar")
             path = self._add_path(src, outer)
-            for tar in sorted(inner, key=lambda member: _stem(member.name)):
-                name = f"{label}: {printable(tar.name)}"
-                lies = Place(outer.file, outer.path, tar.start, tar.start + tar.size)
-                place = self._tars.unpacked(lies, name)
-                self._take_class(path if place is lies else self._add_path(src, place), _stem(tar.name), place, name)
+            for member in sorted(inner, key=lambda member: _stem(member.name)):
+                name = f"{label}: {printable(member.name)}"
+                nested = TarRange(outer.file, outer.path, member.start, member.start + member.size)
+                tar = self._tars.unpacked(nested, name)
+                self._take_class(path if tar is nested else self._add_path(src, tar), _stem(member.name), tar, name)
 
     def _take_class_tar(self, src: str) -> None:
-        with self._tars.open(src) as place:
-            self._take_class(self._add_path(src, place), _stem(src), place, printable(src))
+        with self._tars.open(src) as tar:
+            self._take_class(self._add_path(src, tar), _stem(src), tar, printable(src))
 
-    def _take_class(self, path: int, wnid: str, place: Place, label: str) -> None:
-        found = members(place.file, label, start=place.start, stop=place.stop, unused=self.unused)
+    def _take_class(self, path: int, wnid: str, opened: TarRange, label: str) -> None:
+        found = members(opened.file, label, start=opened.start, stop=opened.stop, unused=self.unused)
         images = _images(found, self.unused)
         if not images:
             raise ConvertError(f"{label} holds no images")
@@ -231,10 +231,10 @@ class ImageNetVal(_Images):
                 )
             path = self._add_path(src, None)
         else:
-            with self._tars.open(src) as place:
+            with self._tars.open(src) as tar:
                 label = printable(src)
-                found = list(members(place.file, label, start=place.start, stop=place.stop, unused=self.unused))
-                path = self._add_path(src, place)
+                found = list(members(tar.file, label, start=tar.start, stop=tar.stop, unused=self.unused))
+                path = self._add_path(src, tar)
         images = sorted(_images(found, self.unused), key=lambda member: _base(member.name))
         if not images:
             raise UsageError(f"{printable(src)} holds no images")
@@ -264,11 +264,11 @@ def _images(found: Iterable[Member], unused: Unused) -> list[Member]:
         if is_hidden(member.name) or not _is_image(member):
             unused.add(_kind(member.name), member.name)
             continue
-        place = posixpath.split(posixpath.normpath(member.name))
-        if place in images:
+        path = posixpath.split(posixpath.normpath(member.name))
+        if path in images:
             unused.add("replaced by a later member of the same name", member.name)
-        images[place] = member
-    return [images[place] for place in sorted(images)]
+        images[path] = member
+    return [images[path] for path in sorted(images)]
 
 
 def _kind(name: str) -> str:

@@ -46,12 +46,12 @@ def file_bytes(path: str, root: str) -> bytes:
     """Return the bytes of a file in a table; raise `SampleFault` with its name if it cannot be read."""
     if not path:
         raise SampleFault("the path is empty")
-    place = resolved(path, root)
+    full_path = resolved(path, root)
     try:
-        return read_file(place)
+        return read_file(full_path)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise SampleFault(f"{printable(place)} cannot be read: {reason}") from error
+        raise SampleFault(f"{printable(full_path)} cannot be read: {reason}") from error
 
 
 def typed_value(spec: FieldSpec, value: Any, root: str) -> object:

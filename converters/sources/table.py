@@ -148,9 +148,9 @@ class Table:
 
     def task(self, index: int) -> tuple[int, int, str]:
         """Return the row's location, and the image's path, "" if the row has none."""
-        place = self._table.task(index)
+        row = self._table.task(index)
         path = self._image_path(index)
-        return place[0], place[1], absolute(resolved(_without_blanks(path, self._root), self._root)) if path else ""
+        return row[0], row[1], absolute(resolved(_without_blanks(path, self._root), self._root)) if path else ""
 
     def name(self, index: int) -> str:
         """Return the path in the row, or the row's number if it has none."""

@@ -29,7 +29,7 @@ from .local_copies import LocalCopy
 from .packed_texts import PackedTexts
 from .reading import open_stream
 
-__all__ = ["TAR_ENDINGS", "Member", "Place", "Tars", "Unused", "is_hidden", "members"]
+__all__ = ["TAR_ENDINGS", "Member", "TarRange", "Tars", "Unused", "is_hidden", "members"]
 
 TAR_ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tzst")
 _BLOCK = 512
@@ -104,7 +104,7 @@ def is_hidden(name: str) -> bool:
     return base.startswith("._") or any(part.startswith(".") and part not in {".", ".."} for part in folders)
 
 
-class Place(NamedTuple):
+class TarRange(NamedTuple):
     """The location of a tar file that can be read by offset: an open file, its path, start and stop in it."""
 
     file: BinaryIO
@@ -123,12 +123,12 @@ class Tars:
         self._copy: LocalCopy | None = None
 
     @contextlib.contextmanager
-    def open(self, path: str) -> Iterator[Place]:
+    def open(self, path: str) -> Iterator[TarRange]:
         """Open a tar file, path or URL; errors as `unpacked`."""
         with open_stream(path) as file:
-            yield self.unpacked(Place(file, path, 0, file.seek(0, 2)), printable(path))
+            yield self.unpacked(TarRange(file, path, 0, file.seek(0, 2)), printable(path))
 
-    def unpacked(self, place: Place, label: str) -> Place:
+    def unpacked(self, tar: TarRange, label: str) -> TarRange:
         """Return where a tar file can be read by offset: where it is, or where it has been unpacked to.
 
         Raises
@@ -138,10 +138,10 @@ class Tars:
         UsageError
             If the library that unpacks it is missing, or it is compressed in another way.
         """
-        place.file.seek(place.start)
-        unpacker = _unpacker(place.file.read(min(6, place.stop - place.start)), label)
+        tar.file.seek(tar.start)
+        unpacker = _unpacker(tar.file.read(min(6, tar.stop - tar.start)), label)
         if unpacker is None:
-            return place
+            return tar
         if self._copy is None:
             note(f"unpacking compressed tar files to a temporary file in {tempfile.gettempdir()}")
             self._copy = LocalCopy(f"the unpacked {label}", "unpack the tar files into a folder that all machines see")
@@ -149,7 +149,7 @@ class Tars:
         start = out.seek(0, 2)
         make, damage = unpacker
         try:
-            _unpack(_Part(place), make, lambda data: _written(out, data))
+            _unpack(_Part(tar), make, lambda data: _written(out, data))
             out.flush()
         except _NoRoomError as error:
             raise ConvertError(
@@ -158,7 +158,7 @@ class Tars:
             ) from error
         except (damage, EOFError) as error:
             raise ConvertError(f"{label} cannot be unpacked, it is damaged: {error}") from error
-        return Place(out, self._copy.path, start, out.tell())
+        return TarRange(out, self._copy.path, start, out.tell())
 
 
 class _NoRoomError(Exception):
@@ -211,10 +211,10 @@ def _unpack(file: _Part, make: Callable[[], Any], write: Callable[[bytes], objec
 class _Part:
     """A range of a file as a file object, for the standard library's reader."""
 
-    def __init__(self, place: Place) -> None:
-        self._file = place.file
-        self._start = place.start
-        self._size = place.stop - place.start
+    def __init__(self, tar: TarRange) -> None:
+        self._file = tar.file
+        self._start = tar.start
+        self._size = tar.stop - tar.start
         self._at = 0
 
     def seek(self, offset: int) -> int:
@@ -253,7 +253,7 @@ def members(
         If it is not a tar file, is damaged or truncated, or has a loop of links.
     """
     index = _Index(label, Unused() if unused is None else unused)
-    index.read(Place(file, "", start, file.seek(0, 2) if stop is None else stop))
+    index.read(TarRange(file, "", start, file.seek(0, 2) if stop is None else stop))
     return index.members(start)
 
 
@@ -277,10 +277,10 @@ class _Index:
         self._numbers: dict[str, list[int]] = {}
         self._inside: dict[str, list[int]] = {}
 
-    def read(self, place: Place) -> None:
+    def read(self, archive: TarRange) -> None:
         """Read concatenated archives."""
-        part = _Part(place)
-        size = place.stop - place.start
+        part = _Part(archive)
+        size = archive.stop - archive.start
         at = 0
         while True:
             part.seek(at)

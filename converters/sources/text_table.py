@@ -115,7 +115,7 @@ class TextTable:
 
     def _find_records(self, file: BinaryIO, is_watched: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
         lines = _Lines(file, self._first)
-        watched = [(place, name) for place, name in enumerate(self.columns) if is_watched(name)]
+        watched = [(column, name) for column, name in enumerate(self.columns) if is_watched(name)]
         start = self._first
         for line in lines:
             first = lines.number
@@ -128,9 +128,9 @@ class TextTable:
                 ) from error
             if cells is not None:
                 self._starts.append(start)
-                for place, name in watched:
-                    if place < len(cells):
-                        yield name, cells[place]
+                for column, name in watched:
+                    if column < len(cells):
+                        yield name, cells[column]
                 start = lines.position
         self._starts.append(lines.position)
 

@@ -154,7 +154,7 @@ def dataset_files(dataset: Any, root: str, arguments: Iterable[Any] = ()) -> Ite
     """
     top = os.path.abspath(root)
     usual = [getattr(dataset, name, None) for name in ("base_folder", "raw_folder", "filename")]  # of its class
-    files, folders = _places([*vars(dataset).values(), *usual], top)
+    files, folders = _files_and_folders([*vars(dataset).values(), *usual], top)
     if not files and not folders:
         folders = [top]
     files += [
@@ -162,13 +162,13 @@ def dataset_files(dataset: Any, root: str, arguments: Iterable[Any] = ()) -> Ite
     ]
     below = tuple(f"{folder}/" for folder in folders)
     # No file or folder twice if one folder contains another.
-    places = [path for path in dict.fromkeys([*files, *sorted(folders)]) if not path.startswith(below)]
-    for place in places:
-        for path in _walked(place) if place in folders else (place,):
+    found = [path for path in dict.fromkeys([*files, *sorted(folders)]) if not path.startswith(below)]
+    for each in found:
+        for path in _walked(each) if each in folders else (each,):
             yield os.path.relpath(path, top), path
 
 
-def _places(values: Iterable[Any], top: str) -> tuple[list[str], list[str]]:
+def _files_and_folders(values: Iterable[Any], top: str) -> tuple[list[str], list[str]]:
     """Return the files and folders below ``top`` among the paths in ``values``."""
     files: list[str] = []
     folders: list[str] = []
@@ -186,11 +186,11 @@ def _places(values: Iterable[Any], top: str) -> tuple[list[str], list[str]]:
 
 
 def _walked(folder: str) -> Iterator[str]:
-    for place, inner, names in os.walk(folder):
+    for path, inner, names in os.walk(folder):
         inner.sort()
         for name in sorted(names):
             if not name.startswith(".") and ".beton" not in name:
-                yield os.path.join(place, name)
+                yield os.path.join(path, name)
 
 
 @dataclasses.dataclass

@@ -29,7 +29,7 @@ from .listing import expand
 from .packed_texts import PackedTexts
 from .reading import Identity, Ranges, absolute, identity, name_of, open_stream
 from .row_values import gathered
-from .tar_index import TAR_ENDINGS, Member, Place, Tars, Unused, is_hidden, members
+from .tar_index import TAR_ENDINGS, Member, TarRange, Tars, Unused, is_hidden, members
 
 __all__ = ["IMAGE_ENDINGS", "WebDataset", "parse_map"]
 
@@ -129,18 +129,18 @@ class WebDataset:
         self._seen: dict[int, str] = {}
         self._tars = Tars()
         # The path to read each from, and its identity before it was indexed.
-        self._places = [absolute(path) for path in self.paths]
+        self._read_from = [absolute(path) for path in self.paths]
         self._identities = [identity(path) for path in self.paths]
         unpacked = []
         for number, path in enumerate(self.paths):
-            with self._tars.open(path) as place:
-                for sample in self._samples(place, printable(path)):
+            with self._tars.open(path) as tar:
+                for sample in self._samples(tar, printable(path)):
                     self._take(number, sample)
-            if place.path != path:
-                self._places[number] = place.path
+            if tar.path != path:
+                self._read_from[number] = tar.path
                 unpacked.append(number)
         for number in unpacked:  # the temporary file is final only now
-            self._identities[number] = identity(self._places[number])
+            self._identities[number] = identity(self._read_from[number])
         if not len(self):
             raise UsageError(f"{printable(self.paths[0])}: no samples; expected members such as 0001.jpg and 0001.cls")
         self._specs = self._find_specs(specs or {})
@@ -171,7 +171,7 @@ class WebDataset:
     def load(self) -> Callable[[Any], Mapping[str, Any]]:
         """See `converters.source.Source`."""
         specs, labels = tuple(self._specs.values()), label_numbers(self.class_names)
-        return _Load(specs, self._places, self._identities, self._filled, self._label, labels)
+        return _Load(specs, self._read_from, self._identities, self._filled, self._label, labels)
 
     def __len__(self) -> int:
         return len(self._shard_of)
@@ -179,7 +179,7 @@ class WebDataset:
     def task(self, index: int) -> tuple[int, str, list[tuple[int, int]], dict[str, str]]:
         """Return the shard's number and path, the location of each field's bytes, and why some are missing."""
         first = index * self._width
-        places = []
+        ranges = []
         missing = {}
         for column, (name, endings) in enumerate(self._mapping.items()):
             if self._endings[first + column] == _ABSENT and name not in self.fill:
@@ -188,17 +188,17 @@ class WebDataset:
                 advice = "" if self._specs[name].is_file else f"; --fill {name}=VALUE gives such samples a value"
                 advice += "; a sample's files must be neighbours (tar --sort=name)"
                 missing[name] = f"it has no {wanted}{seen}{advice}"
-            places.append((self._starts[first + column], self._sizes[first + column]))
+            ranges.append((self._starts[first + column], self._sizes[first + column]))
         shard = self._shard_of[index]
-        return shard, absolute(self.paths[shard]), places, missing
+        return shard, absolute(self.paths[shard]), ranges, missing
 
     def name(self, index: int) -> str:
         """Return shard and key."""
         return f"{printable(name_of(self.paths[self._shard_of[index]]))}: {printable(self._keys[index])}"
 
-    def _samples(self, place: Place, label: str) -> Iterator[_Sample]:
+    def _samples(self, tar: TarRange, label: str) -> Iterator[_Sample]:
         current: _Sample | None = None
-        for member in members(place.file, label, start=place.start, stop=place.stop, unused=self.unused):
+        for member in members(tar.file, label, start=tar.start, stop=tar.stop, unused=self.unused):
             match = None if is_hidden(member.name) else _KEY.match(member.name)
             if match is None or (member.name.startswith("__") and member.name.endswith("__")):
                 self.unused.add(_kind_of_keyless(member.name), member.name)
@@ -218,7 +218,7 @@ class WebDataset:
         complete = True
         taken = set()
         for endings in self._mapping.values():
-            position = next((place for place, ending in enumerate(endings) if ending in sample.files), _ABSENT)
+            position = next((number for number, ending in enumerate(endings) if ending in sample.files), _ABSENT)
             found = sample.files[endings[position]] if position != _ABSENT else Member("", 0, 0)
             taken.add(endings[position] if position != _ABSENT else "")
             complete = complete and position != _ABSENT
@@ -263,12 +263,12 @@ class WebDataset:
     def _first(self, column: int) -> tuple[int | None, bytes]:
         """Return the first sample with a file for a field, and that file's bytes."""
         for index in range(len(self)):
-            place = index * self._width + column
-            if self._endings[place] != _ABSENT:
+            entry = index * self._width + column
+            if self._endings[entry] != _ABSENT:
                 shard = self._shard_of[index]
-                start, size = self._starts[place], self._sizes[place]
+                start, size = self._starts[entry], self._sizes[entry]
                 try:
-                    return index, Ranges().read(self._places[shard], start, size, self._identities[shard])
+                    return index, Ranges().read(self._read_from[shard], start, size, self._identities[shard])
                 except SampleFault as error:
                     raise ConvertError(f"{self.name(index)}: {error}") from error
         return None, b""
@@ -280,7 +280,7 @@ class WebDataset:
             return None
         column = list(self._mapping).index(name)
         texts: Iterable[str] = [_text(self._first(column)[1])]
-        if not any(map(is_url, self._places)) or not _is_number(next(iter(texts))):
+        if not any(map(is_url, self._read_from)) or not _is_number(next(iter(texts))):
             texts = self._texts(column)
         labels = Labels(itertools.chain(texts, [self.fill.get(name, "")]))
         if self.class_names is not None:
@@ -291,12 +291,12 @@ class WebDataset:
     def _texts(self, column: int) -> Iterator[str]:
         """Read the small files of a field in sequence."""
         for shard, indices in itertools.groupby(range(len(self)), self._shard_of.__getitem__):
-            with open_stream(self._places[shard]) as file:
+            with open_stream(self._read_from[shard]) as file:
                 for index in indices:
-                    place = index * self._width + column
-                    if self._endings[place] != _ABSENT:
-                        file.seek(self._starts[place])
-                        yield _text(file.read(self._sizes[place]))
+                    entry = index * self._width + column
+                    if self._endings[entry] != _ABSENT:
+                        file.seek(self._starts[entry])
+                        yield _text(file.read(self._sizes[entry]))
 
     def _filled_field(self, key: str) -> str:
         names = [name for name, endings in self._mapping.items() if key.lstrip(".").lower() in endings]
@@ -354,7 +354,7 @@ class _Load:
     """Reads a sample's files by offset; sent to the workers."""
 
     specs: tuple[FieldSpec, ...]
-    places: list[str]
+    paths: list[str]
     identities: list[Identity]
     filled: Mapping[str, object]
     label: str | None
@@ -362,18 +362,18 @@ class _Load:
     ranges: Ranges = dataclasses.field(default_factory=Ranges)
 
     def __call__(self, task: tuple[int, str, list[tuple[int, int]], dict[str, str]]) -> dict[str, object]:
-        shard, _, places, missing = task
+        shard, _, ranges, missing = task
 
         def read(spec: FieldSpec, start: int, size: int) -> object:
             if spec.name in missing:
                 raise SampleFault(f"field '{spec.name}': {missing[spec.name]}")
             if start == 0:  # an offset that no member can have
                 return self.filled[spec.name]
-            data = self.ranges.read(self.places[shard], start, size, self.identities[shard])
+            data = self.ranges.read(self.paths[shard], start, size, self.identities[shard])
             if spec.name == self.label:
                 return class_label(_text(data), self.labels, "its file")
             return spec.from_bytes(data)
 
         return gathered(
-            (spec.name, partial(read, spec, *place)) for spec, place in zip(self.specs, places, strict=True)
+            (spec.name, partial(read, spec, *range_)) for spec, range_ in zip(self.specs, ranges, strict=True)
         )

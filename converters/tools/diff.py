@@ -231,7 +231,7 @@ def _content_keys(input_files: InputFiles, pool: ThreadPoolExecutor) -> Digests:
         try:
             pixels = decode_stored(input_files.decoded(images[0], sample[images[0]]))
         except DecodeError as error:
-            file, local = input_files.place(index)
+            file, local = input_files.split_index(index)
             raise DecodeError(error.reason, sample=local, path=file.path, advice="`beton repair` drops it") from error
         return np.asarray(pixels.shape, np.int64).tobytes() + pixels.tobytes()
 

@@ -266,11 +266,11 @@ class InputFiles(_Closing):
         """Return a field's part of every sample's record: a view of the only file, a copy of several."""
         return self._set.column(field)
 
-    def place(self, index: int) -> tuple[InputFile, int]:
+    def split_index(self, index: int) -> tuple[InputFile, int]:
         """Return the file that holds a sample, and the sample's index there; `UsageError` if there is none."""
         if not 0 <= index < len(self):
             raise UsageError(f"{self.path} has samples 0 to {len(self) - 1}, not {index}")
-        number, local = self._set.place(index)
+        number, local = self._set.split_index(index)
         return self.files[number], local
 
     def samples(self, indices: Sequence[int] | Integers | None = None) -> Iterator[Sample]:
@@ -281,7 +281,7 @@ class InputFiles(_Closing):
                 yield from file.samples()
             return
         chosen = np.asarray(indices, dtype=np.int64)
-        owners, _ = self._set.places(chosen)
+        owners, _ = self._set.split_indices(chosen)
         for start in range(0, len(chosen), _BLOCK):
             part, numbers = chosen[start : start + _BLOCK], owners[start : start + _BLOCK]
             # Each file looks up all its samples of the block at once; they are yielded in the requested order.

@@ -53,7 +53,7 @@ def find_sample(readers: Sequence[Reader], index: int) -> tuple[Reader, int]:
     if not 0 <= index < files.num_samples:
         where = readers[0].path if len(readers) == 1 else f"{len(readers):,} files"
         raise UsageError(f"there is no sample {index}: {where} has samples 0 to {files.num_samples - 1}")
-    number, local = files.place(index)
+    number, local = files.split_index(index)
     return readers[number], local
 
 

@@ -143,7 +143,7 @@ def _open_remote(cache: PageCache, number: int, retry: Retry) -> Reader:
             # The transfer has no checksum: the bytes may be damaged in transit and not in the store.
             if attempt == retry.num_tries:
                 raise
-            cache.bring_again(units((0, source.num_bytes)), pinned=True)
+            cache.fetch_again(units((0, source.num_bytes)), pinned=True)
     raise AssertionError("the last try returns or raises")
 
 

@@ -146,7 +146,7 @@ class PageCache:
         parts = [np.minimum(first + step, last) for step in range(longest + 1)]
         return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
 
-    def are_there(self, units: Units) -> bool:
+    def are_present(self, units: Units) -> bool:
         """Whether all units are loaded, for tests and statistics."""
         return all((part.table.state[places] == READY).all() for part, places in self._parts(units))
 
@@ -441,7 +441,7 @@ class PageCache:
                         f"disk, or set cache_bytes= below its free space"
                     ) from error
 
-    def bring_again(self, units: Units, *, pinned: bool) -> None:
+    def fetch_again(self, units: Units, *, pinned: bool) -> None:
         """Reload units whose bytes are wrong.
 
         Parameters

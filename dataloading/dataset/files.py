@@ -96,14 +96,14 @@ class FileSet:
 
     # ---- samples
 
-    def place(self, index: int) -> tuple[int, int]:
+    def split_index(self, index: int) -> tuple[int, int]:
         """Return the number of the file that holds a sample, and the sample's index in it."""
         if len(self.readers) == 1:
             return 0, index
         file = int(np.searchsorted(self.starts, index, side="right")) - 1
         return file, index - int(self.starts[file])
 
-    def places(self, indices: Indices) -> tuple[Indices, Indices]:
+    def split_indices(self, indices: Indices) -> tuple[Indices, Indices]:
         """Return the number of the file that holds each sample, and the samples' indices in it."""
         if len(self.readers) == 1:
             return np.zeros(len(indices), np.int64), indices
@@ -119,7 +119,7 @@ class FileSet:
         """Copy a field's records of some samples: numbers, or descriptions of stored bytes."""
         if self._tables is None:
             return self.readers[0].column(field)[indices]
-        return self._tables.records(field, *self.places(indices))
+        return self._tables.records(field, *self.split_indices(indices))
 
     def column(self, field: str) -> npt.NDArray[Any]:
         """Return a field's records of all samples: a view for one file, a copy for several."""
@@ -141,7 +141,7 @@ class FileSet:
         FormatError
             A sample's bytes lie outside its file; the message names both.
         """
-        files, samples = self.places(indices)
+        files, samples = self.split_indices(indices)
         if self._tables is None:
             return files, *self.readers[0].locate(field, samples)
         pointers, sizes, found = self._tables.locate(field, files, samples)
@@ -163,7 +163,7 @@ class FileSet:
         FormatError
             As `locate`.
         """
-        file, sample = self.place(index)
+        file, sample = self.split_index(index)
         pointers, sizes = self.readers[file].locate(field, [sample])
         start = int(pointers[0])
         return self.memory[file][start : start + int(sizes[0])]
@@ -176,7 +176,7 @@ class FileSet:
         FormatError
             As `locate`, or the stored bytes are not a valid value.
         """
-        file, sample = self.place(index)
+        file, sample = self.split_index(index)
         kind = self.readers[file].fields[field]
         payload = self.view(field, index) if kind.has_data else None
         return kind.decode(self.readers[file].column(field)[sample], payload)

@@ -380,7 +380,7 @@ class Plan:
         self, kind: type[SampleError], reason: str, sample: int, output: Output, view: str | None = None
     ) -> SampleError:
         """Make the error for one sample, with the advice that fits."""
-        file, sample_of_file = self.files.place(sample)
+        file, sample_of_file = self.files.split_index(sample)
         path = self.files.paths[file]
         index = None if len(self.files) == 1 else sample
         advice = _ADVICE[kind].format(path=path)

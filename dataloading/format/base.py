@@ -17,7 +17,7 @@ from dataloading.errors import FormatError, UsageError
 from dataloading.messages import counted, describe
 
 __all__ = [
-    "Bytes", "Field", "Head", "as_array", "as_bytes", "in_order", "is_ours", "kind_arguments", "kind_of",
+    "Bytes", "Field", "Head", "as_array", "as_bytes", "has_beton_kind", "in_order", "kind_arguments", "parse_kind",
     "same_numbers", "unmasked",
 ]  # fmt: skip
 
@@ -33,18 +33,18 @@ def kind_arguments(kind: str, **parameters: object) -> bytes:
 
     Examples
     --------
-    >>> kind_of(kind_arguments("mask", dtype="uint8"))
+    >>> parse_kind(kind_arguments("mask", dtype="uint8"))
     ('mask', {'dtype': 'uint8'})
     """
     return _KIND_MAGIC + json.dumps({"kind": kind, **parameters}, sort_keys=True).encode("ascii")
 
 
-def is_ours(arguments: bytes) -> bool:
+def has_beton_kind(arguments: bytes) -> bool:
     """Return whether a descriptor's arguments are those of a field kind that FFCV does not have."""
     return arguments.startswith(_KIND_MAGIC)
 
 
-def kind_of(arguments: bytes) -> tuple[str, dict[str, Any]] | None:
+def parse_kind(arguments: bytes) -> tuple[str, dict[str, Any]] | None:
     """Return the kind and parameters in a descriptor's arguments, or None if the kind is FFCV's.
 
     Raises
@@ -52,7 +52,7 @@ def kind_of(arguments: bytes) -> tuple[str, dict[str, Any]] | None:
     FormatError
         If the arguments start with our magic but their description is damaged.
     """
-    if not is_ours(arguments):
+    if not has_beton_kind(arguments):
         return None
     text = arguments[len(_KIND_MAGIC) :].partition(b"\0")[0]
     try:

@@ -116,6 +116,6 @@ def resume_hash(hasher: BlockHasher, read: Callable[[int, int], bytes], start: i
         if found.to_bytes(8, "little") != expected[8 * number : 8 * number + 8]:
             raise FormatError(
                 f"{part} does not hold what its checkpoints say (bytes {start + (first + number) * BLOCK_BYTES} and "
-                "after); it was changed or damaged, so nothing can go on from it: start anew"
+                "after); it was changed or damaged, so it cannot be resumed: start over"
             )
     hasher.update(read(end - partial_bytes, partial_bytes))

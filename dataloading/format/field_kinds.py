@@ -16,7 +16,7 @@ import numpy.typing as npt
 from dataloading.errors import FormatError, UsageError
 
 from .arrays import NDArrayField, TorchTensorField
-from .base import Field, kind_of
+from .base import Field, parse_kind
 from .fields import BytesField, CustomField, FloatField, IntField, JSONField, TextField
 from .images import ImageField, MaskField, RasterField
 from .ragged import VarArrayField
@@ -48,7 +48,7 @@ def field_from_descriptor(
         If the type is unknown, its arguments are invalid, or a custom field's record dtype is not given.
     """
     try:
-        described = kind_of(arguments)
+        described = parse_kind(arguments)
         if described is not None:
             return _our_field(type_id, *described)
         if type_id in _ARRAY_KINDS:

@@ -15,7 +15,7 @@ from dataloading.errors import ChecksumError, FormatError, UsageError
 
 from . import extension as ext
 from .arrays import NDArrayField
-from .base import Field, is_ours
+from .base import Field, has_beton_kind
 from .coordinates import check_coordinates
 from .field_kinds import field_from_descriptor
 from .fields import CustomField
@@ -84,7 +84,7 @@ class FileInfo:
         descriptors = parse_descriptors(head[HEADER.itemsize :], self.header.num_fields, path)
         first = descriptors[0]
         # FFCV's custom classes may have arguments in the locator's position; we never write such fields.
-        foreign = first.type_id == CustomField.type_id and not is_ours(first.arguments)
+        foreign = first.type_id == CustomField.type_id and not has_beton_kind(first.arguments)
         self.locator = None if foreign else ext.Locator.parse(first.arguments, num_bytes, path)
         self.extension = None if self.locator is None else self._read_extension(self.locator, head, read)
         try:

@@ -75,7 +75,7 @@ class Mixture:
     With the Loader's ``shuffle="global"`` every pass over a dataset is a new permutation; with ``"none"`` every dataset
     gives its samples in their order. Which dataset is next is shuffled either way. ``shuffle="pages"``, ``weights=``
     and ``sampler=`` contradict a mixture. A subset (``indices=``, `Loader.filter`) keeps the proportions, and must
-    include samples of each dataset. A sample that is repeated within an epoch is augmented anew.
+    include samples of each dataset. Repetitions of a sample within an epoch are augmented differently.
 
     Raises
     ------

@@ -332,7 +332,7 @@ class ShardSampler(Sampler):
         return order if self.num_repeats == 1 else RepeatedOrder(order, self.num_repeats, self.size)
 
     def _paged_order(self, epoch: int, consumed: int) -> Order:
-        """Order by pages; what earlier legs of this epoch left is divided anew among the present nodes."""
+        """Order by pages; the rest that earlier legs of this epoch left is redistributed among the present nodes."""
         layout, origin = self._layout, 0
         for number, (num_nodes, end) in enumerate(self._active_legs(consumed)):
             earlier = self._page_order(layout, epoch, number, num_nodes, origin)
@@ -403,7 +403,7 @@ class ShardSampler(Sampler):
     def resume(self, epoch: int, consumed: int, history: str = "1") -> None:
         """See `Sampler`.
 
-        If the number of nodes has changed, the rest of the epoch is divided anew: every sample still exactly once, in
+        If the number of nodes has changed, the rest of the epoch is redistributed: every sample still exactly once, in
         another order than an uninterrupted run's.
 
         Raises
@@ -426,7 +426,7 @@ class ShardSampler(Sampler):
         self._legs = tuple(legs) if self.shuffle == "pages" else ()
 
     def _active_legs(self, consumed: int) -> Legs:
-        """Return the legs of the epoch at `consumed`: none if another epoch, or this one anew, has begun."""
+        """Return the legs of the epoch at `consumed`: none if another epoch, or this one again, has begun."""
         return self._legs if self._legs and consumed >= self._legs[-1][1] else ()
 
     def __iter__(self) -> Iterator[int]:

@@ -90,7 +90,7 @@ class Step:
     consumed : int
         Positions of the global order that are consumed after this step.
     views : ndarray of int64, shape (rows,), optional
-        Which occurrence of its sample in the epoch a row is, so that each is augmented anew. None: all 0.
+        Which occurrence of its sample in the epoch a row is, so that each is augmented differently. None: all 0.
     """
 
     indices: Indices

@@ -87,7 +87,7 @@ def units(*numbers: int) -> np.ndarray:
 
 
 def there(cache: PageCache) -> list[int]:
-    return [unit for unit in range(NUM_UNITS) if cache.are_there(units(unit))]
+    return [unit for unit in range(NUM_UNITS) if cache.are_present(units(unit))]
 
 
 def wait_for_idle_threads() -> None:
@@ -148,7 +148,7 @@ def test_waiting_for_room_ends_when_nobody_waits_for_the_batch_any_more(make):
         cache.acquire(units(3, 4), lambda: True)
     cache.release(units(0, 1, 2))
     cache.acquire(units(3, 4))
-    assert cache.are_there(units(3, 4))
+    assert cache.are_present(units(3, 4))
 
 
 def test_a_unit_is_brought_once_for_all_threads_that_ask_for_it(make):
@@ -260,7 +260,7 @@ def test_nothing_pinned_is_evicted(make):
     cache.acquire(units(0, 1, 2))
     for unit in range(3, NUM_UNITS):
         other.acquire(units(unit))
-        assert cache.are_there(units(0, 1, 2))
+        assert cache.are_present(units(0, 1, 2))
         other.release(units(unit))
 
 
@@ -339,7 +339,7 @@ def test_a_unit_whose_loader_is_killed_is_brought_by_the_next_who_asks(file, tmp
     cache = in_memory(file, place, 8) if where == "memory" else in_folder(file, place, 8)
     waiting = threading.Thread(target=cache.acquire, args=(units(2, 3),))
     waiting.start()
-    wait_for(lambda: cache.are_there(units(2)))
+    wait_for(lambda: cache.are_present(units(2)))
     assert waiting.is_alive()
     kill(process)
     waiting.join(120)
@@ -369,12 +369,12 @@ def test_late_comers_find_the_cache_when_the_process_that_made_it_is_dead(file):
     source = Counting(file)
     store = MemoryStore(name, NUM_UNITS, UNIT)
     second = PageCache(store, [CachedFile(source, store.files[0])], cache_bytes=8 * UNIT)
-    assert second.are_there(units(0, 1))
+    assert second.are_present(units(0, 1))
     assert not store.hands_out
     kill(process)
     wait_for(lambda: store.hands_out)
     third = in_memory(file, name, 8)
-    assert third.are_there(units(0, 1))
+    assert third.are_present(units(0, 1))
     assert third.fetched_bytes == 2 * UNIT
     second.close()
     third.close()

@@ -287,9 +287,9 @@ def test_an_index_is_a_file_and_a_place_in_it(tmp_path_factory, sizes, seed):
     files = open_files([write_labels(folder / f"{k}.beton", num) for k, num in enumerate(sizes)])
     expected = [(k, place) for k, num in enumerate(sizes) for place in range(num)]
     assert files.num_samples == len(expected)
-    assert [files.place(index) for index in range(len(expected))] == expected
+    assert [files.split_index(index) for index in range(len(expected))] == expected
     chosen = np.random.default_rng(seed).permutation(len(expected))
-    numbers, places = files.places(chosen)
+    numbers, places = files.split_indices(chosen)
     assert list(zip(numbers.tolist(), places.tolist(), strict=True)) == [expected[k] for k in chosen]
     assert files.records("label", chosen).tolist() == [expected[k][1] for k in chosen]
     assert files.column("label").tolist() == [place for _, place in expected]
@@ -300,7 +300,7 @@ def test_stored_bytes_are_found_as_each_file_alone_finds_them(photo_files):
     indices = np.random.default_rng(1).integers(0, 51, 200)
     numbers, pointers, sizes = files.locate("image", indices)
     for row, index in enumerate(indices.tolist()):
-        number, place = files.place(index)
+        number, place = files.split_index(index)
         pointer, size = files.readers[number].locate("image", [place])
         assert (numbers[row], pointers[row], sizes[row]) == (number, pointer[0], size[0])
         np.testing.assert_array_equal(files.view("image", index), files.readers[number].view("image", place))

@@ -18,7 +18,7 @@ from train.loaders import make_loader
 from train.loaders.base import LoaderSpec
 from train.loaders.recipes import TimmPolicy, torchvision_steps, training_recipe
 from train.metrics import read_log
-from train.mixing import mix_as_told
+from train.mixing import mix_by_recipe
 from train.options import make_options
 from train.trainer import run_training
 
@@ -176,9 +176,9 @@ def test_mixing_as_the_recipe_says_depends_on_the_key_alone() -> None:
     images = torch.rand((6, 3, 8, 8), generator=torch.Generator().manual_seed(0))
     labels = torch.arange(6)
     mixes = (T.MixUp(num_classes=6),)
-    mixed, targets = mix_as_told(images, labels, mixes, key=(1, 2, 0, 0))
-    again, _ = mix_as_told(images, labels, mixes, key=(1, 2, 0, 0))
-    other, _ = mix_as_told(images, labels, mixes, key=(1, 3, 0, 0))
+    mixed, targets = mix_by_recipe(images, labels, mixes, key=(1, 2, 0, 0))
+    again, _ = mix_by_recipe(images, labels, mixes, key=(1, 2, 0, 0))
+    other, _ = mix_by_recipe(images, labels, mixes, key=(1, 3, 0, 0))
     assert torch.equal(mixed, again)
     assert not torch.equal(mixed, other)
     share = targets[0, 0]

@@ -284,9 +284,9 @@ def test_resuming_says_which_run_goes_on_and_what_was_changed(
 
 
 def test_two_runs_at_once_into_one_folder_are_refused(beton: Path, tmp_path: Path) -> None:
-    from train.output import hold_folder
+    from train.output import lock_folder
 
-    with hold_folder(tmp_path), pytest.raises(UsageError, match=rf"another run is writing .*process {os.getpid()} on"):
+    with lock_folder(tmp_path), pytest.raises(UsageError, match=rf"another run is writing .*process {os.getpid()} on"):
         train_here(tmp_path, data=str(beton), steps=1)
     train_here(tmp_path, data=str(beton), steps=1)
     assert (tmp_path / "log.jsonl").read_text()

@@ -43,7 +43,7 @@ from train.loaders import LOADERS, TRAINING_LOADERS
 from train.machine import hardware, versions
 from train.metrics import read_log
 from train.options import make_options
-from train.output import hold_folder
+from train.output import lock_folder
 from train.summaries import Summary, percentile, summarise
 
 DEFAULT_STEPS = 50
@@ -372,7 +372,7 @@ def run_comparison(options: CompareOptions, *, progress: Callable[[str], None]) 
     BetonError
         A run failed; the message ends with its last lines.
     """
-    with hold_folder(Path(options.out), option="--out"):
+    with lock_folder(Path(options.out), option="--out"):
         return _run_all(options, progress)
 
 

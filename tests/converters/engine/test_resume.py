@@ -222,7 +222,9 @@ def test_a_conversion_killed_before_its_first_checkpoint_leaves_nothing_to_ask_a
 
 def test_a_data_error_keeps_what_was_done_and_another_way_with_errors_may_go_on(tmp_path: Path) -> None:
     path, whole = tmp_path / "o.beton", tmp_path / "w.beton"
-    with pytest.raises(ConvertError, match=r"sample 45 .*damaged.* 45 of 60 samples kept: --resume goes on with them"):
+    with pytest.raises(
+        ConvertError, match=r"sample 45 .*damaged.* 45 of 60 samples kept: --resume continues with them"
+    ):
         write(path, Blocks(bad=(45,)))
     assert files(tmp_path) == [".o.beton.journal", ".o.beton.part"]
     report = write(path, Blocks(bad=(45,)), resume=True, on_error="skip")
@@ -299,7 +301,7 @@ def test_a_part_file_that_is_gone_means_starting_anew_and_a_damaged_one_is_told(
     interrupted(path)
     part = Path(part_path(str(path)))
     part.write_bytes(bytes(len(part.read_bytes())))
-    with pytest.raises(ConvertError, match=r"does not hold what its checkpoints say.*--overwrite starts anew"):
+    with pytest.raises(ConvertError, match=r"does not hold what its checkpoints say.*--overwrite starts over"):
         write(path, resume=True)
     part.unlink()
     assert write(path, resume=True).num_resumed == 0
@@ -370,7 +372,7 @@ def test_ctrl_c_keeps_what_was_done_and_says_so(tmp_path: Path, whole: bytes) ->
     wait_for(lambda: journal.exists() and journal.stat().st_size > 3000)
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=200)
-    assert "of 60 samples kept: --resume goes on with them" in errors
+    assert "of 60 samples kept: --resume continues with them" in errors
     assert write(path, resume=True).num_resumed > 0
     assert path.read_bytes() == whole
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from converters import ImagePolicy, Options, convert
-from converters.output.targets import Store, place_of
+from converters.output.targets import Store, resolve_destination
 from converters.output.uploads import UploadNote
 from converters.python_dataset import DatasetSource
 from dataloading import ConvertError, Manifest, UsageError
@@ -262,7 +262,7 @@ def test_other_kinds_of_url(tmp_path: Path, whole: bytes) -> None:
 
 def test_the_local_file_of_a_url_is_the_same_each_time_and_private(tmp_path: Path) -> None:
     options = Options(temp_dir=str(tmp_path))
-    first, second = (place_of(f"s3://{bucket}/o.beton", options) for bucket in "ab")
+    first, second = (resolve_destination(f"s3://{bucket}/o.beton", options) for bucket in "ab")
     assert first.local != second.local
-    assert first == place_of("s3://a/o.beton", options)
+    assert first == resolve_destination("s3://a/o.beton", options)
     assert Path(first.folder).stat().st_mode & 0o077 == 0

@@ -141,12 +141,12 @@ def test_several_files_and_shard_sets_are_read_as_one(tmp_path: Path, monkeypatc
                     name: flat(stored) for name, stored in two.items()
                 }
         assert num_open(parts) - num_mapped == 2
-        assert [(chain.place(i)[0].path, chain.place(i)[1]) for i in (4, 10)] == [
+        assert [(chain.split_index(i)[0].path, chain.place(i)[1]) for i in (4, 10)] == [
             (str(parts[1]), 0),
             (str(parts[2]), 5),
         ]
         with pytest.raises(UsageError, match="has samples 0 to 12, not 13"):
-            chain.place(13)
+            chain.split_index(13)
 
 
 def test_an_output_set_appears_whole_or_not_at_all(tmp_path: Path) -> None:
