@@ -19,6 +19,10 @@ PHRASES = {
     "mend": "fix",
     "afresh": "again",
     "at fault": "faulty",
+    "anew": "again",
+    "kind_of": "a name that says what it returns",
+    "place_of": "a name that says what it returns",
+    "is_ours": "a name that says whose",
 }
 FILES = [
     path

@@ -172,7 +172,7 @@ class Engines:
     def change(self, plan: Plan) -> None:
         """Make the epochs that have not begun with this plan; iterations under way keep theirs.
 
-        If workers have begun the next epoch with another plan, they begin it anew at once.
+        If workers have begun the next epoch with another plan, they restart it at once.
         """
         self._after_fork()
         self.jobs.plan = plan
@@ -195,7 +195,7 @@ class Engines:
         self._end_iterators("the loader was closed while this iteration was under way")
 
     def outdate(self) -> None:
-        """End iterations under way: the position in the run was set anew."""
+        """End iterations under way: the position in the run was changed."""
         self._end_iterators("the loader's place was set by load_state_dict() after this iteration had begun")
 
     def _end_iterators(self, why: str) -> None:

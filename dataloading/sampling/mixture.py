@@ -6,8 +6,8 @@
                             of the first       7     14     21          at every border of a block
                             of the second      3      6      9
 
-    first dataset    permuted | permuted anew | ...      each sample once before any comes again
-    second dataset   permuted | permuted anew | ...      however epochs cut the stream
+    first dataset    permuted | permuted again | ...      each sample once before any comes again
+    second dataset   permuted | permuted again | ...      however epochs cut the stream
 
 A draw is a function of its position in the stream, which is ``epoch * size + position``, so that any world size,
 batch size or restart is a view of the same stream:

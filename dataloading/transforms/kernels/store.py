@@ -7,7 +7,7 @@ processor's name and features. So
 
 - nothing there can be out of date, and processors that share a home directory do not share code;
 - processes that start together write equal files, each under a temporary name that is then renamed: no process ever
-  reads half of one. A damaged file is noticed by its checksum, and written anew.
+  reads half of one. A damaged file is noticed by its checksum, and rewritten.
 
 Loading needs llvmlite only: Numba is not imported where all kernels are stored. That works because the runner calls
 kernels as Numba itself does (``f(&result, &exception, arguments)``, arrays flattened), not through a wrapper that
