@@ -33,7 +33,7 @@ from dataloading.checks import at_least, one_of, true_or_false
 from dataloading.cpu import num_cores
 from dataloading.dataset import selection
 from dataloading.dataset.info import DatasetInfo
-from dataloading.dataset.opening import Paths, check_paths
+from dataloading.dataset.open_files import Paths, check_paths
 from dataloading.dataset.page_layout import page_layout
 from dataloading.engine import resume
 from dataloading.engine.epoch import Engines, EpochIterator, Jobs

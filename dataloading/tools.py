@@ -16,7 +16,7 @@ from dataloading.cpu import num_cores
 from dataloading.dataset.agreement import check_fields, common_classes, field_differences
 from dataloading.dataset.files import FileSet
 from dataloading.dataset.info import label_field
-from dataloading.dataset.opening import open_files
+from dataloading.dataset.open_files import open_files
 from dataloading.dataset.remote.clients import StoreClient, is_url
 from dataloading.format import (
     MODE_JPEG,

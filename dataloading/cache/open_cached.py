@@ -15,8 +15,8 @@ from dataloading.cache.memory_maps import read_no_neighbours
 from dataloading.cache.memory_store import MemoryStore
 from dataloading.cache.page_cache import CachedFile, PageCache, Units
 from dataloading.cache.sparse_files import FolderStore, Store, num_units
+from dataloading.dataset.remote.byte_sources import ByteSource, LocalSource, RemoteSource
 from dataloading.dataset.remote.clients import is_url
-from dataloading.dataset.remote.sources import ByteSource, LocalSource, RemoteSource
 from dataloading.errors import ChecksumError, FormatError
 from dataloading.format import Reader, probe_file, probe_header, regions
 from dataloading.retry import Retry

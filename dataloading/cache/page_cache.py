@@ -32,7 +32,7 @@ from dataloading.cache.failures import Failures
 from dataloading.cache.fetchers import Fetchers, nothing
 from dataloading.cache.shared_state import ABSENT, LOADING, READY, STORED, WANTED
 from dataloading.cache.sparse_files import CacheFile, Store, checksum, is_full
-from dataloading.dataset.remote.sources import ByteSource
+from dataloading.dataset.remote.byte_sources import ByteSource
 from dataloading.errors import BetonError, StorageError, UsageError
 from dataloading.finalisers import Note
 

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from dataloading.cache.opening import open_cached
+from dataloading.cache.open_cached import open_cached
 from dataloading.cache.page_cache import PageCache
 from dataloading.cache.prefetch import PageSource
 from dataloading.checks import at_least, true_or_false
 from dataloading.cpu import memory_bytes
 from dataloading.dataset.files import FileSet
-from dataloading.dataset.opening import Paths, open_groups
+from dataloading.dataset.open_files import Paths, open_groups
 from dataloading.dataset.remote.clients import is_url
 from dataloading.errors import UsageError
 from dataloading.format import Reader

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from dataloading.checks import at_least
 from dataloading.dataset.files import FileSet
 from dataloading.dataset.info import label_field
-from dataloading.dataset.opening import Paths, open_files
+from dataloading.dataset.open_files import Paths, open_files
 from dataloading.dataset.page_layout import page_layout
 from dataloading.errors import UsageError
 from dataloading.sampling.sampler import Sampler, ShardSampler

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataloading.checks import at_least
-from dataloading.dataset.opening import Paths, open_files
+from dataloading.dataset.open_files import Paths, open_files
 from dataloading.decode.decoders import ImageDecoder
 from dataloading.errors import UsageError
 from dataloading.format import ImageField

@@ -22,7 +22,7 @@ from dataloading.cache import sparse_files as stores
 from dataloading.cache.memory_store import MemoryStore
 from dataloading.cache.page_cache import CachedFile, PageCache, StoppedError
 from dataloading.cache.sparse_files import FolderStore, num_units
-from dataloading.dataset.remote.sources import LocalSource
+from dataloading.dataset.remote.byte_sources import LocalSource
 from tests.support.processes import CONTEXT
 from tests.support.waiting import wait_for
 

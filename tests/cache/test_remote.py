@@ -17,7 +17,7 @@ from dataloading import ChecksumError, ImageField, IntField, Loader, Reader, Sto
 from dataloading import transforms as T
 from dataloading.cache import opening
 from dataloading.dataset.remote import addresses
-from dataloading.dataset.remote.sources import RemoteSource
+from dataloading.dataset.remote.byte_sources import RemoteSource
 from dataloading.format import Manifest, Shard
 from dataloading.retry import Retry
 from tests.support.files import photo_like, raw
@@ -187,7 +187,7 @@ def test_missing_objects_unknown_stores_and_plain_readers_say_so(server):
         small(f"{server.url}/none.beton")
     with pytest.raises(UsageError, match=r"nostore://a/b\.beton cannot be opened by fsspec .*: Protocol not known"):
         small("nostore://a/b.beton")
-    from dataloading.dataset.opening import open_files
+    from dataloading.dataset.open_files import open_files
 
     with pytest.raises(UsageError, match="which only Loader can read"):
         open_files(f"{server.url}/train.beton")

@@ -15,8 +15,8 @@ import pytest
 from dataloading import Loader, Manifest, Reader, Shard, StorageError, UsageError
 from dataloading.cache import opening
 from dataloading.dataset.remote import addresses
+from dataloading.dataset.remote.byte_sources import RemoteSource
 from dataloading.dataset.remote.clients import StoreClient
-from dataloading.dataset.remote.sources import RemoteSource
 from dataloading.retry import Retry
 from tests.cache.test_remote import PAGE, QUICK, batches, small, write
 from tests.support.buckets import GCSServer, troubled

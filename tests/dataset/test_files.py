@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dataloading import DecodeError, FormatError, Loader, Mixture, UsageError, compare_windows
 from dataloading import transforms as T
-from dataloading.dataset.opening import listed_files, open_files
+from dataloading.dataset.open_files import listed_files, open_files
 from dataloading.dataset.page_layout import ReadAhead, page_layout
 from dataloading.format import (
     MODE_JPEG,

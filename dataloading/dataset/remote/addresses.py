@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from dataloading.dataset.remote.byte_sources import RemoteSource, ask
 from dataloading.dataset.remote.clients import StoreClient
-from dataloading.dataset.remote.sources import RemoteSource, ask
 from dataloading.errors import UsageError
 from dataloading.retry import Retry
 
