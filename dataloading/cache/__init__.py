@@ -5,7 +5,7 @@ for a loader if this cache is in use: `PageSource.prefetch` starts a pass over t
 step (`PinnedPages`).
 
 From the bottom up: `memory_maps` (madvise), `shared_state` (state shared by processes), `sparse_files` and
-`memory_store` (where pages are stored), `eviction`, `fetchers` (threads), `page_cache`, `opening` and `storage` (from
+`memory_store` (where pages are stored), `eviction`, `fetchers` (threads), `page_cache`, `open_cached` and `storage` (from
 paths to open files), `prefetch` (the pages of a pass).
 """
 
