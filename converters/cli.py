@@ -29,7 +29,7 @@ from dataloading.cli import (
     option_quiet,
     option_seed,
 )
-from dataloading.messages import counted
+from dataloading.messages import counted, human_bytes
 
 if TYPE_CHECKING:
     from converters.source import Source
@@ -202,8 +202,6 @@ def run_conversion(
 
 def _on_disk(path: str, num_bytes: int) -> str:
     """Explain the length of a small file, which is mostly empty pages; "" for other files."""
-    from .report import human_bytes
-
     if num_bytes > 64 << 20 or not os.path.isfile(path) or path.endswith(".json"):
         return ""
     used = os.stat(path).st_blocks * 512
@@ -216,8 +214,6 @@ def _on_disk(path: str, num_bytes: int) -> str:
 
 
 def _print_estimate(guess: dict[str, Any], as_json: bool) -> None:
-    from .report import human_bytes
-
     if as_json:
         click.echo(json.dumps({"dry_run": True, **guess}, indent=2))
         return

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 from dataloading import ConvertError
-from dataloading.messages import counted
+from dataloading.messages import counted, human_bytes
 from dataloading.tools import whole_file
 
-__all__ = ["LISTS", "Progress", "Report", "ReportedSample", "human_bytes"]
+__all__ = ["LISTS", "Progress", "Report", "ReportedSample"]
 
 LISTS = {
     "skipped": "skipped",
@@ -23,21 +23,6 @@ LISTS = {
     "tidied": "tidied (JPEGs with stray bytes; no pixel suffers)",
 }
 """The lists of a `Report`, and descriptions of their content."""
-
-
-def human_bytes(count: float) -> str:
-    """Format a number of bytes, with units in powers of two.
-
-    Examples
-    --------
-    >>> human_bytes(0), human_bytes(1536), human_bytes(8 << 20)
-    ('0 B', '1.5 KiB', '8.0 MiB')
-    """
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Parts of messages: counts with their noun, descriptions of values, and the nearest right spelling.
+"""Parts of messages: counts with their noun, sizes, descriptions of values, and the nearest right spelling.
 
 Imports nothing of the project and nothing heavy, so that the command line can use it.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["counted", "describe", "did_you_mean"]
+__all__ = ["counted", "describe", "did_you_mean", "human_bytes"]
 
 
 def counted(count: int, noun: str) -> str:
@@ -28,6 +28,21 @@ def _plural(noun: str) -> str:
     if noun.endswith("y") and noun[-2:-1] not in "aeiou":
         return noun[:-1] + "ies"
     return noun + "s"
+
+
+def human_bytes(count: float) -> str:
+    """Format a number of bytes, with units in powers of two.
+
+    Examples
+    --------
+    >>> human_bytes(0), human_bytes(1536), human_bytes(8 << 20)
+    ('0 B', '1.5 KiB', '8.0 MiB')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
 
 
 def describe(value: object) -> str:

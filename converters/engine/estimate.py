@@ -17,9 +17,10 @@ import numpy as np
 from converters.engine.plan import Conversion
 from converters.engine.pool import DeadWorkerError, Pool
 from converters.engine.sample import ConvertedSample
-from converters.report import ReportedSample, human_bytes
+from converters.report import ReportedSample
 from dataloading import ConvertError
 from dataloading.cli import note
+from dataloading.messages import human_bytes
 
 __all__ = ["PAGE_BYTES", "Estimate", "check_space", "try_samples"]
 

@@ -10,8 +10,8 @@ import errno
 import os
 from collections.abc import Iterator
 
-from converters.report import human_bytes
 from dataloading import ConvertError
+from dataloading.messages import human_bytes
 
 __all__ = ["cannot_write", "full_disk_names"]
 

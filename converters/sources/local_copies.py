@@ -13,9 +13,9 @@ import weakref
 from collections.abc import Sequence
 from typing import Any, BinaryIO, cast
 
-from converters.report import human_bytes
 from dataloading import ConvertError, UsageError
 from dataloading.cli import note
+from dataloading.messages import human_bytes
 from dataloading.tools import is_url
 
 from .reading import identity, open_stream, version

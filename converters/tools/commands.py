@@ -26,7 +26,7 @@ from dataloading.cli import (
     option_quiet,
     option_seed,
 )
-from dataloading.messages import counted
+from dataloading.messages import counted, human_bytes
 
 __all__ = ["append", "diff", "export", "merge", "repair", "split", "upgrade"]
 
@@ -64,8 +64,6 @@ def _first(items: Sequence[Any], line_of: Callable[[Any], str]) -> list[str]:
 
 def _size(sized: Any) -> str:
     """Return the samples and bytes of a report, part or shard."""
-    from converters.report import human_bytes
-
     return f"{counted(sized.num_samples, 'sample')}, {human_bytes(sized.num_bytes)}"
 
 
@@ -84,7 +82,6 @@ def repair(file: str, out: str, *, as_json: bool, **options: Any) -> None:
     sample with bytes in a damaged block counts as damaged. The result is verified before it appears. Of a shard set
     (SET.beton.json) a new set OUT.beton.json is made.
     """
-    from converters.report import human_bytes
     from converters.tools.repair import repair as run
 
     report = _run(run, file, out, place=out, **options)
@@ -313,7 +310,6 @@ def upgrade(
     JPEGs are re-coded without a change to any pixel, which is checked; FFCV still reads the result. Of a shard set
     (SET.beton.json) a new set OUT.beton.json is made.
     """
-    from converters.report import human_bytes
     from converters.tools.upgrade import read_class_names
     from converters.tools.upgrade import upgrade as run
 

@@ -13,10 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from converters.output.files import cannot_write
-from converters.report import human_bytes
 from converters.tools.summary import class_counts, first_image_field, longest_sides, size_blocks
 from dataloading import ConvertError, Reader, UsageError
-from dataloading.messages import counted
+from dataloading.messages import counted, human_bytes
 from dataloading.tools import whole_file
 
 __all__ = ["draw"]

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from converters.report import human_bytes
 from dataloading import ImageField, Reader, UsageError
-from dataloading.messages import counted
+from dataloading.messages import counted, human_bytes
 from dataloading.tools import MODE_JPEG, MODE_PNG, MODE_RAW, FileSet, label_field
 
 __all__ = [

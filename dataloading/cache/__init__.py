@@ -5,8 +5,8 @@ for a loader if this cache is in use: `PageSource.prefetch` starts a pass over t
 step (`PinnedPages`).
 
 From the bottom up: `memory_maps` (madvise), `shared_state` (state shared by processes), `sparse_files` and
-`memory_store` (where pages are stored), `eviction`, `fetchers` (threads), `page_cache`, `open_cached` and `storage` (from
-paths to open files), `prefetch` (the pages of a pass).
+`memory_store` (where pages are stored), `eviction`, `fetchers` (threads), `page_cache`, `open_cached` and `storage`
+(from paths to open files), `prefetch` (the pages of a pass).
 """
 
 from dataloading.cache.prefetch import PageSource, PinnedPages, Prefetch

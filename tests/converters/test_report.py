@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 from collections import Counter
 
-from converters.report import Progress, Report, ReportedSample, human_bytes
+from converters.report import Progress, Report, ReportedSample
+from dataloading.messages import human_bytes
 
 
 class Clock:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dataloading import WindowQuality
+from dataloading.messages import human_bytes
 from train.charts import OURS, one_chart, set_title
 
 __all__ = ["HEAD", "draw_windows", "smallest_window", "window_rows", "windows_as_data"]
@@ -110,20 +111,10 @@ def draw_windows(found: Sequence[WindowQuality], within: float, *, title: str) -
     axes.set_ylim(0, 1.1 * max(*values, ideal))
     axes.set_xlabel("window_pages")
     memory = axes.secondary_xaxis("top")
-    memory.set_xticks([each.window_pages for each in shown], [_short(each.memory_bytes) for each in shown], rotation=45)
+    sizes = [human_bytes(each.memory_bytes) for each in shown]
+    memory.set_xticks([each.window_pages for each in shown], sizes, rotation=45)
     memory.minorticks_off()
     memory.tick_params(labelsize=8)
     memory.set_xlabel("memory for two windows", fontsize=9)
     set_title(figure, title)
     return figure
-
-
-def _short(num_bytes: int) -> str:
-    """Return a short text for a size.
-
-    Examples
-    --------
-    >>> _short(3 << 20), _short(3 << 29)
-    ('3 MiB', '1.5 GiB')
-    """
-    return f"{num_bytes / _MIB:,.0f} MiB" if num_bytes < 1 << 30 else f"{num_bytes / (1 << 30):,.1f} GiB"

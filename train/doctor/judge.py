@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from dataloading.messages import counted
+from dataloading.messages import counted, human_bytes
 
 from .findings import NOTE, PROBLEM, Finding, Level, in_order, problems
 from .measurements import Measurements
@@ -274,7 +274,7 @@ def _disk(measured: Measurements, budget: Budget) -> list[Finding]:
     missing, fits = _missing(measured, first=True), file.num_bytes <= machine.memory_bytes
     sequential = _sequential_seconds(measured)
     gain = budget.gain(read=0.0)
-    measured_text = f"{missing:.0%} of {_size(file.num_bytes)} is not in memory; {_speeds(measured)}"
+    measured_text = f"{missing:.0%} of {human_bytes(file.num_bytes)} is not in memory; {_speeds(measured)}"
     needed = max(replace(budget, read=0.0).feed, budget.device)
     if sequential <= 0 or missing * sequential > needed:
         when = "in the first epoch" if fits else "in every epoch, as the file is larger than memory"
@@ -473,10 +473,6 @@ def _contention(measured: Measurements, later: Budget) -> list[Finding]:
             level=NOTE,
         )
     ]
-
-
-def _size(num_bytes: float) -> str:
-    return f"{num_bytes / 2**30:,.1f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:,.1f} MiB"
 
 
 def _arithmetic(measured: Measurements, first: Budget, later: Budget) -> list[str]:
