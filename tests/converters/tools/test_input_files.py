@@ -141,7 +141,7 @@ def test_several_files_and_shard_sets_are_read_as_one(tmp_path: Path, monkeypatc
                     name: flat(stored) for name, stored in two.items()
                 }
         assert num_open(parts) - num_mapped == 2
-        assert [(chain.split_index(i)[0].path, chain.place(i)[1]) for i in (4, 10)] == [
+        assert [(chain.split_index(i)[0].path, chain.split_index(i)[1]) for i in (4, 10)] == [
             (str(parts[1]), 0),
             (str(parts[2]), 5),
         ]
