@@ -6,11 +6,10 @@ namespace beton {
 
 namespace {
 
-// Index inside [0, n) that position p shows under the padding rule, or -1 for the fill colour.
+// Index inside [0, n) that position p shows under the padding rule.
 int resolve(int64_t p, int n, int mode) {
   if (p >= 0 && p < n) return int(p);
   switch (mode) {
-    case BETON_PAD_EDGE: return p < 0 ? 0 : n - 1;
     case BETON_PAD_REFLECT: {
       if (n == 1) return 0;
       const int64_t period = 2 * int64_t(n - 1);
@@ -22,27 +21,31 @@ int resolve(int64_t p, int n, int mode) {
       const int64_t q = ((p % period) + period) % period;
       return int(q < n ? q : period - 1 - q);
     }
-    default: return -1;
+    default: return p < 0 ? 0 : n - 1;
   }
 }
 
-// Maps one axis of the window; returns the needed range [*low, *low + *count), empty when all is fill.
+// Maps one axis of the window; returns the needed range [*low, *low + *count).
 void map_axis(int window, int out, int scaled, int pad_mode, bool flip, std::vector<int>* map, int* low, int* count) {
   map->resize(size_t(out));
   int first = scaled, last = -1;
   for (int i = 0; i < out; i++) {
     const int at = resolve(int64_t(window) + i, scaled, pad_mode);
     (*map)[size_t(flip ? out - 1 - i : i)] = at;
-    if (at >= 0) {
-      first = std::min(first, at);
-      last = std::max(last, at);
-    }
+    first = std::min(first, at);
+    last = std::max(last, at);
   }
-  for (int& at : *map) {
-    if (at >= 0) at -= first;
-  }
+  for (int& at : *map) at -= first;
   *low = first;
-  *count = std::max(last - first + 1, 0);
+  *count = last - first + 1;
+}
+
+// The part of the window on one axis that lies in the resized crop, perhaps nothing, and where it lies in the output.
+void frame_axis(int window, int out, int scaled, bool flip, int* low, int* count, int* at) {
+  *low = std::min(std::max(window, 0), scaled);
+  *count = int(std::max<int64_t>(std::min<int64_t>(int64_t(window) + out, scaled) - *low, 0));
+  *at = int(std::clamp<int64_t>(int64_t(*low) - window, 0, out));
+  if (flip) *at = out - *at - *count;
 }
 
 }  // namespace
@@ -59,6 +62,12 @@ Geometry make_geometry(const beton_request& q) {
     g.y = q.window_y;
     g.width = q.out_w;
     g.height = q.out_h;
+    return g;
+  }
+  if (q.pad_mode == BETON_PAD_CONSTANT) {
+    g.framed = true;
+    frame_axis(q.window_x, q.out_w, q.scaled_w, g.mirror, &g.x, &g.width, &g.left);
+    frame_axis(q.window_y, q.out_h, q.scaled_h, g.upside_down, &g.y, &g.height, &g.top);
     return g;
   }
   map_axis(q.window_x, q.out_w, q.scaled_w, q.pad_mode, g.mirror, &g.column, &g.x, &g.width);

@@ -16,8 +16,10 @@ struct Geometry {
   int x = 0, y = 0, width = 0, height = 0;  // resized coordinates
   bool exact = false;                       // no resampling on either axis
   bool padded = false;                      // the window leaves the resized crop
-  bool mirror = false, upside_down = false; // done while rendering; with padding they are done afterwards
-  std::vector<int> column, row;             // with padding: output index -> index in the part, or -1 for fill
+  bool framed = false;                      // and what is around it has the fill's colour
+  int left = 0, top = 0;                    // where the part lies in the output, with a frame
+  bool mirror = false, upside_down = false; // done while rendering; with padding by a rule they are done afterwards
+  std::vector<int> column, row;             // with padding by a rule: output index -> index in the part
 };
 
 // Whether a request's numbers can be worked with at all; everything else relies on it.

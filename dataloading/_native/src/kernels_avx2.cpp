@@ -220,7 +220,6 @@ void ycc_to_rgb(const int16_t* y, const int16_t* cb, const int16_t* cr, int n, u
 }
 
 void split_rgb(const uint8_t* rgb, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
-  int i = 0;
   const __m128i r0 = _mm_setr_epi8(0, 3, 6, 9, 12, 15, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
   const __m128i r1 = _mm_setr_epi8(-1, -1, -1, -1, -1, -1, 2, 5, 8, 11, 14, -1, -1, -1, -1, -1);
   const __m128i r2 = _mm_setr_epi8(-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 1, 4, 7, 10, 13);
@@ -230,7 +229,9 @@ void split_rgb(const uint8_t* rgb, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
   const __m128i b0 = _mm_setr_epi8(2, 5, 8, 11, 14, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
   const __m128i b1 = _mm_setr_epi8(-1, -1, -1, -1, -1, 1, 4, 7, 10, 13, -1, -1, -1, -1, -1, -1);
   const __m128i b2 = _mm_setr_epi8(-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 3, 6, 9, 12, 15);
-  for (; i + 16 <= n; i += 16) {
+  int i = 0;
+  for (; n >= 16 && i < n; i += 16) {
+    if (i > n - 16) i = n - 16;  // the last ones overlap with those before
     const __m128i* p = reinterpret_cast<const __m128i*>(rgb + 3 * i);
     const __m128i a = _mm_loadu_si128(p), c = _mm_loadu_si128(p + 1), d = _mm_loadu_si128(p + 2);
     const auto mix = [&](__m128i x, __m128i y, __m128i z) {

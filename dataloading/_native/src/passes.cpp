@@ -1,5 +1,6 @@
 #include "passes.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace beton {
@@ -25,6 +26,20 @@ void finish_rows(const Geometry& g, int components, bool ycc, const int16_t* con
       for (int c = 0; c < 3; c++) k.pack(line + c * stride, g.width, d[c]);
     }
   }
+}
+
+void reverse_row(uint8_t* row, int n) {
+  int first = 0, last = n;  // what is left to do
+  for (; last - first >= 16; first += 8, last -= 8) {
+    uint64_t front, back;
+    std::memcpy(&front, row + first, 8);
+    std::memcpy(&back, row + last - 8, 8);
+    front = __builtin_bswap64(front);
+    back = __builtin_bswap64(back);
+    std::memcpy(row + first, &back, 8);
+    std::memcpy(row + last - 8, &front, 8);
+  }
+  std::reverse(row + first, row + last);
 }
 
 ptrdiff_t middle_stride(int width) { return (width + kOutPadding + 31) & ~31; }

@@ -1,6 +1,6 @@
 // Thread-safety: functions over one thread's Scratch.
 //
-// The second half of every resize, shared by raw and JPEG sources: the vertical pass, the colours, the output rows.
+// What raw and JPEG sources share. Of every resize the second half: the vertical pass, the colours, the output rows.
 #ifndef BETON_PASSES_H
 #define BETON_PASSES_H
 
@@ -17,6 +17,9 @@ struct Target {
   ptrdiff_t stride = 0;
   int channels = 3;  // planes to write: 3, or 1 where the source is gray
 };
+
+// Puts the bytes of a row into the opposite order.
+void reverse_row(uint8_t* row, int n);
 
 // Values from one row of a middle buffer to the next, for outputs `width` wide.
 ptrdiff_t middle_stride(int width);

@@ -446,7 +446,7 @@ Status copy_planar(const beton_request& q, const Geometry& g, const JpegHeader& 
       for (int c = 0; c < target.channels; c++) std::memcpy(d[c], full[n == 1 ? 0 : c], size_t(g.width));
     }
     if (g.mirror) {
-      for (int c = 0; c < target.channels; c++) std::reverse(d[c], d[c] + g.width);
+      for (int c = 0; c < target.channels; c++) reverse_row(d[c], g.width);
     }
   }
   return kOk;

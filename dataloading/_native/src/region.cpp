@@ -47,7 +47,7 @@ void copy_pixels(const beton_request& q, const Geometry& g, const PixelSource& s
     for (int c = 0; c < n; c++) d[c] = target.plane[c] + i * target.stride;
     split(k, n, row, g.width, d);
     if (g.mirror) {
-      for (int c = 0; c < n; c++) std::reverse(d[c], d[c] + g.width);
+      for (int c = 0; c < n; c++) reverse_row(d[c], g.width);
     }
   }
 }
@@ -141,6 +141,22 @@ Status render_raw(const beton_request& q, const Geometry& g, const Target& targe
   return kOk;
 }
 
+// What is around the part in the output.
+void fill_frame(const beton_request& q, const Geometry& g, const Target& out) {
+  const int right = g.left + g.width, bottom = g.top + g.height;
+  for (int c = 0; c < out.channels; c++) {
+    for (int i = 0; i < q.out_h; i++) {
+      uint8_t* row = out.plane[c] + i * out.stride;
+      if (i < g.top || i >= bottom || g.width == 0) {
+        std::memset(row, q.fill[c], size_t(q.out_w));
+        continue;
+      }
+      if (g.left > 0) std::memset(row, q.fill[c], size_t(g.left));
+      if (right < q.out_w) std::memset(row + right, q.fill[c], size_t(q.out_w - right));
+    }
+  }
+}
+
 Status render(const beton_request& q, const Geometry& g, const Target& target, const Cover* shared, Scratch* s) {
   if (q.mode == BETON_MODE_RAW) return render_raw(q, g, target, s);
   JpegHeader header;
@@ -172,6 +188,12 @@ Status decode_region(const beton_request& q, const Cover* shared) {
   Status status;
   if (!g.padded) {
     status = render(q, g, out, shared, &scratch);
+  } else if (g.framed) {
+    Target part = out;
+    for (int c = 0; c < n; c++) part.plane[c] += g.top * out.stride + g.left;
+    const bool empty = g.width == 0 || g.height == 0;
+    status = empty ? kOk : render(q, g, part, shared, &scratch);
+    if (status == kOk) fill_frame(q, g, out);
   } else {
     Target part;
     const size_t plane = size_t(g.width) * size_t(g.height);
@@ -179,20 +201,12 @@ Status decode_region(const beton_request& q, const Cover* shared) {
     for (int c = 0; c < n; c++) part.plane[c] = core + size_t(c) * plane;
     part.stride = g.width;
     part.channels = n;
-    status = plane > 0 ? render(q, g, part, shared, &scratch) : kOk;
+    status = render(q, g, part, shared, &scratch);
     for (int c = 0; c < n && status == kOk; c++) {
       for (int i = 0; i < q.out_h; i++) {
         uint8_t* d = out.plane[c] + i * out.stride;
-        const int row = plane > 0 ? g.row[size_t(i)] : -1;
-        if (row < 0) {
-          std::memset(d, q.fill[c], size_t(q.out_w));
-          continue;
-        }
-        const uint8_t* from = part.plane[c] + row * part.stride;
-        for (int j = 0; j < q.out_w; j++) {
-          const int column = g.column[size_t(j)];
-          d[j] = column < 0 ? q.fill[c] : from[column];
-        }
+        const uint8_t* from = part.plane[c] + g.row[size_t(i)] * part.stride;
+        for (int j = 0; j < q.out_w; j++) d[j] = from[g.column[size_t(j)]];
       }
     }
   }
