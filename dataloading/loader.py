@@ -259,8 +259,8 @@ class Loader:
                 local_rank=self._ranks.local_rank,
             )
         # Small enough that several workers share a small batch, large enough to spread the cost of a call.
-        group_size = max(1, min(32, batch_size // (2 * self._num_workers)))
-        groups = -(-batch_size // group_size)
+        max_group_size = max(1, batch_size // (2 * self._num_workers))
+        groups = -(-batch_size // max_group_size)
         ahead = 2 + -(-self._num_workers // groups) if prefetch_batches is None else prefetch_batches
         self._prefetch_batches = at_least("prefetch_batches", ahead, 1)
         self._make_plan = functools.partial(
@@ -271,7 +271,7 @@ class Loader:
             on_error=on_error,
             ranks=self._ranks,
             transfer=Transfer(device, memory_format),
-            group_size=group_size,
+            max_group_size=max_group_size,
             max_rows=min(batch_size, max(self._sampler.size, self._files.num_samples)),
             num_buffers=self._prefetch_batches + 2,
             on_device=place == "device",

@@ -41,6 +41,8 @@ __all__ = ["ImagePlan", "OnError", "Plan"]
 
 OnError = Literal["raise", "skip", "replace"]
 
+_GROUP_SIZE, _GROUP_BYTES = 32, 1 << 20
+
 _ADVICE = {
     DecodeError: "Run 'beton verify {path}' to list damaged samples, or pass on_error=\"skip\"",
     TransformError: 'Fix the transform, or pass on_error="skip"',
@@ -65,8 +67,6 @@ class ImagePlan:
         The same for images of any size.
     is_mask : bool
         Deliver (N, H, W): label maps have no channels.
-    group_size : int
-        Most rows of a group.
     """
 
     output: Output
@@ -76,7 +76,6 @@ class ImagePlan:
     interleaved: bool
     channels_last: bool
     is_mask: bool
-    group_size: int
     # By thread, not by a worker's number: two iterators of one loader have workers of equal numbers.
     _scratch: threading.local = dataclasses.field(default_factory=threading.local)
 
@@ -108,20 +107,20 @@ class ImagePlan:
     def scratch(self, out: npt.NDArray[Any], place: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Return the arrays to decode to and to write transformed planes to, for rows `out` of view `place`.
 
-        Each is `out` itself where that is possible, else the calling thread's own array, of `group_size` rows at most.
+        Each is `out` itself where that is possible, else the calling thread's own array.
         """
         pipeline, planar = self.pipeline, out
         if self.interleaved:
-            planar = self._array(f"planar {place}", pipeline.out_shape, out.dtype)[: len(out)]
+            planar = self._array(f"planar {place}", len(out), pipeline.out_shape, out.dtype)
         if pipeline.in_place:
             return planar, planar
-        return self._array(f"decoded {place}", pipeline.decode_shape, pipeline.decode_dtype)[: len(out)], planar
+        return self._array(f"decoded {place}", len(out), pipeline.decode_shape, pipeline.decode_dtype), planar
 
-    def _array(self, purpose: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    def _array(self, purpose: str, rows: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         arrays: dict[str, npt.NDArray[Any]] = self._scratch.__dict__
-        if purpose not in arrays:
-            arrays[purpose] = np.empty((self.group_size, *shape), dtype)
-        return arrays[purpose]
+        if purpose not in arrays or len(arrays[purpose]) < rows:
+            arrays[purpose] = np.empty((rows, *shape), dtype)
+        return arrays[purpose][:rows]
 
     def one(
         self,
@@ -195,8 +194,8 @@ class Plan:
     ranks : Ranks
         Batch-level transforms draw differently on each rank.
     transfer : Transfer
-    group_size : int
-        Samples that a worker takes at a time.
+    max_group_size : int
+        Most samples that a worker takes at a time.
     max_rows : int
         Rows a batch can have.
     num_buffers : int
@@ -216,6 +215,8 @@ class Plan:
         Name of an output to how it is made.
     num_views : Counter of str
         Name of a field to how many images are made of each of its own.
+    group_size : int
+        Samples that a worker takes at a time.
     values : dict of str to FieldValues
         Name of an output to what is done to its values, sample by sample.
     annotations : dict of str to Annotations
@@ -243,7 +244,7 @@ class Plan:
         on_error: OnError,
         ranks: Ranks,
         transfer: Transfer,
-        group_size: int,
+        max_group_size: int,
         max_rows: int,
         num_buffers: int,
         on_device: bool = False,
@@ -258,7 +259,6 @@ class Plan:
         self.on_error = on_error
         self.ranks = ranks
         self.transfer = transfer
-        self.group_size = group_size
         self.return_params = return_params
         self.num_views: Counter[str] = Counter()
         self.images: dict[str, ImagePlan] = {}
@@ -274,7 +274,7 @@ class Plan:
             if isinstance(decoder, ImageDecoder):
                 assert isinstance(field, ImageField)
                 self.images[name] = _plan_images(
-                    output, decoder, field, group_size, max_rows, num_buffers, transfer, on_device=on_device
+                    output, decoder, field, max_rows, num_buffers, transfer, on_device=on_device
                 )
                 self.num_views[output.field] += len(output.views)
                 num_batched = len(self.images[name].pipeline.batch_transforms)
@@ -289,6 +289,7 @@ class Plan:
                 BatchTransform(output=output, position=position, op=given[position], label_field=label)
                 for position in range(len(given) - num_batched, len(given))
             ]
+        self.group_size = min(max_group_size, self._group_size())
         self._check_mixing(label)
         self._readers: dict[str, Any] = {}
         self.annotations = self._annotations()
@@ -298,6 +299,11 @@ class Plan:
             for pipeline in image.pipelines:
                 pipeline.warm_up()
         self.compile_seconds = time.perf_counter() - started
+
+    def _group_size(self) -> int:
+        """Choose how many samples make a call worth its cost: few images, or many small ones."""
+        num_bytes = sum(int(np.prod(each.pipeline.decode_shape)) for each in self.images.values())
+        return max(_GROUP_SIZE, _GROUP_BYTES // max(num_bytes, 1))
 
     def _annotations(self) -> dict[str, Annotations]:
         """Find out what follows each output of images."""
@@ -401,7 +407,6 @@ def _plan_images(
     output: Output,
     decoder: ImageDecoder,
     field: ImageField,
-    group_size: int,
     max_rows: int,
     num_buffers: int,
     transfer: Transfer,
@@ -446,7 +451,6 @@ def _plan_images(
         interleaved=channels_last and not is_any_size,
         channels_last=channels_last,
         is_mask=is_mask,
-        group_size=group_size,
     )
 
 
