@@ -110,7 +110,7 @@ def _timm_model(name: str, num_classes: int, image_size: int, drop_path: float) 
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """List the parts that are gathered, or computed anew, one at a time: residual blocks, transformer layers."""
+    """List the parts that are gathered, or computed again, one at a time: residual blocks, transformer layers."""
     return [
         block
         for container in model.modules()

@@ -140,7 +140,7 @@ class Trainer:
             weight_decay=options.optim.weight_decay,
             decay_norms=options.optim.norm_weight_decay,
         )
-        # The learning rate is set anew in each step.
+        # The learning rate is set in each step.
         self._optimizer = make_optimizer(groups, options.optim, lr=self.schedule.peak)
         self._ema = MovingAverage(self._replica.module, options.optim.ema) if options.optim.ema else None
         # Initial weights are the same on all ranks; dropout must not be.
