@@ -175,13 +175,12 @@ def recipe_rounds(name: str, path: str, options: Options) -> dict[str, Round]:
     for library, make in makers.items():
         try:
             sample = make(name)
-            rounds[library] = paced(sample, stored, options.seconds, 32 if library == "kornia" else 1)
-            rounds[library]()
         except KeyError:  # it has no such recipe
-            rounds.pop(library, None)
-        except Exception as error:
-            rounds.pop(library, None)
+            continue
+        except Exception as error:  # not installed, or another version's names
             say(f"{name}: {library}: {type(error).__name__}: {error}")
+            continue
+        rounds[library] = paced(sample, stored, options.seconds, 32 if library == "kornia" else 1)
     torch.set_num_threads(1)
     file = ffcv_file(options, 500) if name == "imagenet_train" else None
     if file is not None:
@@ -320,7 +319,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def main() -> None:
     """Measure and write the report."""
-    options = parse(__doc__, add_options=add_options, num_images=512, seconds=1.0)
+    options = parse(__doc__, add_options=add_options, num_images=512, seconds=0.7)
     if options.packages:
         sys.path.append(options.packages)
     import torch
