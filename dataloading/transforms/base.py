@@ -17,7 +17,7 @@ import dataclasses
 import enum
 import inspect
 import numbers
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -52,16 +52,20 @@ PADDING_MODES = {"constant": 0, "edge": 1, "reflect": 2, "symmetric": 3}
 ROW_LENGTH = 64  # numbers in the row of a geometry: its parameters, see _native/src/plan.h
 
 
+def check_options(owner: str, options: Iterable[str], signature: inspect.Signature) -> None:
+    """Refuse options that a function with this signature lacks, and name the nearest."""
+    known = signature.parameters
+    unknown = next((each for each in options if each not in known), None)
+    if unknown is not None and not any(each.kind is each.VAR_KEYWORD for each in known.values()):
+        hint = did_you_mean(unknown, known) or f"It has {', '.join(known) or 'none'}"
+        raise UsageError(f"{owner} has no option {unknown!r}. {hint}")
+
+
 class _TransformKind(abc.ABCMeta):
     """Makes transforms: an option that their class lacks is answered with the nearest name."""
 
     def __call__(cls, *args: Any, **options: Any) -> Any:
-        known = cls.__signature__.parameters
-        unknown = next((each for each in options if each not in known), None)
-        if unknown is not None and not any(each.kind is each.VAR_KEYWORD for each in known.values()):
-            names = [name for name, each in known.items() if not name.startswith("_")]
-            hint = did_you_mean(unknown, names) or f"It has {', '.join(names) or 'none'}"
-            raise UsageError(f"{cls.__name__} has no option {unknown!r}. {hint}")
+        check_options(cls.__name__, options, cls.__signature__)
         return super().__call__(*args, **options)
 
     @property

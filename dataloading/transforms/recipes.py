@@ -7,15 +7,17 @@ name of one of these functions or of a file.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 from dataloading import transforms as T
 from dataloading.errors import UsageError
 from dataloading.messages import did_you_mean
+from dataloading.transforms.base import check_options
 from dataloading.transforms.recipe_files import dump, load
 
 __all__ = [
@@ -38,8 +40,21 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 _Numbers = Sequence[float]
 Recipe = dict[str, Any]
+_Options = ParamSpec("_Options")
 
 
+def _recipe(function: Callable[_Options, Recipe]) -> Callable[_Options, Recipe]:
+    """Answer a misspelt option of a recipe with the nearest name."""
+
+    @functools.wraps(function)
+    def checked(*args: _Options.args, **options: _Options.kwargs) -> Recipe:
+        check_options(function.__name__, options, inspect.signature(function))
+        return function(*args, **options)
+
+    return checked
+
+
+@_recipe
 def imagenet_train(
     *,
     size: int = 224,
@@ -74,6 +89,7 @@ def imagenet_train(
     return {field: [crop, T.RandomHorizontalFlip(), T.Normalize(mean, std, dtype=dtype)]}
 
 
+@_recipe
 def imagenet_eval(
     *,
     size: int = 224,
@@ -104,6 +120,7 @@ def imagenet_eval(
     return {field: steps}
 
 
+@_recipe
 def simclr(
     *,
     size: int = 224,
@@ -147,6 +164,7 @@ def simclr(
     return {"views": T.View(field, steps, repeat=views)}
 
 
+@_recipe
 def dino(
     *,
     global_size: int = 224,
@@ -201,6 +219,7 @@ def dino(
     }
 
 
+@_recipe
 def deit(
     *,
     size: int = 224,
@@ -252,6 +271,7 @@ def deit(
     }
 
 
+@_recipe
 def trivial(
     *,
     size: int = 176,
@@ -293,6 +313,7 @@ def trivial(
     }
 
 
+@_recipe
 def detection(
     *,
     size: int = 300,

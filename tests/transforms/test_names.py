@@ -50,6 +50,7 @@ def test_options_have_torchvisions_names_order_and_defaults(name):
         (lambda: T.MixUp(label_smoothing=0.1), "MixUp has no option 'label_smoothing'. Did you mean 'smoothing'"),
         (lambda: T.Custom(print, in_palce=True), "Custom has no option 'in_palce'. Did you mean 'in_place'"),
         (lambda: T.ClampBoundingBoxes(mode="soft"), "no option 'mode'"),
+        (lambda: T.recipes.deit(cut_mix=0), "deit has no option 'cut_mix'. Did you mean 'cutmix'"),
     ],
 )
 def test_misspelt_options_are_answered_with_the_nearest(make, words):
