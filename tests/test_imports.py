@@ -39,7 +39,7 @@ LAYERS = {
     """,
     "train": """
         cli | doctor/
-        compare/ | bench/ | trainer
+        compare/ | bench/ | trainer | memory/
         step | data | checkpoint | steplog
         strategies/
         recompute | optimizers | config

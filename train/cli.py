@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import click
 
 from dataloading import UsageError
-from dataloading.cli import Choice, note, run_command
+from dataloading.cli import Choice, Size, note, run_command
 from dataloading.messages import counted
 
 from .config import config_text, read_config, shipped_configs
@@ -76,8 +76,24 @@ def _use_config(context: click.Context, _param: click.Parameter, value: str | No
 @click.command("train", context_settings={"show_default": True, "max_content_width": 110})
 @click.option("--nproc-per-node", type=click.IntRange(min=0), default=0, help="processes to start with torchrun")
 @click.option("--print-config", is_flag=True, help="print the options in force as a file for --config, and exit")
+@click.option("--advise", is_flag=True, help="do not train: print which strategy fits --devices, and why")
+@click.option("--devices", type=click.IntRange(min=1), default=8, help="--advise: devices in all")
+@click.option("--devices-per-node", type=click.IntRange(min=1), default=8, help="--advise: devices of a node")
+@click.option("--device-memory", type=Size(), default="80GiB", help="--advise: memory of a device")
+@click.option("--bandwidth", type=Size(), default="300GB", help="--advise: bytes that a device sends per second")
+@click.option("--device-tflops", type=float, default=312.0, help="--advise: peak of a device, TFLOP/s")
 @training_options()
-def train(nproc_per_node: int, print_config: bool, **values: Any) -> int:
+def train(
+    nproc_per_node: int,
+    print_config: bool,
+    advise: bool,
+    devices: int,
+    devices_per_node: int,
+    device_memory: int,
+    bandwidth: int,
+    device_tflops: float,
+    **values: Any,
+) -> int:
     """Train an ImageNet-style model with DDP or FSDP.
 
     Run it as one process, let --nproc-per-node start several, or start it under srun (`srun beton train ...`) or
@@ -85,6 +101,19 @@ def train(nproc_per_node: int, print_config: bool, **values: Any) -> int:
     """
     if print_config:
         click.echo(config_text(values), nl=False)
+        return 0
+    if advise:
+        from .memory import Devices
+        from .memory.report import advise_by_name
+
+        described = Devices(
+            count=devices,
+            memory_bytes=device_memory,
+            bandwidth_bytes=bandwidth,
+            peak_flops=device_tflops * 1e12,
+            per_node=devices_per_node,
+        )
+        click.echo(str(advise_by_name(described, **values)))
         return 0
     options = make_options(**values)
     with leaving_on_interrupt(lambda: f"interrupted; {resume_hint(options.run.output)}"):
