@@ -21,8 +21,10 @@ import random
 import re
 import shutil
 import warnings
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,12 +34,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-from dataloading import UsageError
+from dataloading import BetonError, UsageError
 from train.rank_states import merge_rank_states
 
-from .distributed import World, barrier, broadcast_object
+from .distributed import World, barrier, broadcast_object, gather_objects
 from .model import MovingAverage
 
 VERSION = 2
@@ -95,39 +98,113 @@ def set_random_state(state: dict[str, Any], device: torch.device) -> None:
         torch.cuda.set_rng_state(state["cuda"], device)
 
 
-def save_checkpoint(
-    directory: Path,
-    *,
-    world: World,
-    progress: Progress,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    ema: MovingAverage | None,
-    rank_state: dict[str, Any],
-    meta: dict[str, Any],
-    keep: int,
-) -> Path:
-    """Write one checkpoint and return its folder; every rank calls it.
+class CheckpointWriter:
+    """Writes checkpoints one after the other, in the background if asked, and removes old ones.
 
-    `directory` is shared by all nodes. `rank_state` is this rank's own state; `meta` must match in a run that resumes
-    from here. Only the `keep` newest of the older checkpoints are kept.
+    In the background: parameters, optimiser and averages are first copied to host memory, then written by threads
+    (`torch.distributed.checkpoint.async_save`) while the training goes on.
+
+    Parameters
+    ----------
+    directory : Path
+        The folder of all checkpoints, shared by all nodes.
+    world : World
+        This process.
+    background : bool
+        Write while the training goes on.
+    keep : int
+        How many of the newest to keep.
+    keep_best : bool
+        Also keep the one with the highest ``top1`` in its meta data, and point the link ``best`` to it.
     """
-    final = directory / f"step-{progress.step:08d}"
-    partial = directory / f".partial-{final.name}"
-    if world.is_main:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-    barrier()
-    weights, optimizer_state = get_state_dict(model, optimizer)
-    state: dict[str, Any] = {"model": weights, "optimizer": optimizer_state}
-    if ema is not None:
-        state["ema"] = ema.weights
-    with _quiet():
-        state_dict_saver.save(state, checkpoint_id=partial, no_dist=not dist.is_initialized())
-    _write(partial / f"rank-{world.rank}.pt", lambda file: torch.save(rank_state, file))
-    barrier()
-    if world.is_main:
-        record = {"version": VERSION, **meta, **progress.__dict__, "world_size": world.world_size}
+
+    def __init__(self, directory: Path, *, world: World, background: bool, keep: int, keep_best: bool) -> None:
+        self._directory = directory
+        self._world = world
+        self._keep, self._keep_best = keep, keep_best
+        self._threads = ThreadPoolExecutor(1, "beton-checkpoint") if background else None
+        # The background's collectives must not mix with those of the training.
+        self._group: Any = dist.new_group(backend="gloo") if background and dist.is_initialized() else None
+        self._pending: tuple[Path, Future[None]] | None = None
+        self._silence = ExitStack()  # until the background is done
+
+    def save(
+        self,
+        progress: Progress,
+        *,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        ema: MovingAverage | None,
+        rank_state: dict[str, Any],
+        meta: dict[str, Any],
+    ) -> None:
+        """Begin a checkpoint, which `wait` completes; every rank calls both.
+
+        `rank_state` is this rank's own state; `meta` must match in a run that resumes from here.
+        """
+        assert self._pending is None, "wait() comes before the next save()"
+        final = self._directory / f"step-{progress.step:08d}"
+        partial = self._directory / f".partial-{final.name}"
+        if self._world.is_main:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+        barrier()
+        state = _shared_state(model, optimizer, ema)
+        del state["param_groups"]
+        _write(partial / f"rank-{self._world.rank}.pt", lambda file: torch.save(rank_state, file))
+        record = {"version": VERSION, **meta, **progress.__dict__, "world_size": self._world.world_size}
+        alone = not dist.is_initialized()
+        self._silence.enter_context(_quiet())
+        if self._threads is None:
+            done = Future[None]()
+            try:
+                state_dict_saver.save(state, checkpoint_id=partial, no_dist=alone)
+                barrier()
+                self._complete(partial, final, record)
+                done.set_result(None)
+            except (Exception, CheckpointException) as error:  # raised by wait(), on every rank
+                done.set_exception(error)
+        else:
+            saved = state_dict_saver.async_save(state, checkpoint_id=partial, process_group=self._group, no_dist=alone)
+            assert isinstance(saved, Future)
+            done = self._threads.submit(self._after, saved, partial, final, record)
+        self._pending = final, done
+
+    def wait(self) -> Path | None:
+        """Wait until the checkpoint that was begun is complete, and return it; None if there is none.
+
+        Raises
+        ------
+        BetonError
+            It could not be written; every rank raises.
+        """
+        if self._pending is None:
+            return None
+        final, done = self._pending
+        self._pending = None
+        own = _problem_of(done)
+        self._silence.close()
+        problems = [problem for problem in gather_objects(own) if problem]
+        if problems:
+            raise BetonError(f"the checkpoint {final} could not be written: {problems[0]}")
+        return final
+
+    def close(self) -> None:
+        """Let the background end; its errors have been raised by `wait`, or another error has ended the run."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=True)
+        self._silence.close()
+
+    def _after(self, saved: Future[Any], partial: Path, final: Path, record: dict[str, Any]) -> None:
+        # DCP is done on this rank when it is on all: then every rank's own file, written before, is there too.
+        saved.result()
+        self._complete(partial, final, record)
+
+    def _complete(self, partial: Path, final: Path, record: dict[str, Any]) -> None:
+        """Seal a checkpoint whose files are all written: checksums, meta data, sync, rename; rank 0 does it."""
+        if not self._world.is_main:
+            return
+        record["files"] = {path.name: _checksum(path) for path in sorted(partial.iterdir())}
         _write(partial / "meta.json", lambda file: file.write(json.dumps(record, indent=1).encode()))
         for path in partial.iterdir():
             _sync(path)
@@ -135,10 +212,114 @@ def save_checkpoint(
         if final.exists():  # the same step was written before the resume
             shutil.rmtree(final)
         partial.rename(final)
-        _sync(directory)
-        prune_checkpoints(directory, keep, final)
-    barrier()
-    return final
+        _sync(self._directory)
+        best = _best_checkpoint(self._directory) if self._keep_best else None
+        prune_checkpoints(self._directory, self._keep, final, best=best)
+        if best is not None:
+            link = self._directory / ".best"
+            link.unlink(missing_ok=True)
+            link.symlink_to(best.name)
+            link.rename(self._directory / "best")
+
+
+def _problem_of(done: Future[None]) -> str:
+    try:
+        done.result()
+    except CheckpointException as error:  # no Exception; its text holds whole tracebacks
+        return "; ".join(f"rank {rank}: {why[0]!r}" for rank, why in error.failures.items())
+    except Exception as error:  # whatever it is, the other ranks must hear of it
+        return repr(error)
+    return ""
+
+
+def _shared_state(model: nn.Module, optimizer: torch.optim.Optimizer, ema: MovingAverage | None) -> dict[str, Any]:
+    """Return what all ranks save together, and ``param_groups``, which the options of a run determine."""
+    weights, optimizer_state = get_state_dict(model, optimizer)
+    groups = optimizer_state.pop("param_groups")
+    state: dict[str, Any] = {"model": weights, "optimizer": optimizer_state, "param_groups": groups}
+    if ema is not None:
+        state["ema"] = ema.weights
+    return state
+
+
+def _checksum(path: Path) -> list[int]:
+    """Return a file's length and CRC-32."""
+    crc = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 22):
+            crc = zlib.crc32(block, crc)
+    return [path.stat().st_size, crc]
+
+
+def _best_checkpoint(directory: Path) -> Path | None:
+    """Return the checkpoint with the highest ``top1``, of equal ones the first."""
+    scores = {}
+    for path in find_checkpoints(directory).values():
+        score = json.loads((path / "meta.json").read_text(encoding="utf-8")).get("top1")
+        if score is not None:
+            scores[path] = score
+    return max(scores, key=lambda path: scores[path], default=None)
+
+
+def damage(path: Path) -> str:
+    """Say what is wrong with a checkpoint's files; nothing for a sound one."""
+    try:
+        meta = json.loads((path / "meta.json").read_text(encoding="utf-8"))
+        files = dict(meta.get("files", {}))
+    except (OSError, ValueError, AttributeError) as error:
+        return f"meta.json cannot be read ({error})"
+    with ThreadPoolExecutor(8) as threads:
+        for name, right, found in zip(
+            files, files.values(), threads.map(_try_checksum, map(path.joinpath, files)), strict=True
+        ):
+            if found is None:
+                return f"{name} is missing or cannot be read"
+            if found[0] != right[0]:
+                return f"{name} has {found[0]} bytes, {right[0]} were written"
+            if found != right:
+                return f"the bytes of {name} have changed since it was written"
+    return ""
+
+
+def _try_checksum(path: Path) -> list[int] | None:
+    try:
+        return _checksum(path)
+    except OSError:
+        return None
+
+
+def find_resumable(resume: str, directory: Path) -> tuple[Path | None, list[str]]:
+    """Return the checkpoint that ``--resume`` selects, whose files are sound, and notes for the user.
+
+    Damaged checkpoints that are newer than the one that ``auto`` selects are renamed to ``damaged-step-...``.
+
+    Raises
+    ------
+    UsageError
+        The one that is named is damaged, or all are.
+    """
+    if resume == "no":
+        return None, []
+    if resume != "auto":
+        problem = damage(Path(resume)) if (Path(resume) / "meta.json").exists() else ""
+        if problem:
+            raise UsageError(f"--resume {resume}: {problem}; --resume auto takes the newest checkpoint that is sound")
+        return Path(resume), []
+    damaged: dict[Path, str] = {}
+    for path in reversed(find_checkpoints(directory).values()):
+        if problem := damage(path):
+            damaged[path] = problem
+            continue
+        notes = [f"warning: {bad} is damaged: {problem}. Resuming from {path}" for bad, problem in damaged.items()]
+        for bad in damaged:
+            aside = bad.with_name(f"damaged-{bad.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            bad.rename(aside)
+        return path, notes
+    if damaged:
+        found = "; ".join(f"{path.name}: {problem}" for path, problem in damaged.items())
+        raise UsageError(f"--resume auto: all checkpoints in {directory} are damaged ({found})")
+    return None, []
 
 
 def read_meta(path: Path, expected: dict[str, Any]) -> dict[str, Any]:
@@ -187,13 +368,12 @@ def load_checkpoint(
         It does not fit this run.
     """
     meta = read_meta(path, expected)
-    weights, optimizer_state = get_state_dict(model, optimizer)
-    state: dict[str, Any] = {"model": weights, "optimizer": optimizer_state}
-    if ema is not None:
-        state["ema"] = ema.weights
+    state = _shared_state(model, optimizer, ema)
+    groups = state.pop("param_groups")
     with _quiet():
         state_dict_loader.load(state, checkpoint_id=path, no_dist=not dist.is_initialized())
-    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    optimizer_state = {**state["optimizer"], "param_groups": groups}
+    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=optimizer_state)
     if meta["world_size"] == world.world_size:
         rank_state = _read_rank_state(path, world.rank)
     else:
@@ -213,14 +393,6 @@ def _read_rank_state(path: Path, rank: int) -> dict[str, Any]:
     return state
 
 
-def choose_checkpoint(resume: str, directory: Path | None) -> Path | None:
-    """Return the checkpoint that ``--resume`` selects; rank 0 looks, so that all ranks agree."""
-    if resume == "no":
-        return None
-    choice = Path(resume) if resume != "auto" else newest_checkpoint(directory) if directory is not None else None
-    return broadcast_object(choice)  # type: ignore[return-value]
-
-
 def _write(path: Path, write: Any) -> None:
     with path.open("wb") as file:
         write(file)
@@ -236,9 +408,9 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def prune_checkpoints(directory: Path, keep: int, written: Path) -> None:
-    """Remove all but the `keep` most recently written checkpoints; `written` is never removed."""
-    others = [path for path in find_checkpoints(directory).values() if path != written]
+def prune_checkpoints(directory: Path, keep: int, written: Path, *, best: Path | None = None) -> None:
+    """Remove all but the `keep` most recently written checkpoints; `written` and `best` are never removed."""
+    others = [path for path in find_checkpoints(directory).values() if path not in (written, best)]
     others.sort(key=lambda path: (path / "meta.json").stat().st_mtime_ns)
     for path in others[: max(0, len(others) - (keep - 1))]:
         shutil.rmtree(path)

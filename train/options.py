@@ -304,7 +304,13 @@ class RunOptions(_Group):
     resume: str = option("no", "`no`, `auto` (newest checkpoint of --output, if any) or a checkpoint directory")
     checkpoints: bool = option(True, "write checkpoints to --output")
     checkpoint_steps: int = option(0, "optimiser steps between checkpoints; 0 means at the end of each epoch", low=0)
-    keep: int = option(2, "checkpoints kept", low=1)
+    async_checkpoints: bool = option(
+        False, "write checkpoints in the background, from a copy in host memory, while the training goes on"
+    )
+    keep: int = option(2, "newest checkpoints kept", low=1)
+    keep_best: bool = option(
+        False, "also keep the checkpoint with the best top-1 on the validation data; the link `best` leads to it"
+    )
     log_steps: int = option(10, "optimiser steps between log lines (each step has a record in log.jsonl)", low=1)
     log_seen: bool = option(False, "log how often each label came, and the mean pixel of the training images")
     seed: int = option(0, "seed of weights, order and augmentation, 0 to 2**31-1", low=0, high=2**31 - 1)
@@ -348,6 +354,8 @@ class TrainOptions:
                 f"--static-graph with --accum {self.optim.accum}: DDP would need to average in each micro-batch; "
                 f"choose one"
             )
+        if self.run.keep_best and not (self.data.val or self.data.val_fraction):
+            raise UsageError("--keep-best needs validation data: pass --val or --val-fraction")
         if self.optim.optimizer in ("lamb", "muon") and self.model.strategy != "ddp":
             raise UsageError(f"--optimizer {self.optim.optimizer} needs whole parameters: use --strategy ddp")
 

@@ -31,7 +31,9 @@ def merge_rank_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     first = states[0]
     merged = {name: value for name, value in first.items() if name != "random"}
     for kind in ("buffers", "ema_buffers"):
-        merged[kind] = {name: _mean([state[kind][name] for state in states]) for name in first[kind]}
+        # Stages of a pipeline have different names.
+        names = dict.fromkeys(name for state in states for name in state[kind])
+        merged[kind] = {name: _mean([state[kind][name] for state in states if name in state[kind]]) for name in names}
     merged["tally"] = torch.stack([state["tally"] for state in states]).sum(0)
     return merged
 

@@ -28,13 +28,12 @@ from train.rank_states import seed_rank
 from train.step import Compute, NetworkCompute, make_simulated
 
 from .checkpoint import (
+    CheckpointWriter,
     Progress,
-    choose_checkpoint,
     find_checkpoints,
+    find_resumable,
     load_checkpoint,
-    newest_checkpoint,
     random_state,
-    save_checkpoint,
     set_random_state,
 )
 from .clock import StepClock
@@ -64,7 +63,9 @@ class Trainer:
         The data is too small for one step, or does not match the options.
     """
 
-    def __init__(self, options: TrainOptions, world: World, device: torch.device) -> None:
+    def __init__(
+        self, options: TrainOptions, world: World, device: torch.device, resume_from: Path | None = None
+    ) -> None:
         self._options = options
         self._world = world
         self._device = device
@@ -99,7 +100,18 @@ class Trainer:
         self._network: NetworkCompute | None = None
         simulated = make_simulated(options, self.clock)
         self._compute: Compute = simulated if simulated is not None else self._make_network()
-        self._resumed_from = self._resume()
+        run = options.run
+        self._top1: float | None = None
+        self._checkpoints: CheckpointWriter | None = None
+        if self._output is not None and self._network is not None and run.checkpoints:
+            self._checkpoints = CheckpointWriter(
+                self._output / "checkpoints",
+                world=world,
+                background=run.async_checkpoints,
+                keep=run.keep,
+                keep_best=run.keep_best,
+            )
+        self._resumed_from = self._resume(resume_from)
         saved = self._resumed_from or {}
         self._started = saved.get("started") or datetime.now().astimezone().isoformat(" ", "seconds")
         log_path = self._output / "log.jsonl" if self._output is not None else None
@@ -192,6 +204,7 @@ class Trainer:
             self.log.record("seen", **self._seen.result())
         if self._network is not None and (stopped or options.run.checkpoint_steps):
             self._save()
+        self._finish_saving()
         self.log.record(
             "done", step=self.progress.step, finished=finished, seconds=time.perf_counter() - self._start_time
         )
@@ -308,7 +321,7 @@ class Trainer:
             self._validate(self._data.val_loader, self._network)
         if whole:
             self.progress = Progress(step=progress.step, epoch=progress.epoch + 1)
-        if self._network is not None and not self._options.run.checkpoint_steps:
+        if self._network is not None and (self._top1 is not None or not self._options.run.checkpoint_steps):
             self._save()
 
     def _validate(self, loader: TrainingLoader, network: NetworkCompute) -> None:
@@ -320,6 +333,7 @@ class Trainer:
                 f"validation counted {counted(int(result['num_images']), 'image')}, the data has {self._data.num_val}: "
                 f"--loader {self._options.data.loader} lost or repeated some"
             )
+        self._top1 = result["top1"] if self._options.run.keep_best else None
         seconds = time.perf_counter() - start
         weights = "ema" if self._ema is not None else "model"
         self.log.record(
@@ -390,14 +404,13 @@ class Trainer:
             "seed": options.run.seed,
             "amp": options.model.amp,
             "ema": options.optim.ema > 0,
-            "epochs": options.optim.epochs,
             "steps": options.optim.steps,
         }
 
     def _save(self) -> None:
-        if self._output is None or self._network is None or not self._options.run.checkpoints:
+        if self._checkpoints is None or self._network is None:
             return
-        if self.progress.step == self._saved_step:
+        if self.progress.step == self._saved_step and self._top1 is None:
             return
         self._saved_step = self.progress.step
         self._steps.flush()
@@ -409,28 +422,34 @@ class Trainer:
             "scaler": self._network.scaler.state_dict(),
             "tally": self._network.tally.sums,
         }
-        path = save_checkpoint(
-            self._output / "checkpoints",
-            world=self._world,
-            progress=self.progress,
+        self._finish_saving()
+        meta = {
+            "started": self._started,
+            "run": self._identity(),
+            "warmup": self.schedule.warmup,
+            "options": self._options.flat(),
+            "top1": self._top1,
+        }
+        self._checkpoints.save(
+            self.progress,
             model=self._replica.module,
             optimizer=self._optimizer,
             ema=self._ema,
             rank_state=rank_state,
-            meta={
-                "started": self._started,
-                "run": self._identity(),
-                "warmup": self.schedule.warmup,
-                "options": self._options.flat(),
-            },
-            keep=self._options.run.keep,
+            meta=meta,
         )
-        self.log.record("checkpoint", step=self.progress.step, path=str(path))
+        self._top1 = None
+        if not self._options.run.async_checkpoints:
+            self._finish_saving()
 
-    def _resume(self) -> dict[str, Any] | None:
-        """Load the checkpoint that ``--resume`` names; return its ``meta.json``, or None without one."""
-        directory = self._output / "checkpoints" if self._output is not None else None
-        path = choose_checkpoint(self._options.run.resume, directory)
+    def _finish_saving(self) -> None:
+        """Wait for the checkpoint that is being written, and note it."""
+        path = self._checkpoints.wait() if self._checkpoints is not None else None
+        if path is not None:
+            self.log.record("checkpoint", step=int(path.name.removeprefix("step-")), path=str(path))
+
+    def _resume(self, path: Path | None) -> dict[str, Any] | None:
+        """Load a checkpoint; return its ``meta.json``, or None without one."""
         if path is None or self._network is None:
             return None
         self.progress, state, meta = load_checkpoint(
@@ -452,7 +471,13 @@ class Trainer:
         if self.progress.images:
             self._loader.load_state_dict(state["loader"])
         # With --steps the warm-up depends on the size of a step; a resumed run keeps its schedule.
-        self.schedule = replace(self.schedule, warmup=meta["warmup"])
+        if self._options.optim.steps:
+            self.schedule = replace(self.schedule, warmup=meta["warmup"])
+        if self._share_done(self.progress) > 1:
+            raise UsageError(
+                f"{path} is at epoch {meta['epoch']}, after the end of this run of --epochs "
+                f"{self._options.optim.epochs}; pass more"
+            )
         if "random" in state or self._world.is_main:
             self._network.tally.sums.copy_(state["tally"])
         if "random" in state:
@@ -477,6 +502,8 @@ class Trainer:
 
     def close(self) -> None:
         """Close loaders, threads and files."""
+        if self._checkpoints is not None:
+            self._checkpoints.close()
         self.log.close()
         self._steps.close()
         self._data.close()
@@ -490,7 +517,9 @@ def _changed_options(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[
         "resume",
         "checkpoints",
         "checkpoint_steps",
+        "async_checkpoints",
         "keep",
+        "keep_best",
         "log_steps",
         "num_workers",
     }
@@ -502,35 +531,37 @@ def _changed_options(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[
 
 
 @contextmanager
-def output_locked(run: RunOptions, world: World) -> Iterator[None]:
-    """Lock ``--output`` for this run on rank 0; every rank raises rank 0's error.
+def output_locked(run: RunOptions, world: World) -> Iterator[Path | None]:
+    """Lock ``--output`` for this run on rank 0 and yield the checkpoint to resume from; every rank raises its error.
 
     Raises
     ------
     UsageError
-        Another run is writing there, or left checkpoints that this run does not continue.
+        Another run is writing there, or left checkpoints that this run does not continue; or those are damaged.
     """
-    if not run.output:
-        yield
-        return
-    folder, held = Path(run.output), ExitStack()
-    found: object = None
-    with held:
+    found: Any = None
+    with ExitStack() as held:
         if world.is_main:
             try:
-                held.enter_context(lock_folder(folder))
-                directory = folder / "checkpoints"
-                auto = newest_checkpoint(directory) if run.resume == "auto" else None
-                resume = auto if run.resume in ("no", "auto") else Path(run.resume)
-                checkpoints = find_checkpoints(directory)
-                for note in prepare_folder(folder, checkpoints, resume=resume, overwrite=run.overwrite_output):
-                    sys.stderr.write(note + "\n")
+                found = _prepare_output(run, held)
             except (UsageError, OSError) as error:
                 found = error
         found = broadcast_object(found)
         if isinstance(found, Exception):
             raise found
-        yield
+        yield found
+
+
+def _prepare_output(run: RunOptions, held: ExitStack) -> Path | None:
+    if not run.output:
+        return find_resumable(run.resume, Path())[0]
+    folder = Path(run.output)
+    held.enter_context(lock_folder(folder))
+    resume, notes = find_resumable(run.resume, folder / "checkpoints")
+    checkpoints = find_checkpoints(folder / "checkpoints")
+    notes += prepare_folder(folder, checkpoints, resume=resume, overwrite=run.overwrite_output)
+    sys.stderr.write("".join(f"{note}\n" for note in notes))
+    return resume
 
 
 def run_training(options: TrainOptions, environ: Mapping[str, str] | None = None) -> int:
@@ -548,8 +579,8 @@ def run_training(options: TrainOptions, environ: Mapping[str, str] | None = None
     device = pick_device(options.run.device, world)
     torch.use_deterministic_algorithms(options.run.deterministic)
     torch.backends.cudnn.benchmark = not options.run.deterministic
-    with process_group(world, device), output_locked(options.run, world):
-        trainer = Trainer(options, world, device)
+    with process_group(world, device), output_locked(options.run, world) as resume_from:
+        trainer = Trainer(options, world, device, resume_from)
         try:
             return trainer.fit()
         finally:

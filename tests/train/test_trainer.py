@@ -74,8 +74,8 @@ def test_a_killed_run_resumes_bit_for_bit(
 def test_dropout_resumes_bit_for_bit(beton: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from train import trainer
 
-    def with_dropout(name: str, num_classes: int) -> torch.nn.Module:
-        del name
+    def with_dropout(name: str, num_classes: int, **layout: Any) -> torch.nn.Module:
+        del name, layout
         return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.5), torch.nn.Linear(3 * 32 * 32, num_classes))
 
     values = {"data": str(beton), "epochs": 2, "checkpoint_steps": 2, "lr": 0.01}
