@@ -41,13 +41,13 @@ LAYERS = {
         cli | doctor/
         compare/ | bench/ | trainer | memory/
         step | data | checkpoint | steplog
-        strategies/
+        strategies/ | meters
         recompute | optimizers | config
-        model | metrics | mixing | launch | seen
-        options | option_types
+        model | metrics | mixing | seen | host
+        options | option_types | launch
         loaders/
         distributed | schedule | clock | charts | rank_states | batch_shares | classes | networks
-        rendezvous | output | summaries | tables | devices | machine
+        rendezvous | output | summaries | tables | devices | machine | trackers | profile
     """,
 }
 RANK = {

@@ -9,9 +9,15 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+
+COMMUNICATION = "exposed communication"
+PARTS = ("normalise and mix", "forward", "backward", COMMUNICATION, "optimiser")
+"""The parts of a step's work, in order. The loader's copy to the device overlaps them; what it exposes is data wait."""
 
 
 @dataclass
@@ -34,12 +40,17 @@ class StepTimes:
     total: float = 0.0
     waited: float = 0.0
     slept: float = 0.0
+    parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     _gaps: list[tuple[torch.cuda.Event, torch.cuda.Event]] = field(default_factory=list)
+    _segments: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = field(default_factory=list)
 
     def resolve(self) -> None:
         """Read the events, which the device must have completed."""
         self.waited += sum(before.elapsed_time(after) for before, after in self._gaps) / 1000.0
         self._gaps.clear()
+        for name, before, after in self._segments:
+            self.parts[name] += before.elapsed_time(after) / 1000.0
+        self._segments.clear()
         self.waited = min(self.waited, self.total)
 
 
@@ -52,6 +63,11 @@ class StepClock:
         self._current: StepTimes | None = None
         self._fetch_start = 0.0
         self._idle_since: torch.cuda.Event | None = None
+        self._part_start = 0.0
+        self._part_event: torch.cuda.Event | None = None
+        self._ready: tuple[float, torch.cuda.Event | None] | None = None
+        self.on_part: Callable[[str, float, float], None] | None = None
+        """Called with each part of a step: its name, start and end on the host (`time.perf_counter`)."""
 
     def fetching(self) -> None:
         """Record that the next batch is requested."""
@@ -68,6 +84,35 @@ class StepClock:
             self._current._gaps.append((self._idle_since, _mark()))
         else:
             self._current.waited += time.perf_counter() - self._fetch_start
+        if self.on_part is not None:
+            self.on_part("data wait", self._fetch_start, time.perf_counter())
+        self.mark(None)
+
+    def mark(self, part: str | None) -> None:
+        """Note that one of `PARTS` ends here; it began at the mark before. None: what lies between has no name."""
+        now, event = time.perf_counter(), _mark() if self._cuda else None
+        ready, self._ready = self._ready, None
+        if part == "backward" and ready is not None:
+            self._add(part, *ready)
+            part = COMMUNICATION
+        if part is None:
+            self._part_start, self._part_event = now, event
+        else:
+            self._add(part, now, event)
+
+    def gradients_ready(self) -> None:
+        """Note that backward has computed its last gradient; the rest of it waits for the other ranks."""
+        self._ready = time.perf_counter(), _mark() if self._cuda else None
+
+    def _add(self, part: str, now: float, event: torch.cuda.Event | None) -> None:
+        if self._current is not None:
+            if self._part_event is not None and event is not None:
+                self._current._segments.append((part, self._part_event, event))
+            else:
+                self._current.parts[part] += now - self._part_start
+            if self.on_part is not None:
+                self.on_part(part, self._part_start, now)
+        self._part_start, self._part_event = now, event
 
     def slept(self, seconds: float) -> None:
         """Record that a simulated device was busy for `seconds`."""
@@ -88,21 +133,41 @@ def _mark() -> torch.cuda.Event:
     return event
 
 
+@dataclass(frozen=True, kw_only=True)
+class DeviceUse:
+    """Use of a GPU since the reading before, as NVML reports it; None where it is unknown.
+
+    Parameters
+    ----------
+    gpu_pct : float or None
+        Share of the time in which a kernel ran.
+    sm_pct : float or None
+        Share of the multiprocessors' time with work (Hopper and later).
+    gpu_memory_bytes : int or None
+        Memory in use on the device, by all processes; the highest reading.
+    """
+
+    gpu_pct: float | None = None
+    sm_pct: float | None = None
+    gpu_memory_bytes: int | None = None
+
+
 class DeviceMonitor:
-    """Samples the utilisation that the NVIDIA driver reports, in a thread, ten times a second."""
+    """Samples a GPU with NVML, in a thread, ten times a second."""
 
     def __init__(self, device: torch.device) -> None:
-        self.samples: list[float] = []
+        self._samples: list[tuple[float, int]] = []
         self.problem = "" if device.type == "cuda" else "not a CUDA device"
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._multiprocessors: _Multiprocessors | None = None
         if self.problem:
             return
         try:
             import pynvml
 
             pynvml.nvmlInit()
-            # NVML numbers physical devices; the UUID finds ours for any CUDA_VISIBLE_DEVICES.
+            # NVML counts physical devices; the identifier is right for any CUDA_VISIBLE_DEVICES.
             identifier = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
             handle = pynvml.nvmlDeviceGetHandleByUUID(identifier.encode())
             pynvml.nvmlDeviceGetUtilizationRates(handle)
@@ -111,21 +176,61 @@ class DeviceMonitor:
         except Exception as error:
             self.problem = f"NVML: {error}"
         else:
+            self._multiprocessors = _multiprocessors(pynvml, handle)
             self._thread = threading.Thread(target=self._watch, args=(pynvml, handle), name="nvml", daemon=True)
             self._thread.start()
 
-    def _watch(self, pynvml: object, handle: object) -> None:
+    def _watch(self, pynvml: Any, handle: Any) -> None:
         while not self._stop.wait(0.1):
-            rates = pynvml.nvmlDeviceGetUtilizationRates(handle)  # type: ignore[attr-defined]
-            self.samples.append(float(rates.gpu))
+            rates = pynvml.nvmlDeviceGetUtilizationRates(handle)
+            self._samples.append((float(rates.gpu), int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)))
 
-    def take_percent(self) -> float | None:
-        """Return the mean utilisation in percent since the last call, or None if unknown."""
-        samples, self.samples = self.samples, []
-        return sum(samples) / len(samples) if samples else None
+    def take(self) -> DeviceUse:
+        """Return the use since the last call."""
+        samples, self._samples = self._samples, []
+        if not samples:
+            return DeviceUse()
+        return DeviceUse(
+            gpu_pct=sum(share for share, _ in samples) / len(samples),
+            sm_pct=self._multiprocessors.take() if self._multiprocessors is not None else None,
+            gpu_memory_bytes=max(used for _, used in samples),
+        )
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
+
+
+class _Multiprocessors:
+    """NVML's GPM counters: two readings give the activity between them."""
+
+    def __init__(self, pynvml: Any, handle: Any) -> None:
+        self._nvml, self._handle = pynvml, handle
+        self._before, self._now = pynvml.nvmlGpmSampleAlloc(), pynvml.nvmlGpmSampleAlloc()
+        pynvml.nvmlGpmSampleGet(handle, self._before)
+
+    def take(self) -> float | None:
+        nvml = self._nvml
+        try:
+            nvml.nvmlGpmSampleGet(self._handle, self._now)
+            wanted = nvml.c_nvmlGpmMetricsGet_t()
+            wanted.version, wanted.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, 1
+            wanted.sample1, wanted.sample2 = self._before, self._now
+            wanted.metrics[0].metricId = nvml.NVML_GPM_METRIC_SM_UTIL
+            nvml.nvmlGpmMetricsGet(wanted)
+        except nvml.NVMLError:
+            return None
+        self._before, self._now = self._now, self._before
+        return float(wanted.metrics[0].value)
+
+
+def _multiprocessors(pynvml: Any, handle: Any) -> _Multiprocessors | None:
+    """Return the counters where driver and device have them."""
+    try:
+        if not pynvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
+            return None
+        return _Multiprocessors(pynvml, handle)
+    except (pynvml.NVMLError, AttributeError):
+        return None

@@ -168,7 +168,7 @@ def leaving_on_interrupt(message: Callable[[], str]) -> Iterator[None]:
 
 def kill_descendants(ancestor: int) -> None:
     """Kill all descendants of a process, including those in sessions of their own."""
-    parents, family = _parents(), [ancestor]
+    parents, family = process_parents(), [ancestor]
     for pid in family:  # grows during the loop
         family += [child for child, parent in parents.items() if parent == pid]
     for pid in family[1:]:
@@ -176,7 +176,7 @@ def kill_descendants(ancestor: int) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def _parents() -> dict[int, int]:
+def process_parents() -> dict[int, int]:
     """Return the parent of every process; empty on systems without /proc."""
     parents = {}
     for status in Path("/proc").glob("[0-9]*/stat"):

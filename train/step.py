@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from train.clock import StepClock
+from train.clock import COMMUNICATION, StepClock
 from train.devices import sim_rate
 from train.distributed import World
 from train.loaders.base import Normaliser, TrainBatch
@@ -59,6 +59,7 @@ class SimulatedCompute:
         time.sleep(seconds)
         # A host that wakes up late has not kept the device busy for longer.
         self._clock.slept(seconds)
+        self._clock.mark(None)
         return self._zero
 
     def update(self, *, step: int, lr: float, num_images: int) -> None:
@@ -66,6 +67,7 @@ class SimulatedCompute:
         del step, lr, num_images
         if dist.is_initialized():
             dist.all_reduce(torch.zeros(1))
+        self._clock.mark(COMMUNICATION)
 
 
 @dataclass
@@ -86,6 +88,8 @@ class NetworkCompute:
         Batch transforms that replace those of ``--mixup`` and ``--cutmix``. If they smooth labels, the loss does not.
     normaliser : Normaliser
         Converts the loader's images into the network's input.
+    clock : StepClock
+        Is told where the parts of a step end.
     """
 
     options: TrainOptions
@@ -98,8 +102,10 @@ class NetworkCompute:
     num_classes: int
     normaliser: Normaliser
     mixes: tuple[Any, ...] = ()
+    clock: StepClock | None = None
 
     def __post_init__(self) -> None:
+        self._clock = self.clock if self.clock is not None else StepClock(self.device)
         self._parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         self._nominal = self.options.data.batch_size * self.world.world_size * self.options.optim.accum
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.options.model.amp == "fp16")
@@ -119,6 +125,7 @@ class NetworkCompute:
             images, targets = mix_batch(
                 images, labels, self.num_classes, mixup=optim.mixup, cutmix=optim.cutmix, key=key
             )
+        self._clock.mark("normalise and mix")
         parts: list[tuple[torch.Tensor, torch.Tensor]] = []
 
         def criterion(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -126,9 +133,12 @@ class NetworkCompute:
             if batch.num_valid == 0:
                 losses = losses * 0.0
             parts.append((logits.detach(), losses.detach()))
-            return self.scaler.scale(losses.sum() * (self.world.world_size / self._nominal))
+            loss = self.scaler.scale(losses.sum() * (self.world.world_size / self._nominal))
+            self._clock.mark("forward")
+            return loss
 
         self.replica.forward_backward(images, targets, criterion, last=last)
+        self._clock.mark("backward")
         if not self.replica.counts:
             return torch.zeros((), dtype=torch.float64, device=self.device)
         logits, losses = (torch.cat(part) if len(part) > 1 else part[0] for part in zip(*parts, strict=True))
@@ -137,6 +147,7 @@ class NetworkCompute:
 
     def update(self, *, step: int, lr: float, num_images: int) -> None:
         """Scale, clip and step; then update the moving average."""
+        self._clock.mark(None)
         self.scaler.unscale_(self.optimizer) if self.scaler.is_enabled() else None
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
         if 0 < num_images != self._nominal:
@@ -150,6 +161,7 @@ class NetworkCompute:
         self.optimizer.zero_grad(set_to_none=True)
         if self.ema is not None:
             self.ema.update(step)
+        self._clock.mark("optimiser")
 
     def evaluate(self, batches: Iterator[TrainBatch], normaliser: Normaliser) -> dict[str, float]:
         """Return loss, top-1 and top-5 over all ranks, each image counted once.

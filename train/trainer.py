@@ -40,6 +40,7 @@ from .clock import StepClock
 from .data import make_data
 from .distributed import StopVote, World, broadcast_object, detect_world, pick_device, process_group
 from .loaders.base import Normaliser, TrainBatch, TrainingLoader
+from .meters import Meters, watch_gradients
 from .metrics import RunLog
 from .model import MovingAverage, build_model, count_flops, parameter_groups
 from .optimizers import make_optimizer
@@ -97,6 +98,7 @@ class Trainer:
         self._output = Path(options.run.output) if options.run.output else None
         self.progress = Progress()
         self._flops_per_image = 0.0
+        self._separates_communication = True
         self._network: NetworkCompute | None = None
         simulated = make_simulated(options, self.clock)
         self._compute: Compute = simulated if simulated is not None else self._make_network()
@@ -124,6 +126,13 @@ class Trainer:
             flops_per_image=self._flops_per_image,
             peak_flops=options.run.peak_tflops * 1e12,
             has_loss=self._network is not None,
+            meters=Meters(
+                device,
+                self._loader,
+                self._replica.training_module if self._network is not None else None,
+                active=world.is_main,
+            ),
+            separates_communication=self._separates_communication,
         )
 
     # ------------------------------------------------------------------ making the parts
@@ -167,7 +176,9 @@ class Trainer:
             num_classes=num_classes,
             normaliser=self._normaliser(self._loader),
             mixes=self._data.mixes,
+            clock=self.clock,
         )
+        self._separates_communication = watch_gradients(self._replica.training_module, self.clock)
         return self._network
 
     def _make_seen(self) -> SeenData:
@@ -307,7 +318,7 @@ class Trainer:
         seconds = time.perf_counter() - self._epoch_start
         rate = self._steps.epoch_images / max(seconds, 1e-9)
         record: dict[str, Any] = {"epoch": progress.epoch, "step": progress.step, "seconds": seconds}
-        record |= {"images_per_s": rate, "wait_pct": self._steps.epoch_wait_pct}
+        record |= {"images_per_s": rate, **self._steps.epoch_figures()}
         if self._network is not None:
             record |= {f"train_{name}": value for name, value in self._network.tally.result().items()}
             self._network.tally.sums.zero_()
@@ -317,6 +328,8 @@ class Trainer:
             f"{record['wait_pct']:.1f} % of the time"
             + (f", loss {record['train_loss']:.4f}, top-1 {record['train_top1']:.2f} %" if self._network else "")
         )
+        for line in self._steps.epoch_lines():
+            self.log.say(line)
         if self._network is not None and self._data.val_loader is not None:
             self._validate(self._data.val_loader, self._network)
         if whole:
@@ -362,7 +375,7 @@ class Trainer:
             steps_per_epoch=self._steps_per_epoch,
             total_steps=self._total_steps(),
             startup_s=time.perf_counter() - self._start_time,
-            device_monitor=self._steps.monitor_problem or "nvml",
+            device_monitor=self._steps.meters.problem or "nvml",
         )
         simulated = self._network is None
         saved = self._resumed_from

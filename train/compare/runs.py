@@ -318,6 +318,10 @@ def _parts(steps: Sequence[Mapping[str, Any]], source: str) -> dict[str, float]:
     parts = {"waiting for data": mean("wait_s")}
     if source == "simulated":
         parts["simulated device"] = mean("sleep_s")
+    for name in steps[0].get("parts_s", {}):
+        seconds = math.fsum(step["parts_s"][name] for step in steps) / len(steps)
+        if seconds > 0:
+            parts[name] = seconds
     return {**parts, "rest": max(0.0, mean("step_s") - math.fsum(parts.values()))}
 
 

@@ -184,6 +184,10 @@ class TrainingLoader(MeasuredLoader, ABC):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state` at the next iteration."""
 
+    def work_done(self) -> tuple[dict[str, float], int] | None:
+        """Return the seconds per hop and the stored bytes read so far, where the loader counts them."""
+        return None
+
     def image_batches(self) -> Iterator[Any]:
         """Yield the images of one epoch."""
         for batch in self:

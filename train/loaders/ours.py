@@ -91,6 +91,11 @@ class BetonLoader(TrainingLoader):
         """Resume within an epoch, on any world size and batch size."""
         self._loader.load_state_dict(state)
 
+    def work_done(self) -> tuple[dict[str, float], int] | None:
+        """Return the seconds per hop, of all workers, and the stored bytes read so far."""
+        stats = self._loader.stats()
+        return dict(stats.hop_seconds), stats.num_bytes_read
+
     def clock_starts(self) -> None:
         """Discard the statistics of the warm-up and of pauses."""
         self._loader.stats(reset=True)
