@@ -1,12 +1,7 @@
-"""From measured values to what bounds the run: arithmetic on the time one image costs. Pure functions.
+"""From measured values to what bounds the run, and what to change. Pure functions.
 
-The model, per training process and image: workers spend `decode + transform` seconds, on as many cores as there are
-workers or as the process may use, whichever is less. Images that are not in the page cache are read from the disk: with
-``shuffle="global"`` a worker waits for each read, so that this time is added; with ``shuffle="pages"`` pages are read
-ahead, so that only the larger of the two counts. Copies and the device work at the same time as the workers. The
-slowest of these stages bounds the run.
-
-Each cause is judged by what training would gain without it: its part is taken out of the model, which is solved again.
+Each cause is judged by what training would gain without it: its part is taken out of the model of `budget`, which is
+solved again.
 """
 
 from __future__ import annotations
@@ -16,78 +11,17 @@ from dataclasses import dataclass, replace
 
 from dataloading.messages import counted, human_bytes
 
+from .budget import Budget, arithmetic, budgets, fits_into_memory, missing_share, rates, sequential_seconds, shown
 from .findings import NOTE, PROBLEM, Finding, Level, in_order, problems
 from .measurements import Measurements
 
-__all__ = ["Budget", "Diagnosis", "judge", "shown"]
+__all__ = ["Diagnosis", "judge"]
 
 _WORTH_SAYING = 1.05
 # Augmentation that costs this many times the decoding is not what the transforms of this package cost.
 _SLOW_TRANSFORM = 4.0
 # A first epoch that waits so little for the disk is no problem.
 _SHORT_READ_SECONDS = 10.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Budget:
-    """What one image costs one process, in seconds.
-
-    Parameters
-    ----------
-    decode, transform : float
-        Of a worker.
-    workers, cores : float
-        Workers, and cores that they get.
-    read : float
-        Of the disk.
-    reads_ahead : bool
-        Whether reading and working overlap.
-    serial : float
-        Of the transforms that one worker at a time can run.
-    callables : float
-        Of the caller's thread.
-    copy : float
-        To the device.
-    device : float
-        Of the device; 0 where its rate is not known.
-    """
-
-    decode: float
-    transform: float
-    workers: float
-    cores: float
-    read: float = 0.0
-    reads_ahead: bool = False
-    serial: float = 0.0
-    callables: float = 0.0
-    copy: float = 0.0
-    device: float = 0.0
-
-    @property
-    def work(self) -> float:
-        """Seconds per image of all workers together."""
-        return (self.decode + self.transform) / min(self.workers, self.cores)
-
-    @property
-    def loader(self) -> float:
-        """Seconds per image of the Loader."""
-        ready = max(self.work, self.read) if self.reads_ahead else self.work + self.read
-        return max(ready, self.serial)
-
-    @property
-    def feed(self) -> float:
-        """Seconds per image until it is on the device."""
-        return max(self.loader, self.callables, self.copy)
-
-    @property
-    def step(self) -> float:
-        """Seconds per image of the whole."""
-        return max(self.feed, self.device)
-
-    def gain(self, **changes: float) -> float:
-        """Return how many times faster the whole would be with other parts."""
-        other = replace(self, **changes).step  # type: ignore[arg-type]
-        return self.step / other if other > 0 else math.inf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,106 +49,40 @@ class Diagnosis:
     findings: list[Finding]
 
 
-def shown(value: float) -> str:
-    """Write a rate with three digits or more.
-
-    Examples
-    --------
-    >>> shown(12345.6), shown(12.345), shown(0.01234)
-    ('12,346', '12.3', '0.0123')
-    """
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
 def judge(measured: Measurements) -> Diagnosis:
     """Say what bounds the run, with the arithmetic, and what to change."""
-    first, later = _budgets(measured)
+    first, later = budgets(measured)
     found = [] if first.device >= first.feed else _disk(measured, first)
     if later.feed > later.device:
         found += _causes(measured, later, PROBLEM if later.device else NOTE)
     worth = [finding for finding in found if finding.gain >= _WORTH_SAYING]
     # Two equal stages: taking either away alone gains nothing.
-    found = in_order(worth or found[:1])
+    found = in_order([*(worth or found[:1]), *_contention(measured, later)])
     by_device = later.feed <= later.device and not problems(found)
     cause = "device" if by_device else found[0].name
     return Diagnosis(
         cause=cause,
-        verdict=_verdict(first, later, None if by_device else found[0]),
-        rates=_rates(first, later),
-        arithmetic=_arithmetic(measured, first, later),
-        findings=[*found, *_headroom(later), *_contention(measured, later)],
+        verdict=_verdict(measured, first, later, None if by_device else found[0]),
+        rates=rates(first, later),
+        arithmetic=arithmetic(measured, first, later),
+        findings=[*found, *_headroom(later)],
     )
 
 
-def _budgets(measured: Measurements) -> tuple[Budget, Budget]:
-    """Return what an image costs in the first epoch, and in later ones."""
-    work, setup = measured.work, measured.setup
-    bandwidth, rate = measured.transfer_bytes_per_second, measured.device_rate
-    reads_ahead = setup.shuffle != "global"
-    first = Budget(
-        decode=work.decode_seconds,
-        transform=work.transform_seconds,
-        workers=setup.num_workers,
-        cores=measured.machine.usable_cores / setup.num_processes,
-        read=_missing(measured, first=True) * _read_seconds(measured),
-        reads_ahead=reads_ahead,
-        serial=work.serial_seconds,
-        # Measured on the host: a device whose rate is given runs them itself.
-        callables=0.0 if rate and not bandwidth else work.callable_seconds,
-        copy=work.output_bytes / bandwidth if bandwidth else 0.0,
-        device=1.0 / rate if rate else 0.0,
-    )
-    return first, replace(first, read=_missing(measured, first=False) * _read_seconds(measured))
-
-
-def _read_seconds(measured: Measurements) -> float:
-    """Return the seconds that the disk needs for an image of one process; 0 where they are not known."""
-    disk, share = measured.disk, measured.setup.num_processes
-    if measured.setup.shuffle == "global":
-        return share / disk.random_reads_per_second if disk.random_reads_per_second else 0.0
-    return _sequential_seconds(measured)
-
-
-def _sequential_seconds(measured: Measurements) -> float:
-    rate = measured.disk.sequential_bytes_per_second
-    return measured.setup.num_processes * measured.file.image_bytes / rate if rate else 0.0
-
-
-def _missing(measured: Measurements, *, first: bool) -> float:
-    """Return the share of the images that must come from the disk: in the first epoch, or in later ones."""
-    too_large = max(0.0, 1.0 - measured.machine.memory_bytes / max(1, measured.file.num_bytes))
-    cached = measured.disk.cached_share
-    return max(too_large, 1.0 - cached) if first and cached is not None else too_large
-
-
-def _rates(first: Budget, later: Budget) -> dict[str, float]:
-    stages = {
-        "disk": later.read,
-        "workers": later.work,
-        "serial transforms": later.serial,
-        "loader": later.loader,
-        "callables": later.callables,
-        "copy to the device": later.copy,
-        "device": later.device,
-        "run": later.step,
-    }
-    if first.read != later.read:
-        first_epoch = {"disk": first.read, "loader": first.loader, "run": first.step}
-        stages |= {f"{name}, first epoch": seconds for name, seconds in first_epoch.items()}
-    return {name: 1.0 / seconds for name, seconds in stages.items() if seconds > 0}
-
-
-def _verdict(first: Budget, later: Budget, found: Finding | None) -> str:
+def _verdict(measured: Measurements, first: Budget, later: Budget, found: Finding | None) -> str:
+    step = later.step
     if found is None:
         return (
             f"The device bounds the run: it takes {shown(1 / later.device)} images/s, and the loader can deliver "
             f"{shown(1 / later.feed)}."
         )
-    text = f"{found.what} The run gets {shown(1 / later.step)} images/s per process"
-    if first.step > _WORTH_SAYING * later.step:
+    if found.name == "contention" and measured.loader_rate:
+        step = 1 / measured.loader_rate
+    text = f"{found.what} The run gets {shown(1 / step)} images/s per process"
+    if first.step > _WORTH_SAYING * step:
         text += f" ({shown(1 / first.step)} in the first epoch)"
     if later.device:
-        text += f", which keeps the device busy {later.device / later.step:.0%} of the time"
+        text += f", which keeps the device busy {later.device / step:.0%} of the time"
     return f"{text}."
 
 
@@ -270,9 +138,9 @@ def _workers(measured: Measurements, budget: Budget) -> list[Finding]:
 def _disk(measured: Measurements, budget: Budget) -> list[Finding]:
     if budget.read <= 0:
         return []
-    file, setup, machine = measured.file, measured.setup, measured.machine
-    missing, fits = _missing(measured, first=True), file.num_bytes <= machine.memory_bytes
-    sequential = _sequential_seconds(measured)
+    file, setup = measured.file, measured.setup
+    missing, fits = missing_share(measured, first=True), fits_into_memory(measured)
+    sequential = sequential_seconds(measured)
     gain = budget.gain(read=0.0)
     measured_text = f"{missing:.0%} of {human_bytes(file.num_bytes)} is not in memory; {_speeds(measured)}"
     needed = max(replace(budget, read=0.0).feed, budget.device)
@@ -458,65 +326,24 @@ def _headroom(budget: Budget) -> list[Finding]:
 
 
 def _contention(measured: Measurements, later: Budget) -> list[Finding]:
-    if measured.loader_rate is None or measured.loader_rate > 0.5 / replace(later, read=0.0).loader:
+    rate, promised = measured.loader_rate, 1 / replace(later, read=0.0).loader
+    if rate is None or rate > 0.5 * promised:
         return []
+    machine = measured.machine
+    crowded = machine.busy_cores > 0.2 * machine.cores
+    cause = "other processes use the cores" if crowded else "memory, hyper-threads or Python code may limit it"
+    missed = later.device > 0 and rate * later.device < 1
     return [
         Finding(
             name="contention",
-            what="The Loader reached less than half of what its parts promise: something else uses the cores.",
+            what=f"The Loader reached less than half of what its parts promise: {cause}.",
             measured=(
-                f"{shown(measured.loader_rate)} images/s; other processes used "
-                f"{measured.machine.busy_cores:.1f} of {counted(measured.machine.cores, 'core')}"
+                f"{shown(rate)} images/s; other processes used {machine.busy_cores:.1f} of "
+                f"{counted(machine.cores, 'core')}"
             ),
-            expected=f"{shown(1 / replace(later, read=0.0).loader)} images/s",
-            advice="Stop other jobs on this machine, or measure again when it is quiet.",
-            level=NOTE,
+            expected=f"{shown(promised)} images/s",
+            advice="Stop other jobs and measure again; beton doctor --scaling shows what more processes give.",
+            level=PROBLEM if missed else NOTE,
+            gain=min(promised, 1 / later.device if later.device else promised) / rate,
         )
     ]
-
-
-def _arithmetic(measured: Measurements, first: Budget, later: Budget) -> list[str]:
-    """Return the model's numbers, one stage a line."""
-    work, setup = measured.work, measured.setup
-    lines = []
-    for budget, epoch in _epochs(first, later):
-        if budget.read > 0:
-            missing = _missing(measured, first=budget is first)
-            lines.append(
-                f"disk{epoch}: {missing:.0%} of the images are not in memory; {missing:.2f} x "
-                f"{_read_seconds(measured) * 1e3:.3g} ms = {_ms(budget.read)}"
-            )
-    budget = later
-    pace = min(budget.workers, budget.cores)
-    used = "workers" if budget.workers <= budget.cores else "cores"
-    lines.append(
-        f"workers: ({work.decode_seconds * 1e3:.3g} ms decode + {work.transform_seconds * 1e3:.3g} ms transform) / "
-        f"{pace:.3g} {used} = {_ms(budget.work)}"
-    )
-    if budget.serial > 0:
-        lines.append(f"serial transforms: one worker at a time, {_ms(budget.serial)}")
-    for each, epoch in _epochs(first, later):
-        if each.read > 0:
-            how = "the larger of the two, as pages are read ahead" if each.reads_ahead else "their sum, as workers wait"
-            lines.append(f"loader{epoch}: {how} = {_ms(each.loader)}")
-    if budget.callables > 0:
-        lines.append(f"callables: in the caller's thread, {_ms(budget.callables)}")
-    if budget.copy > 0:
-        lines.append(
-            f"copy: {work.output_bytes / 1e3:,.0f} kB / {(measured.transfer_bytes_per_second or 0) / 1e9:.3g} GB/s = "
-            f"{_ms(budget.copy)}"
-        )
-    if budget.device > 0:
-        lines.append(f"device ({measured.device_source or 'given'}): {_ms(budget.device)}")
-    lines.append(f"the slowest stage decides: {_ms(budget.step)} per process")
-    if setup.num_processes > 1:
-        lines.append(f"{setup.num_processes} processes share {measured.machine.usable_cores:g} cores and the disk")
-    return lines
-
-
-def _epochs(first: Budget, later: Budget) -> list[tuple[Budget, str]]:
-    return [(later, "")] if first.read == later.read else [(first, ", first epoch"), (later, ", later epochs")]
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms an image ({shown(1 / seconds)} images/s)"

@@ -10,8 +10,9 @@ from typing import Any
 from train.charts import OURS, one_chart, set_title
 from train.tables import format_table
 
+from .budget import shown
 from .findings import Finding, in_order, problems
-from .judge import Diagnosis, shown
+from .judge import Diagnosis
 from .measurements import Measurements
 
 __all__ = ["as_data", "diagnosis_text", "draw", "findings_text"]

@@ -142,7 +142,19 @@ def test_a_small_cold_file_is_no_problem() -> None:
 
 def test_little_headroom_and_a_busy_machine_are_mentioned() -> None:
     assert [finding.name for finding in judge(staged(device_rate=3_900.0)).findings] == ["headroom"]
-    assert [finding.name for finding in judge(staged(loader_rate=400.0)).findings] == ["contention"]
+    crowded = judge(staged(loader_rate=400.0, device_rate=100.0))
+    assert [(finding.name, finding.level) for finding in crowded.findings] == [("contention", NOTE)]
+    assert crowded.cause == "device"
+
+
+def test_a_loader_that_is_slower_than_its_parts_and_than_the_device_is_the_cause() -> None:
+    diagnosis = judge(staged(loader_rate=300.0, machine__busy_cores=15.0))
+    assert diagnosis.cause == "contention"
+    assert diagnosis.verdict.endswith(
+        "other processes use the cores. The run gets 300 images/s per process, which keeps the device busy 10% of the "
+        "time."
+    )
+    assert diagnosis.findings[0].gain == pytest.approx(10)
 
 
 def test_the_advice_for_floats_on_a_slow_link_is_to_normalise_on_the_device() -> None:
