@@ -15,7 +15,7 @@ import pytest
 
 from dataloading import ChecksumError, ImageField, IntField, Loader, Reader, StorageError, UsageError, Writer
 from dataloading import transforms as T
-from dataloading.cache import opening
+from dataloading.cache import open_cached
 from dataloading.dataset.remote import addresses
 from dataloading.dataset.remote.byte_sources import RemoteSource
 from dataloading.format import Manifest, Shard
@@ -58,7 +58,7 @@ def server(folder: Path) -> Iterator[HTTPServer]:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for milliseconds where users wait for seconds."""
-    monkeypatch.setattr(opening, "Retry", QUICK)
+    monkeypatch.setattr(open_cached, "Retry", QUICK)
     monkeypatch.setattr(addresses, "Retry", QUICK)
 
 
@@ -109,7 +109,7 @@ def test_cache_bytes_bounds_what_the_folder_takes(server, folder, tmp_path):
 def test_answers_that_fail_break_off_or_are_damaged_are_asked_for_again(server, folder, monkeypatch):
     expected = batches(small(folder / "train.beton", shuffle="global"))
     # One request may meet all six: more tries than that.
-    monkeypatch.setattr(opening, "Retry", functools.partial(QUICK, num_tries=7))
+    monkeypatch.setattr(open_cached, "Retry", functools.partial(QUICK, num_tries=7))
     remote = small(f"{server.url}/train.beton", shuffle="global")
     server.faults.only_above_bytes = 1000
     server.faults.fail_first, server.faults.cut_first, server.faults.corrupt_first = 2, 1, 3

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dataloading import Loader, Manifest, Reader, Shard, StorageError, UsageError
-from dataloading.cache import opening
+from dataloading.cache import open_cached
 from dataloading.dataset.remote import addresses
 from dataloading.dataset.remote.byte_sources import RemoteSource
 from dataloading.dataset.remote.clients import StoreClient
@@ -27,7 +27,7 @@ from tests.support.servers import HTTPServer, S3Server, http_range_server
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for milliseconds where users wait for seconds."""
-    monkeypatch.setattr(opening, "Retry", QUICK)
+    monkeypatch.setattr(open_cached, "Retry", QUICK)
     monkeypatch.setattr(addresses, "Retry", QUICK)
 
 
@@ -172,7 +172,7 @@ def test_s3_that_slows_down_fails_and_breaks_off_only_takes_longer(
     s3: S3Server, paths: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One request may meet all five: more tries than that.
-    monkeypatch.setattr(opening, "Retry", functools.partial(QUICK, num_tries=6))
+    monkeypatch.setattr(open_cached, "Retry", functools.partial(QUICK, num_tries=6))
     url = s3.put("slow/train.beton", paths[0])
     with troubled(s3) as trouble:
         trouble.plan["GetObject"] = ["slow down", "error", "reset", "slow down", "reset"]
