@@ -11,15 +11,13 @@ import numpy.typing as npt
 from dataloading._native import REQUEST, decode_regions, status_text
 from dataloading.errors import UsageError
 from dataloading.format import MODE_RAW
-from dataloading.transforms.base import Geometry
+from dataloading.transforms.base import IMAGE_DTYPES, Geometry
 from dataloading.transforms.compose import written_out
 from dataloading.transforms.crops import one_list_per_crop
 from dataloading.transforms.pipeline import MAX_CHANNELS, Pipeline, PipelineFault
 from dataloading.transforms.rng import sample_keys
 
 __all__ = ["apply"]
-
-_DTYPES = ("uint8", "uint16", "float32")
 
 
 def apply(transforms: Sequence[object], image: Any, seed: int, owner: str) -> Any:
@@ -91,9 +89,9 @@ def _check(batch: npt.NDArray[Any], pixels: npt.NDArray[Any], owner: str, *, is_
             f"{owner}: expected an image of shape (channels, height, width) or a batch of shape (N, channels, height, "
             f"width), with 1 to {MAX_CHANNELS} channels, got {pixels.shape}{fix}"
         )
-    if str(batch.dtype) not in _DTYPES:
+    if str(batch.dtype) not in IMAGE_DTYPES:
         fix = ". Pass floats from 0 to 1 as float32" if batch.dtype.kind == "f" else ""
-        raise UsageError(f"{owner}: expected {', '.join(_DTYPES)}, got {batch.dtype}{fix}")
+        raise UsageError(f"{owner}: expected {', '.join(IMAGE_DTYPES)}, got {batch.dtype}{fix}")
 
 
 def _decoded(pipeline: Pipeline, batch: npt.NDArray[np.uint8], keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:

@@ -27,10 +27,11 @@ from dataloading.checks import as_integer, true_or_false
 from dataloading.errors import UsageError
 from dataloading.messages import did_you_mean
 from dataloading.transforms.operation import Node, Operation
-from dataloading.transforms.state import FLOAT_DTYPES, STORAGE_DTYPES, ImageState
+from dataloading.transforms.state import FLOAT_DTYPES, IMAGE_DTYPES, STORAGE_DTYPES, ImageState
 
 __all__ = [
     "FLOAT_DTYPES",
+    "IMAGE_DTYPES",
     "STORAGE_DTYPES",
     "BatchOp",
     "FieldOp",

@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from dataloading.errors import UsageError
-from dataloading.transforms.base import ImageState, PixelOp, check_range
+from dataloading.transforms.base import IMAGE_DTYPES, ImageState, PixelOp, check_range
 from dataloading.transforms.operation import Law, Node, Operation, constant, uniform
 
-_VALUES = ("uint8", "uint16", "float32")
 _ADJUSTMENTS = ("brightness", "contrast", "saturation", "hue")
 
 __all__ = [
@@ -23,6 +22,7 @@ __all__ = [
     "RandomPosterize",
     "RandomSolarize",
     "adjustment",
+    "equalization",
     "nothing",
     "value_operation",
 ]
@@ -42,6 +42,13 @@ def value_operation(
         return Operation(f"color.{kernel}", params or {}, kind=kind, p=p)
     constants = [state.bound, float(state.dtype != "float32")]
     return Operation(f"color.{kernel}_values", params or {}, kind="in_place", p=p, constants=constants)
+
+
+def equalization(state: ImageState, params: Mapping[str, Law] | None = None, *, p: float | None = None) -> Operation:
+    """Return the operation that equalises histograms: of 256 values, whatever the images' dtype."""
+    if state.dtype == "uint8":
+        return Operation("histograms.equalize", params or {}, kind="table", p=p)
+    return Operation("histograms.equalize_values", params or {}, kind="in_place", p=p)
 
 
 def nothing(state: ImageState, name: str, place: int | None) -> Node:
@@ -72,7 +79,7 @@ class ColorJitter(PixelOp):
     """
 
     mirrors: ClassVar[bool] = True
-    dtypes: ClassVar[tuple[str, ...]] = _VALUES
+    dtypes: ClassVar[tuple[str, ...]] = IMAGE_DTYPES
 
     brightness: float | Sequence[float] | None = None
     contrast: float | Sequence[float] | None = None
@@ -150,7 +157,7 @@ class Grayscale(PixelOp):
     """
 
     mirrors: ClassVar[bool] = True
-    dtypes: ClassVar[tuple[str, ...]] = _VALUES
+    dtypes: ClassVar[tuple[str, ...]] = IMAGE_DTYPES
 
     num_output_channels: int = 1
 
@@ -186,7 +193,7 @@ class RandomGrayscale(PixelOp):
     """
 
     mirrors: ClassVar[bool] = True
-    dtypes: ClassVar[tuple[str, ...]] = _VALUES
+    dtypes: ClassVar[tuple[str, ...]] = IMAGE_DTYPES
 
     p: float = 0.1
 
@@ -213,7 +220,7 @@ class RandomInvert(PixelOp):
     """
 
     mirrors: ClassVar[bool] = True
-    dtypes: ClassVar[tuple[str, ...]] = _VALUES
+    dtypes: ClassVar[tuple[str, ...]] = IMAGE_DTYPES
     any_channels: ClassVar[bool] = True
 
     p: float = 0.5
@@ -240,7 +247,7 @@ class RandomSolarize(PixelOp):
     """
 
     mirrors: ClassVar[bool] = True
-    dtypes: ClassVar[tuple[str, ...]] = _VALUES
+    dtypes: ClassVar[tuple[str, ...]] = IMAGE_DTYPES
     any_channels: ClassVar[bool] = True
 
     threshold: float
@@ -273,7 +280,7 @@ class RandomPosterize(PixelOp):
     """
 
     mirrors: ClassVar[bool] = True
-    dtypes: ClassVar[tuple[str, ...]] = _VALUES
+    dtypes: ClassVar[tuple[str, ...]] = IMAGE_DTYPES
     any_channels: ClassVar[bool] = True
 
     bits: int
@@ -300,7 +307,7 @@ class RandomAutocontrast(PixelOp):
     """
 
     mirrors: ClassVar[bool] = True
-    dtypes: ClassVar[tuple[str, ...]] = _VALUES
+    dtypes: ClassVar[tuple[str, ...]] = IMAGE_DTYPES
     any_channels: ClassVar[bool] = True
 
     p: float = 0.5

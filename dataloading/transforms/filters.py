@@ -12,10 +12,18 @@ from typing import ClassVar
 
 from dataloading.checks import as_integer
 from dataloading.errors import UsageError
-from dataloading.transforms.base import ImageState, PixelOp, check_range, check_size
-from dataloading.transforms.operation import Operation, constant, integer, stream, uniform
+from dataloading.transforms.base import IMAGE_DTYPES, ImageState, PixelOp, check_range, check_size
+from dataloading.transforms.operation import Law, Operation, constant, integer, stream, uniform
 
-__all__ = ["JPEG", "GaussianBlur", "GaussianNoise", "RandomAdjustSharpness", "blur_work_bytes", "normal_quantiles"]
+__all__ = [
+    "JPEG",
+    "GaussianBlur",
+    "GaussianNoise",
+    "RandomAdjustSharpness",
+    "blur_work_bytes",
+    "normal_quantiles",
+    "sharpness",
+]
 
 
 @functools.cache
@@ -46,6 +54,7 @@ class GaussianBlur(PixelOp):
 
     mirrors: ClassVar[bool] = True
     any_channels: ClassVar[bool] = True
+    dtypes: ClassVar[tuple[str, ...]] = IMAGE_DTYPES
 
     kernel_size: int | Sequence[int]
     sigma: float | Sequence[float] = (0.1, 2.0)
@@ -97,9 +106,9 @@ class GaussianNoise(PixelOp):
     Parameters
     ----------
     mean, sigma : float
-        Of the noise, as shares of white: 0.1 is 25.5 levels.
+        Of the noise, as shares of white: 0.1 is 25.5 levels of 255.
     clip : bool
-        Keep results within 0 and 255; False lets them overflow, as torchvision does.
+        Keep results within black and white; False lets integers overflow, as torchvision does.
 
     Examples
     --------
@@ -108,6 +117,7 @@ class GaussianNoise(PixelOp):
     """
 
     any_channels: ClassVar[bool] = True
+    dtypes: ClassVar[tuple[str, ...]] = IMAGE_DTYPES
 
     mean: float = 0.0
     sigma: float = 0.1
@@ -124,8 +134,8 @@ class GaussianNoise(PixelOp):
 
     def operation(self, state: ImageState) -> Operation:
         """See ``ImageTransform.operation``."""
-        assert state.width is not None
-        levels = [255.0 * self.mean, 255.0 * self.sigma, float(self.clip)]
+        assert state.width is not None and state.bound is not None
+        levels = [state.bound * self.mean, state.bound * self.sigma, float(self.clip)]
         return Operation(
             "noise.gaussian_noise",
             {"noise": stream()},
@@ -134,10 +144,11 @@ class GaussianNoise(PixelOp):
         )
 
 
-def sharpness_work_bytes(state: ImageState) -> int:
-    """Return the scratch memory of ``kernels.filters.adjust_sharpness``."""
+def sharpness(law: Law, state: ImageState, *, p: float | None = None, name: str = "sharpness_factor") -> Operation:
+    """Return the operation that changes sharpness by the factor that ``law`` draws."""
     assert state.width is not None
-    return 2 * state.width
+    kernel = "filters.adjust_sharpness" if state.dtype == "uint8" else "filters.adjust_sharpness_deep"
+    return Operation(kernel, {name: law}, p=p, work_bytes=2 * state.width)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,6 +168,7 @@ class RandomAdjustSharpness(PixelOp):
     """
 
     mirrors: ClassVar[bool] = True
+    dtypes: ClassVar[tuple[str, ...]] = IMAGE_DTYPES
 
     sharpness_factor: float
     p: float = 0.5
@@ -169,12 +181,7 @@ class RandomAdjustSharpness(PixelOp):
 
     def operation(self, state: ImageState) -> Operation:
         """See ``ImageTransform.operation``."""
-        return Operation(
-            "filters.adjust_sharpness",
-            {"sharpness_factor": constant(self.sharpness_factor)},
-            p=self.p,
-            work_bytes=sharpness_work_bytes(state),
-        )
+        return sharpness(constant(self.sharpness_factor), state, p=self.p)
 
 
 @dataclasses.dataclass(frozen=True)

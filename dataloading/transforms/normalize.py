@@ -12,7 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from dataloading.errors import UsageError
-from dataloading.transforms.base import FLOAT_DTYPES, ImageState, PixelOp, check_dtype, check_inplace, per_channel
+from dataloading.transforms.base import (
+    FLOAT_DTYPES,
+    IMAGE_DTYPES,
+    ImageState,
+    PixelOp,
+    check_dtype,
+    check_inplace,
+    per_channel,
+)
 from dataloading.transforms.operation import Operation
 
 __all__ = ["Normalize", "ToDtype", "to_storage"]
@@ -80,17 +88,25 @@ class _ToFloats(PixelOp):
 
     mirrors: ClassVar[bool] = True
     any_channels: ClassVar[bool] = True
+    dtypes: ClassVar[tuple[str, ...]] = IMAGE_DTYPES
+
+    dtype: Any
 
     def check_images(self, state: ImageState) -> None:
         """See ``ImageTransform.check_images``."""
-        if state.dtype in FLOAT_DTYPES:
+        if state.dtype in FLOAT_DTYPES and state.bound is not None and self.dtype != "float32":
+            raise UsageError(
+                f"{self.name} of {state.dtype} images gives float32, got dtype={self.dtype!r}. Leave it out, or do it "
+                f"all in one step: Normalize of integers gives {self.dtype}"
+            )
+        if state.dtype in FLOAT_DTYPES and state.bound is None:
             raise UsageError(f"{self.name} needs uint8 images, got {state.dtype}: they are floats already. Keep one")
         super().check_images(state)
 
 
 @dataclasses.dataclass(frozen=True)
 class Normalize(_ToFloats):
-    r"""Turn uint8 pixels into floats with given mean and standard deviation.
+    r"""Turn pixels into floats with given mean and standard deviation.
 
     .. math:: y_c = (x_c / max\_value - mean_c) / std_c
 
@@ -105,7 +121,8 @@ class Normalize(_ToFloats):
     dtype : {"float32", "float16", "bfloat16"}
         Of the tensors that come out; torch's own (``torch.float16``) will do.
     max_value : float
-        What is 1.0. Pass 1.0 to give mean and std in units of 0 to 255.
+        What is 1.0, on a scale where white is 255 (of uint16 images 65535 is white, and of float32 1.0). Pass 1.0 to
+        give mean and std in units of 0 to 255.
     inplace : bool
         Taken because torchvision's has it; changes nothing.
 
@@ -145,39 +162,37 @@ class Normalize(_ToFloats):
                 f"by max_value=255 first. Divide both by 255, or pass max_value=1.0"
             )
 
-    def table(self, channels: int) -> npt.NDArray[np.float64]:
-        """Return the exact results in float64, shape (channels, 256): row c holds the result for x = 0 .. 255."""
-        mean = np.array(per_channel(self.name, "mean", self.mean, channels))[:, None]
-        std = np.array(per_channel(self.name, "std", self.std, channels))[:, None]
-        return np.asarray((np.arange(256.0)[None] / self.max_value - mean) / std)
-
     def operation(self, state: ImageState) -> Operation:
         """See ``ImageTransform.operation``."""
+        assert state.bound is not None
+        mean = np.array(per_channel(self.name, "mean", self.mean, state.channels))[:, None]
+        std = np.array(per_channel(self.name, "std", self.std, state.channels))[:, None]
+        one = self.max_value * (state.bound / 255.0)
+        line = np.concatenate([1.0 / (one * std), -mean / std], axis=1)
+        after = state.replace(dtype=self.dtype, written=True, bound=None)
+        if state.dtype == "float32":
+            return Operation("color.scale", kind="in_place", constants=line, after=after.replace(written=state.written))
         _check_first(self, state)
-        if self.dtype == "float32":
-            mean = np.array(per_channel(self.name, "mean", self.mean, state.channels))
-            std = np.array(per_channel(self.name, "std", self.std, state.channels))
-            line = np.stack([1.0 / (self.max_value * std), -mean / std], axis=1)
-            table = np.arange(256.0) * line[:, :1] + line[:, 1:]
+        x = np.arange(state.bound + 1)
+        table = x * line[:, :1] + line[:, 1:] if self.dtype == "float32" else (x / one - mean) / std
+        if self.dtype == "float32" and state.dtype == "uint8":
             line = _lines_in_float32(line, table.astype(np.float32))
         else:
             line = np.zeros(0)
-            table = self.table(state.channels)
-        after = state.replace(dtype=self.dtype, written=True, bound=None)
         lookup = to_storage(table, self.dtype)
         return Operation("", kind="lookup", constants=line, lookup=lookup, after=after)
 
 
 @dataclasses.dataclass(frozen=True)
 class ToDtype(_ToFloats):
-    """Turn uint8 pixels into floats: ``Normalize`` with mean 0 and std 1.
+    """Turn pixels into floats: ``Normalize`` with mean 0 and std 1.
 
     Parameters
     ----------
     dtype : {"float32", "float16", "bfloat16"}
         Torch's own (``torch.float32``) will do.
     scale : bool
-        True: 0 to 255 becomes 0 to 1. False: the numbers stay.
+        True: 0 to 255, or of uint16 to 65535, becomes 0 to 1. False: the numbers stay.
 
     Examples
     --------
@@ -194,9 +209,10 @@ class ToDtype(_ToFloats):
 
     def operation(self, state: ImageState) -> Operation:
         """See ``ImageTransform.operation``."""
-        _check_first(self, state)
-        bound = state.bound or 1.0
-        operation = Normalize(0.0, 1.0, dtype=self.dtype, max_value=bound if self.scale else 1.0).operation(state)
+        assert state.bound is not None
+        one = 255.0 if self.scale else 255.0 / state.bound
+        operation = Normalize(0.0, 1.0, dtype=self.dtype, max_value=one).operation(state)
         assert operation.after is not None
-        after = operation.after.replace(bound=1.0 if self.scale and self.dtype == "float32" else None)
+        bounded = self.dtype == "float32" and (self.scale or state.dtype == "float32")
+        after = operation.after.replace(bound=1.0 if bounded else None)
         return dataclasses.replace(operation, after=after)

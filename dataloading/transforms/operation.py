@@ -177,7 +177,8 @@ class Operation:
     constants : array_like
         What does not change from sample to sample; float64.
     lookup : ndarray, optional
-        For the kind "lookup": results, shape (channels, 256), in the dtype that is stored. With ``constants`` it is
+        For the kind "lookup": results, shape (channels, 256), or of uint16 images (channels, 65536), in the dtype that
+        is stored. Of uint8, with ``constants`` it is
         ``(v * a + b) + (v * c + d)`` in float32, ``v = x - zero``, (zero, a, b, c, d) of each channel: faster than
         looking up. The first bracket must be exact.
     work_bytes : int

@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar
 
-from dataloading.transforms.base import ImageState, PixelOp, check_range
-from dataloading.transforms.color import adjustment
+from dataloading.transforms.base import IMAGE_DTYPES, ImageState, PixelOp, check_range
+from dataloading.transforms.color import adjustment, equalization
 from dataloading.transforms.frame import channel_permutation
 from dataloading.transforms.operation import Node, Operation, uniform
 
@@ -21,6 +21,8 @@ _ADJUSTMENTS = ("brightness", "contrast", "saturation", "hue")
 class RandomEqualize(PixelOp):
     """Spread the values of each channel so that all are about equally frequent, with probability ``p``.
 
+    Of images deeper than uint8, 256 levels are left, as in torchvision.
+
     Examples
     --------
     >>> RandomEqualize()
@@ -29,12 +31,13 @@ class RandomEqualize(PixelOp):
 
     mirrors: ClassVar[bool] = True
     any_channels: ClassVar[bool] = True
+    dtypes: ClassVar[tuple[str, ...]] = IMAGE_DTYPES
 
     p: float = 0.5
 
     def operation(self, state: ImageState) -> Operation:
         """See ``ImageTransform.operation``."""
-        return Operation("histograms.equalize", kind="table", p=self.p)
+        return equalization(state, p=self.p)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +62,7 @@ class RandomPhotometricDistort(PixelOp):
     """
 
     mirrors: ClassVar[bool] = True
+    dtypes: ClassVar[tuple[str, ...]] = IMAGE_DTYPES
 
     brightness: Sequence[float] = (0.875, 1.125)
     contrast: Sequence[float] = (0.5, 1.5)

@@ -7,7 +7,7 @@ import enum
 from typing import Any, ClassVar
 
 from dataloading.errors import UsageError
-from dataloading.transforms.base import ImageState, PixelOp, check_choice
+from dataloading.transforms.base import IMAGE_DTYPES, ImageState, PixelOp, check_choice
 from dataloading.transforms.color import ColorJitter, RandomGrayscale, RandomSolarize
 from dataloading.transforms.filters import GaussianBlur
 from dataloading.transforms.operation import Node, Operation
@@ -38,6 +38,8 @@ class RandAugment(Policy):
     >>> RandAugment(magnitude=7).num_ops
     2
     """
+
+    dtypes: ClassVar[tuple[str, ...]] = IMAGE_DTYPES
 
     num_ops: int = 2
     magnitude: int = 9
@@ -87,6 +89,8 @@ class TrivialAugmentWide(Policy):
     >>> TrivialAugmentWide()
     TrivialAugmentWide(num_magnitude_bins=31, interpolation='nearest', fill=None)
     """
+
+    dtypes: ClassVar[tuple[str, ...]] = IMAGE_DTYPES
 
     num_magnitude_bins: int = 31
     interpolation: Any = "nearest"
@@ -166,6 +170,8 @@ class AutoAugment(Policy):
     >>> AutoAugment("cifar10")
     AutoAugment(policy='cifar10', interpolation='nearest', fill=None)
     """
+
+    dtypes: ClassVar[tuple[str, ...]] = IMAGE_DTYPES
 
     policy: Any = "imagenet"
     interpolation: Any = "nearest"

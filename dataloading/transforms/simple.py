@@ -12,8 +12,8 @@ import numpy as np
 from dataloading.checks import as_integer
 from dataloading.errors import UsageError
 from dataloading.transforms.base import ImageState, Transform
-from dataloading.transforms.color import adjustment, nothing, value_operation
-from dataloading.transforms.filters import sharpness_work_bytes
+from dataloading.transforms.color import adjustment, equalization, nothing, value_operation
+from dataloading.transforms.filters import sharpness
 from dataloading.transforms.operation import Node, Operation, constant, pick
 from dataloading.transforms.warp import IDENTITY, Resampling, affine
 
@@ -62,11 +62,9 @@ def simple_operation(
             p=p,
         )
     elif what == "Sharpness":
-        operation = Operation(
-            "filters.adjust_sharpness", {"sharpness": law}, p=p, work_bytes=sharpness_work_bytes(state)
-        )
+        operation = sharpness(law, state, p=p, name="sharpness")
     elif what == "Equalize":
-        operation = Operation("histograms.equalize", applied, kind="table", p=p)
+        operation = equalization(state, applied, p=p)
     elif what == "SolarizeAdd":
         operation = Operation("histograms.solarize_add", {"added": law}, kind="table", constants=[128.0], p=p)
     elif what == "AutoContrast":
@@ -106,7 +104,8 @@ class Space:
             most, fewer = self.bits
             return [[float(round(most - i / ((bins - 1) / fewer)))] for i in range(bins)]
         if what == "Solarize":
-            return [[255.0 * value] for value in _steps(1.0, 0.0, bins)]
+            assert state.bound is not None
+            return [[state.bound * value] for value in _steps(1.0, 0.0, bins)]
         side = state.width if what == "TranslateX" else state.height
         greatest = {
             "ShearX": self.shear,

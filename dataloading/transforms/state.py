@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["FLOAT_DTYPES", "STORAGE_DTYPES", "ImageState", "random_image"]
+__all__ = ["FLOAT_DTYPES", "IMAGE_DTYPES", "STORAGE_DTYPES", "ImageState", "random_image"]
 
 FLOAT_DTYPES = ("float32", "float16", "bfloat16")
+IMAGE_DTYPES = ("uint8", "uint16", "float32")  # of images with black and white: 0 and 255, 65535 or 1.0
 # bfloat16 has no NumPy dtype, and Numba has no float16 arithmetic: both travel as their bits.
 STORAGE_DTYPES = {"uint8": np.uint8, "float32": np.float32, "float16": np.uint16, "bfloat16": np.uint16,
                   "uint16": np.uint16, "int64": np.int64}  # fmt: skip  # the last two: deep images, labels

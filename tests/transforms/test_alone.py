@@ -83,6 +83,84 @@ def test_images_of_16_bits_are_as_fine_as_their_definition():
     assert np.abs(turned.max(axis=1).astype(int) - batch.max(axis=1)).max() <= 2  # hue keeps the brightest value
 
 
+def deep(dtype, shape=(2, 3, 19, 23)):
+    """Images with dark, bright and flat parts, and the same as a tensor."""
+    values = np.random.default_rng(0).random(shape) ** 3
+    values[0, :, :3], values[1, 0] = 1.0, 0.25
+    white = {"uint16": 65535, "float32": 1.0}[dtype]
+    batch = (values * white).astype(dtype)
+    return batch, torch.from_numpy(batch)
+
+
+DEEP = {
+    "blur": (lambda: T.GaussianBlur((5, 3), (1.3, 1.3)), lambda x: functional.gaussian_blur(x, [5, 3], [1.3, 1.3])),
+    "sharper": (lambda: T.RandomAdjustSharpness(2.5, p=1), lambda x: functional.adjust_sharpness(x, 2.5)),
+    "smoother": (lambda: T.RandomAdjustSharpness(0.2, p=1), lambda x: functional.adjust_sharpness(x, 0.2)),
+    "equalize": (lambda: T.RandomEqualize(1.0), functional.equalize),
+    "to floats": (lambda: T.ToDtype("float32"), lambda x: functional.to_dtype(x, torch.float32)),
+    "to shares": (lambda: T.ToDtype(scale=True), lambda x: functional.to_dtype(x, torch.float32, scale=True)),
+    "normalize": (
+        lambda: T.Normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.25)),
+        lambda x: functional.normalize(
+            functional.to_dtype(x, torch.float32, scale=True), [0.4, 0.5, 0.6], [0.2, 0.3, 0.25]
+        ),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DEEP)
+@pytest.mark.parametrize("dtype", ["uint16", "float32"])
+def test_deep_images_equal_torchvision(dtype, name):
+    batch, tensor = deep(dtype)
+    make, theirs = DEEP[name]
+    got, want = make()(batch), theirs(tensor).numpy()
+    assert got.dtype == want.dtype
+    error = np.abs(got.astype(np.float64) - want)
+    if got.dtype == np.uint16:
+        assert error.max() <= 1 and (error > 0).mean() < 0.05  # torch rounds once less in some places
+    elif name == "to floats":
+        assert error.max() == 0
+    else:
+        assert error.max() < 2e-6
+    if name in ("blur", "equalize"):  # of any number of channels
+        many = np.concatenate([batch, batch[:, ::-1]], axis=1)[:, :4]
+        assert np.array_equal(make()(many)[:, :3], got)
+        assert np.array_equal(make()(batch[:, :1]), got[:, :1])
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "float32"])
+def test_noise_of_deep_images_is_that_of_uint8_in_shares_of_white(dtype):
+    gray = np.full((3, 40, 50), 128, np.uint8)
+    want = (T.GaussianNoise(0.1, 0.05)(gray, seed=4) - 128.0) / 255
+    white = {"uint16": 65535, "float32": 1.0}[dtype]
+    got = T.GaussianNoise(0.1, 0.05)(np.full((3, 40, 50), white * 0.5).astype(dtype), seed=4) / white - 0.5
+    assert np.abs(got - want).max() < 1.1 / 255 and got.std() > 0.04
+    bright = T.GaussianNoise(0.9)(np.full((1, 9, 9), white).astype(dtype))
+    assert bright.max() == white
+    if dtype == "float32":
+        assert T.GaussianNoise(0.9, clip=False)(np.full((1, 9, 9), 1.0, np.float32)).min() > 1.0
+
+
+def test_half_precision_of_16_bits_is_rounded_correctly():
+    values = np.arange(65536, dtype=np.uint16).reshape(1, 256, 256)
+    got = T.Normalize(0.45, 0.22, dtype="float16")(values)
+    assert np.array_equal(got, ((values / 65535 - 0.45) / 0.22).astype(np.float16))
+    assert T.ToDtype("bfloat16", scale=True)(torch.from_numpy(values)).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "float32"])
+@pytest.mark.parametrize(
+    "policy", [T.RandAugment(), T.TrivialAugmentWide(), T.AutoAugment(), T.RandomPhotometricDistort(p=1)], ids=str
+)
+def test_policies_do_to_deep_images_what_they_do_to_uint8(policy, dtype):
+    """But for rounding, which equalising and posterising can turn into a step: most values agree."""
+    batch = images(6, (3, 24, 28))
+    white = {"uint16": 65535, "float32": 1.0}[dtype]
+    deeper = (batch * (white / 255)).astype(dtype)
+    got, want = policy(deeper, seed=2) / white, policy(batch, seed=2) / 255.0
+    assert (np.abs(got - want) < 0.02).mean() > 0.95
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -94,6 +172,11 @@ def test_images_of_16_bits_are_as_fine_as_their_definition():
             "Resize of images in memory works on uint8, got float32",
         ),
         (lambda: T.Normalize(0, 1, dtype="bfloat16")(np.zeros((3, 8, 8), np.uint8)), "NumPy has no bfloat16"),
+        (
+            lambda: T.Normalize(0, 1, dtype="float16")(np.zeros((3, 8, 8), np.float32)),
+            "Normalize of float32 images gives float32, got dtype='float16'. Leave it out",
+        ),
+        (lambda: T.JPEG(50)(np.zeros((3, 8, 8), np.uint16)), "JPEG needs uint8 images, got uint16. Leave it out"),
         (lambda: T.RandomCrop(9)(np.zeros((3, 8, 8), np.uint8)), "larger than the image"),
     ],
 )

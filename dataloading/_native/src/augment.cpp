@@ -196,6 +196,11 @@ void look_up(const uint8_t* source, Value* target, const Value* table, size_t n)
   for (; i < n; i++) target[i] = table[source[i]];
 }
 
+template <typename Value>
+void look_up(const uint16_t* source, Value* target, const Value* table, size_t n) {
+  for (size_t i = 0; i < n; i++) target[i] = table[source[i]];
+}
+
 // A table of bytes, of which those of identity, inversion and posterizing keep some bits and turn some over.
 void map_bytes(const uint8_t* source, uint8_t* target, const uint8_t* table, size_t n) {
   const uint8_t turned = table[0], kept = table[0] ^ table[255];
@@ -337,6 +342,13 @@ class Runner {
   void look_up_planes(const beton_leaf& leaf, uint8_t* target) {
     const int64_t channels = leaf.source_shape[0], plane = leaf.source_shape[1] * leaf.source_shape[2];
     const Value* table = reinterpret_cast<const Value*>(leaf.lookup);
+    if (leaf.source_bytes == 2) {
+      for (int64_t c = 0; c < channels; c++) {
+        look_up(reinterpret_cast<const uint16_t*>(image_) + c * plane, reinterpret_cast<Value*>(target) + c * plane,
+                table + 65536 * c, size_t(plane));
+      }
+      return;
+    }
     if (pending_) {
       Value* joined = reinterpret_cast<Value*>(lookup_);
       for (int64_t c = 0; c < channels; c++) look_up(tables_ + 256 * c, joined + 256 * c, table + 256 * c, 256);

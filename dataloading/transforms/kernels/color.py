@@ -35,6 +35,7 @@ __all__ = [
     "posterize",
     "posterize_values",
     "saturation",
+    "scale",
     "solarize",
     "solarize_values",
 ]
@@ -308,6 +309,15 @@ def solarize_values(image: Any, target: Any, params: Any, constants: Any, work: 
             for x in range(image.shape[2]):
                 value = image[c, y, x]
                 image[c, y, x] = top - value if value >= params[0] else value
+
+
+@kernel
+def scale(image: Any, target: Any, params: Any, constants: Any, work: Any) -> None:
+    """``x * a + b`` in float64, in place; ``constants``: a and b of each channel."""
+    for c in range(image.shape[0]):
+        for y in range(image.shape[1]):
+            for x in range(image.shape[2]):
+                image[c, y, x] = image[c, y, x] * constants[2 * c] + constants[2 * c + 1]
 
 
 @kernel

@@ -8,9 +8,17 @@ from typing import Any
 import numpy as np
 
 from dataloading.transforms.kernels.jit import helper, kernel
-from dataloading.transforms.kernels.values import rounded
+from dataloading.transforms.kernels.values import held, rounded
 
-__all__ = ["STRIP", "adjust_sharpness", "blurred_rows", "gaussian_blur", "gaussian_weights", "prepare_blur"]
+__all__ = [
+    "STRIP",
+    "adjust_sharpness",
+    "adjust_sharpness_deep",
+    "blurred_rows",
+    "gaussian_blur",
+    "gaussian_weights",
+    "prepare_blur",
+]
 
 # Numba computes in 64 bits unless each intermediate result is cut back to 32: then LLVM vectorises twice as wide.
 _F, _I, _S = np.float32, np.int32, np.int16
@@ -140,6 +148,25 @@ def gaussian_blur(source: Any, target: Any, params: Any, constants: Any, work: A
                 out = target[c, y]
                 for x in range(width):
                     out[x] = rounded(row[x], target)
+
+
+@kernel
+def adjust_sharpness_deep(source: Any, target: Any, params: Any, constants: Any, work: Any) -> None:
+    """Do as ``adjust_sharpness`` with images of uint16 or float32; of floats the mean is not rounded."""
+    channels, height, width = source.shape
+    rest = _F(1.0 - params[0])
+    for c in range(channels):
+        for y in range(height):
+            for x in range(width):
+                target[c, y, x] = source[c, y, x]
+        for y in range(1, height - 1):
+            for x in range(1, width - 1):
+                total = 4.0 * source[c, y, x]
+                for row in range(y - 1, y + 2):
+                    total += float(source[c, row, x - 1]) + source[c, row, x] + source[c, row, x + 1]
+                pixel = _F(source[c, y, x])
+                mean = rounded(_F(total / 13.0), source)
+                target[c, y, x] = held(pixel + rest * (_F(mean) - pixel), target)
 
 
 @kernel

@@ -9,10 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from dataloading.transforms.kernels.jit import kernel
+from dataloading.transforms.kernels.jit import helper, kernel
 from dataloading.transforms.kernels.memory import counters
+from dataloading.transforms.kernels.values import cut, white_of
 
-__all__ = ["equalize", "histogram", "solarize_add"]
+__all__ = ["equalize", "equalize_values", "histogram", "solarize_add"]
+
+_F = np.float32
+_ONE = _F(1)
 
 
 @kernel
@@ -36,6 +40,22 @@ def histogram(plane: Any, counts: Any) -> None:
         counts[0, v] += counts[1, v] + counts[2, v] + counts[3, v]
 
 
+@helper
+def _levels(counts: Any, pixels: Any, levels: Any) -> Any:
+    """Write the level that each of 256 values becomes; return whether values are spread at all."""
+    last = 255
+    while last > 0 and counts[last] == 0:
+        last -= 1
+    step = (pixels - counts[last]) // 255
+    if step == 0:
+        return False
+    below = step // 2
+    for v in range(256):
+        levels[v] = min(below // step, 255)
+        below += counts[v]
+    return True
+
+
 @kernel
 def equalize(source: Any, tables: Any, params: Any, constants: Any) -> None:
     """Spread the values of each channel so that all are about equally frequent, as ``ImageOps.equalize`` of Pillow."""
@@ -45,19 +65,31 @@ def equalize(source: Any, tables: Any, params: Any, constants: Any) -> None:
         counts = stored[4]
         for v in range(256):
             counts[tables[c, v]] += stored[0, v]
-        last = 255
-        while last > 0 and counts[last] == 0:
-            last -= 1
-        step = (source.shape[1] * source.shape[2] - counts[last]) // 255
-        if step == 0:
-            continue
         levels = stored[0]
-        below = step // 2
-        for v in range(256):
-            levels[v] = min(below // step, 255)
-            below += counts[v]
-        for v in range(256):
-            tables[c, v] = levels[tables[c, v]]
+        if _levels(counts, source.shape[1] * source.shape[2], levels):
+            for v in range(256):
+                tables[c, v] = levels[tables[c, v]]
+
+
+@kernel
+def equalize_values(image: Any, target: Any, params: Any, constants: Any, work: Any) -> None:
+    """Do the same with images of uint16 or float32, in place: as torchvision, in 256 levels, and back."""
+    white = white_of(image)
+    to_bytes, back = (_F(1.0 / 256.0), _F(256.0)) if white > _ONE else (_F(255.999), _F(1.0 / 255.0))
+    for c in range(image.shape[0]):
+        stored = counters()
+        counts = stored[0]
+        plane = image[c]
+        for y in range(image.shape[1]):
+            for x in range(image.shape[2]):
+                counts[np.uint8(_F(plane[y, x]) * to_bytes)] += 1
+        levels = stored[1]
+        if not _levels(counts, image.shape[1] * image.shape[2], levels):
+            for v in range(256):
+                levels[v] = v
+        for y in range(image.shape[1]):
+            for x in range(image.shape[2]):
+                plane[y, x] = cut(_F(levels[np.uint8(_F(plane[y, x]) * to_bytes)]) * back, image)
 
 
 @kernel

@@ -1,4 +1,4 @@
-"""The kernel that adds normal noise. uint8."""
+"""The kernel that adds normal noise."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ import numpy as np
 
 from dataloading.transforms.kernels.jit import kernel
 from dataloading.transforms.kernels.rng import child
+from dataloading.transforms.kernels.values import cut, white_of
 
 __all__ = ["gaussian_noise"]
 
-_F, _I = np.float32, np.int32
+_F = np.float32
 _ZERO, _TOP = _F(0), _F(255)
 _BYTE, _8 = np.uint64(0xFF), np.uint64(8)
 
 
 @kernel
 def gaussian_noise(source: Any, target: Any, params: Any, constants: Any, work: Any) -> None:
-    """Add ``mean + sigma * z`` levels, cut off to an integer, to each value.
+    """Add ``mean + sigma * z`` levels to each value, cut off to an integer where values are integers.
 
-    ``params[0]`` holds the bits of a random stream. ``constants``: mean, sigma, 1 to clip to 0 .. 255 (0: overflow),
-    then 256 quantiles of a normal distribution of variance 1/2. z is the sum of two of them: normal up to four
-    standard deviations, in a fraction of the time that Box and Muller's formula takes. A number of the stream serves
-    four neighbours. Scratch: 4 bytes a column, and 16.
+    ``params[0]`` holds the bits of a random stream. ``constants``: mean, sigma, 1 to clip to black and white (0: to
+    overflow), then 256 quantiles of a normal distribution of variance 1/2. z is the sum of two of them: normal up to
+    four standard deviations, in a fraction of the time that Box and Muller's formula takes. A number of the stream
+    serves four neighbours. Scratch: 4 bytes a column, and 16.
     """
     key = params[:1].view(np.uint64)[0]
     mean = _F(constants[0])
@@ -32,8 +33,10 @@ def gaussian_noise(source: Any, target: Any, params: Any, constants: Any, work: 
     width = source.shape[2]
     quarter = (width + 3) // 4
     noise = work[: 16 * quarter].view(np.float32)
-    low = _ZERO if constants[2] > 0 else _F(-32768)
-    high = _TOP if constants[2] > 0 else _F(32767)
+    white = white_of(source)
+    # As torchvision, which adds up in 16 bits.
+    low = _ZERO if constants[2] > 0 else (_F(-32768) if white == _TOP else _F(-(2.0**30)))
+    high = white if constants[2] > 0 else (_F(32767) if white == _TOP else _F(2.0**30))
     for c in range(source.shape[0]):
         for y in range(source.shape[1]):
             first = (c * source.shape[1] + y) * quarter
@@ -46,7 +49,7 @@ def gaussian_noise(source: Any, target: Any, params: Any, constants: Any, work: 
             out = target[c, y]
             pixels = source[c, y]
             for x in range(width):
-                value = _F(_I(pixels[x])) + _F(_I(mean + sigma * noise[x]))
+                value = _F(pixels[x]) + _F(cut(mean + sigma * noise[x], source))
                 value = value if value > low else low
                 value = value if value < high else high
-                out[x] = np.uint8(_I(value))
+                out[x] = cut(value, target)

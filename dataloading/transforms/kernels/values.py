@@ -14,9 +14,9 @@ from numba.extending import overload
 
 from dataloading.transforms.kernels.jit import WITHOUT_WRAPPERS, helper
 
-__all__ = ["ROUND", "added", "cut", "held", "nothing", "rounded", "within"]
+__all__ = ["ROUND", "added", "cut", "held", "nothing", "rounded", "white_of", "within"]
 
-_ZERO, _ONE, _WHITE_16 = np.float32(0), np.float32(1), np.float32(65535)
+_ZERO, _ONE, _WHITE_F, _WHITE_16 = np.float32(0), np.float32(1), np.float32(255), np.float32(65535)
 ROUND = np.float32(1.5 * 2**23)  # adding and subtracting it rounds a float32 below 2**22 to an integer
 _BLACK_8, _WHITE_8 = np.int32(0), np.int32(255)
 
@@ -35,8 +35,7 @@ def _cut(value: Any, image: Any) -> Any:
 
 def held(value: Any, image: Any) -> Any:
     """Return a float32 clamped to black and white of this dtype, as ``cut`` does; of uint8 it must be below 2**31."""
-    white = {"uint8": 255, "uint16": 65535}.get(image.dtype.name, 1)
-    return cut(np.float32(min(max(value, 0), white)), image)
+    return cut(within(value, white_of(image)), image)
 
 
 @overload(held, jit_options=WITHOUT_WRAPPERS, strict=False)  # type: ignore[arg-type]
@@ -60,6 +59,20 @@ def _rounded(value: Any, image: Any) -> Any:
     if isinstance(image.dtype, types.Integer):
         return lambda value, image: np.int32((value + ROUND) - ROUND)
     return lambda value, image: value
+
+
+def white_of(image: Any) -> Any:
+    """Return the value of white of this dtype, float32."""
+    return {"uint8": _WHITE_F, "uint16": _WHITE_16}.get(image.dtype.name, _ONE)
+
+
+@overload(white_of, jit_options=WITHOUT_WRAPPERS, strict=False)  # type: ignore[arg-type]
+def _white_of(image: Any) -> Any:
+    if image.dtype == types.uint8:
+        return lambda image: _WHITE_F
+    if image.dtype == types.uint16:
+        return lambda image: _WHITE_16
+    return lambda image: _ONE
 
 
 def nothing(image: Any) -> Any:
