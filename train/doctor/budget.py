@@ -25,6 +25,8 @@ __all__ = [
     "shown",
 ]
 
+_NO_LIMIT = 1e6
+
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
@@ -83,9 +85,9 @@ class Budget:
         return max(self.feed, self.device)
 
     def gain(self, **changes: float) -> float:
-        """Return how many times faster the whole would be with other parts."""
+        """Return how many times faster the whole would be with other parts, at most a million."""
         other = replace(self, **changes).step  # type: ignore[arg-type]
-        return self.step / other if other > 0 else math.inf
+        return min(_NO_LIMIT, self.step / other) if other > 0 else _NO_LIMIT
 
 
 def shown(value: float) -> str:
@@ -178,7 +180,8 @@ def arithmetic(measured: Measurements, first: Budget, later: Budget) -> list[str
             )
     budget = later
     pace = min(budget.workers, budget.cores)
-    used = "workers" if budget.workers <= budget.cores else "cores"
+    used = "worker" if budget.workers <= budget.cores else "core"
+    used += "" if pace == 1 else "s"
     lines.append(
         f"workers: ({work.decode_seconds * 1e3:.3g} ms decode + {work.transform_seconds * 1e3:.3g} ms transform) / "
         f"{pace:.3g} {used} = {_ms(budget.work)}"

@@ -16,7 +16,6 @@ import click
 
 from dataloading import UsageError
 from dataloading.cli import Choice, Size, default_num_workers, note, option_json, option_quiet
-from dataloading.tools import open_files
 from train.launch import launch_environment, leaving_on_interrupt, own_command, run_local_processes
 from train.option_types import different_numbers
 
@@ -68,6 +67,9 @@ def doctor(file: str | None, as_json: bool, quiet: bool, **options: Any) -> int:
     modes = [name for name in ("network", "hang", "scaling") if options[name]]
     if len(modes) > 1:
         raise UsageError(f"--{' and --'.join(modes)} are different measurements: give one")
+    inner = options["hang_folder"] or options["scaling_result"]
+    if modes in (["hang"], ["scaling"]) and "RANK" in os.environ and not inner:
+        raise UsageError(f"--{modes[0]} starts processes itself: run it without torchrun")
     say = (lambda text: None) if quiet else note
     with leaving_on_interrupt(lambda: "interrupted"):
         run = {"network": _network, "hang": _hang, "scaling": _scaling}.get("".join(modes), _host)
@@ -215,6 +217,8 @@ def _hang(_file: str | None, options: dict[str, Any], as_json: bool, say: _Say) 
 
 
 def _scaling(file: str | None, options: dict[str, Any], as_json: bool, say: _Say) -> bool:
+    from dataloading.tools import open_files
+
     from . import scaling
 
     if file is None:

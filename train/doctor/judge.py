@@ -22,6 +22,7 @@ _WORTH_SAYING = 1.05
 _SLOW_TRANSFORM = 4.0
 # A first epoch that waits so little for the disk is no problem.
 _SHORT_READ_SECONDS = 10.0
+_UNKNOWN = "not known without the device's rate (--device-rate)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +225,7 @@ def _transform(measured: Measurements, budget: Budget, usual: Level) -> list[Fin
                 f"work on it{named}."
             ),
             measured=f"transform {work.transform_seconds * 1e3:.3g} ms, decode {work.decode_seconds * 1e3:.3g} ms",
-            expected=f"at most {_allowed(budget)} ms for decode and transform together" if budget.device else "less",
+            expected=f"at most {_allowed(budget)} ms for decode and transform together" if budget.device else _UNKNOWN,
             advice=advice.strip(),
             level=PROBLEM if slow else usual,
             gain=budget.gain(transform=0.0, serial=0.0),
@@ -268,7 +269,7 @@ def _decode(measured: Measurements, budget: Budget, usual: Level) -> Finding:
             f"Decoding takes {budget.decode * 1e3:.3g} ms an image, {_share(budget.decode, budget)} of the work on it."
         ),
         measured=f"decode {budget.decode * 1e3:.3g} ms, transform {budget.transform * 1e3:.3g} ms",
-        expected=f"at most {_allowed(budget)} ms for both together" if budget.device else "less",
+        expected=f"at most {_allowed(budget)} ms for both together" if budget.device else _UNKNOWN,
         advice=f"{advice} {_more_cores(budget)}".strip(),
         level=usual,
         gain=budget.gain(decode=0.0),

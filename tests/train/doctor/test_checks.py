@@ -194,3 +194,8 @@ def test_without_a_file_the_command_checks_the_host() -> None:
 def test_two_measurements_at_once_are_refused() -> None:
     result = CliRunner().invoke(doctor, ["--network", "--hang"])
     assert "--network and --hang" in str(result.exception)
+
+
+def test_what_starts_processes_itself_is_refused_under_torchrun() -> None:
+    result = CliRunner().invoke(doctor, ["--hang"], env={"RANK": "0", "WORLD_SIZE": "2"})
+    assert "without torchrun" in str(result.exception)
