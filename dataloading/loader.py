@@ -258,9 +258,8 @@ class Loader:
                 node=self._ranks.node,
                 local_rank=self._ranks.local_rank,
             )
-        # Small enough that several workers share a small batch, large enough to spread the cost of a call.
-        max_group_size = max(1, batch_size // (2 * self._num_workers))
-        groups = -(-batch_size // max_group_size)
+        share = max(1, batch_size // self._num_workers)
+        groups = -(-batch_size // share)
         ahead = 2 + -(-self._num_workers // groups) if prefetch_batches is None else prefetch_batches
         self._prefetch_batches = at_least("prefetch_batches", ahead, 1)
         self._make_plan = functools.partial(
@@ -271,7 +270,7 @@ class Loader:
             on_error=on_error,
             ranks=self._ranks,
             transfer=Transfer(device, memory_format),
-            max_group_size=max_group_size,
+            max_group_size=share,
             max_rows=min(batch_size, max(self._sampler.size, self._files.num_samples)),
             num_buffers=self._prefetch_batches + 2,
             on_device=place == "device",

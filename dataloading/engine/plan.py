@@ -41,7 +41,7 @@ __all__ = ["ImagePlan", "OnError", "Plan"]
 
 OnError = Literal["raise", "skip", "replace"]
 
-_GROUP_SIZE, _GROUP_BYTES = 32, 1 << 20
+_GROUP_SIZE, _GROUP_BYTES = 32, 1 << 21
 
 _ADVICE = {
     DecodeError: "Run 'beton verify {path}' to list damaged samples, or pass on_error=\"skip\"",
@@ -195,7 +195,7 @@ class Plan:
         Batch-level transforms draw differently on each rank.
     transfer : Transfer
     max_group_size : int
-        Most samples that a worker takes at a time.
+        Most samples that a worker may take at a time: its share of a batch.
     max_rows : int
         Rows a batch can have.
     num_buffers : int
@@ -289,7 +289,7 @@ class Plan:
                 BatchTransform(output=output, position=position, op=given[position], label_field=label)
                 for position in range(len(given) - num_batched, len(given))
             ]
-        self.group_size = min(max_group_size, self._group_size())
+        self.group_size = self._group_size(max_group_size)
         self._check_mixing(label)
         self._readers: dict[str, Any] = {}
         self.annotations = self._annotations()
@@ -300,10 +300,14 @@ class Plan:
                 pipeline.warm_up()
         self.compile_seconds = time.perf_counter() - started
 
-    def _group_size(self) -> int:
-        """Choose how many samples make a call worth its cost: few images, or many small ones."""
-        num_bytes = sum(int(np.prod(each.pipeline.decode_shape)) for each in self.images.values())
-        return max(_GROUP_SIZE, _GROUP_BYTES // max(num_bytes, 1))
+    def _group_size(self, most: int) -> int:
+        """Choose how many samples make a call worth its cost: some images, or many small ones.
+
+        Few enough bytes, stored and decoded, that none of them takes long.
+        """
+        stored = sum(reader.data_end for reader in self.files.readers) // max(self.files.num_samples, 1)
+        decoded = sum(int(np.prod(each.pipeline.decode_shape)) for each in self.images.values())
+        return max(1, min(_GROUP_SIZE, most // 2), min(_GROUP_BYTES // max(stored + decoded, 1), most))
 
     def _annotations(self) -> dict[str, Annotations]:
         """Find out what follows each output of images."""
