@@ -332,6 +332,7 @@ def test_imagenet_names_its_classes_by_all_their_words_and_equal_ones_by_their_i
     assert samples(source) == [{"image": jpeg(number), "label": number} for number in range(3)]
 
 
+@pytest.mark.filterwarnings("ignore:unclosed file .*SegmentationClass:ResourceWarning")  # torchvision's to close
 def test_masks_of_files_come_with_their_images(tmp_path: Path) -> None:
     mask = Image.fromarray(np.arange(12, dtype=np.uint8).reshape(3, 4)).convert("P")
     root = tmp_path / "VOCdevkit/VOC2012"

@@ -80,7 +80,8 @@ def test_the_picture_shows_every_window(sorted_file, tmp_path):
     done = run("shuffle", sorted_file, "--plot", target, "--num-batches", 20, "--within", 5)
     assert done.exit_code == 0, done.output
     assert f"wrote {target}" in done.stderr
-    assert Image.open(target).size[0] > 600
+    with Image.open(target) as image:
+        assert image.size[0] > 600
     found = compare_windows(sorted_file, batch_size=256, num_batches=20)
     (axes,) = draw_windows(found, 5, title="t").axes
     windows, values = axes.lines[1].get_data()
