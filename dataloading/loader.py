@@ -480,6 +480,17 @@ class Loader:
             self._num_workers, num_cores=self._ranks.num_local_cores, cache=cache, reset=reset
         )
 
+    def trace(self, observer: Callable[[str, float, float], None] | None) -> None:
+        """Report the work of the workers as it is done, for a trace; see `stats` for sums.
+
+        Parameters
+        ----------
+        observer : callable or None
+            Called as ``observer(hop, start, end)`` with times of `time.perf_counter`, in the worker's thread: it must
+            be quick. Decoding and transforming of a group of samples are reported as one stretch each. None stops it.
+        """
+        self._jobs.clock.observer = observer
+
     def close(self) -> None:
         """Stop the workers and drop prefetched batches; the loader can still be iterated again."""
         self._engines.stop_all()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -54,6 +54,18 @@ class Clock:
         self._epochs: dict[int, tuple[float, ...]] = {}  # figures of each
         self._older = _NO_FIGURES  # of older epochs, as one sum
 
+    observer: Callable[[str, float, float], None] | None = None
+    """Called with each piece of work: hop, start and end (`time.perf_counter`), in the thread that did it."""
+
+    def _observe(self, *work: tuple[str, float]) -> None:
+        """Report work that ends now, hop by hop."""
+        observer = self.observer
+        if observer is not None:
+            start = time.perf_counter() - sum(seconds for _, seconds in work)
+            for hop, seconds in work:
+                observer(hop, start, start + seconds)
+                start += seconds
+
     def after_fork(self) -> None:
         """Replace the lock in a forked child, where the thread that may hold it does not exist."""
         self._lock = threading.Lock()
@@ -66,6 +78,7 @@ class Clock:
 
     def add(self, hop: str, seconds: float) -> None:
         """Add `seconds` of one worker's time to `hop`."""
+        self._observe((hop, seconds))
         with self._lock:
             self._hops[hop] += seconds
             if len(self._received) > _MAX_NOTES:
@@ -73,6 +86,7 @@ class Clock:
 
     def add_group(self, decode: float, transform: float, *, cpu: float = 0.0, page_faults: int = 0) -> None:
         """Add one worker's time for a group of samples: in both hops, its CPU time, and its page faults."""
+        self._observe(("decode", decode), ("transform", transform))
         with self._lock:
             self._hops["decode"] += decode
             self._hops["transform"] += transform

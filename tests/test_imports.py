@@ -46,8 +46,9 @@ LAYERS = {
         model | metrics | mixing | seen | host
         options | option_types | launch
         loaders/
+        profile
         distributed | schedule | clock | charts | rank_states | batch_shares | classes | networks
-        rendezvous | output | summaries | tables | devices | machine | trackers | profile
+        rendezvous | output | summaries | tables | devices | machine | trackers
     """,
 }
 RANK = {

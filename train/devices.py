@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from dataloading import UsageError
 from dataloading.messages import did_you_mean
 
-__all__ = ["PUBLISHED", "REAL", "PublishedRate", "published", "sim_rate"]
+__all__ = ["PUBLISHED", "REAL", "PublishedRate", "peak_flops", "published", "sim_rate"]
 
 REAL = "real"
 _NVIDIA = "https://github.com/NVIDIA/DeepLearningExamples/tree/master/PyTorch/Classification/ConvNets"
@@ -60,6 +61,54 @@ PUBLISHED = {
     "rtx3090-convnext-tiny": _by_timm("ConvNeXt-T", 819.24),
 }
 """Names for ``sim:NAME``."""
+
+
+# Matrix units in bfloat16 or float16 with float32 sums, without sparsity, TFLOP/s, from NVIDIA's data sheets. Longer
+# names come before those that they contain.
+_PEAKS = (
+    ("B200", 2250.0),
+    ("GH200", 989.0),
+    ("H200", 989.0),
+    ("H100 PCIe", 756.0),
+    ("H100 NVL", 835.0),
+    ("H100", 989.0),
+    ("A100", 312.0),
+    ("L40S", 362.0),
+    ("RTX 4090", 165.0),
+    ("RTX 3090", 71.0),
+    ("A10", 125.0),
+    ("L4", 121.0),
+    ("V100", 125.0),
+    ("T4", 65.0),
+)
+_NO_BFLOAT16 = ("V100", "T4")
+
+
+def peak_flops(device_name: str, precision: str) -> tuple[float, str]:
+    """Return the peak of a device in FLOP/s and an empty text, or 0 and why it is not known.
+
+    Parameters
+    ----------
+    device_name : str
+        As CUDA reports it.
+    precision : str
+        Value of ``--amp``.
+
+    Examples
+    --------
+    >>> peak_flops("NVIDIA A100-SXM4-80GB", "bf16"), peak_flops("x86_64", "bf16")[1]
+    ((312000000000000.0, ''), 'no peak is known for x86_64; pass --peak-tflops')
+    """
+    if precision not in ("bf16", "fp16"):
+        return 0.0, "without --amp the peak depends on the use of TF32; pass --peak-tflops"
+    # "A10" is neither A100 nor A10G; a 4090 for laptops and a 3090 Ti are other devices.
+    name = device_name + " "
+    found = next((each for each in _PEAKS if re.search(rf"\b{each[0]}[ -](?!Laptop|D |Ti)", name)), None)
+    if found is None:
+        return 0.0, f"no peak is known for {device_name}; pass --peak-tflops"
+    if precision == "bf16" and found[0] in _NO_BFLOAT16:
+        return 0.0, f"{device_name} has no matrix units for bfloat16; pass --peak-tflops"
+    return found[1] * 1e12, ""
 
 
 def published(accelerator: str) -> PublishedRate | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -14,6 +15,7 @@ import torch
 from torch.nn import functional
 
 from .distributed import sum_over_ranks
+from .trackers import Tracker
 
 
 class Tally:
@@ -66,13 +68,19 @@ class RunLog:
     def __init__(self, path: Path | None, *, active: bool, stream: TextIO | None = None) -> None:
         self._active = active
         self._stream = stream if stream is not None else sys.stderr
+        self.trackers: Sequence[Tracker] = ()
         self._file: TextIO | None = None
         if active and path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("a", encoding="utf-8")
 
     def record(self, event: str, **values: Any) -> None:
-        """Write one JSON line."""
+        """Write one JSON line, and send its figures to the trackers."""
+        step = values.get("step")
+        if self.trackers and step is not None and event in _TRACKED:
+            figures = _figures(event, values)
+            for tracker in self.trackers:
+                tracker.log(figures, int(step))
         if self._file is not None:
             self._file.write(json.dumps({"event": event, **values}) + "\n")
             self._file.flush()
@@ -88,6 +96,20 @@ class RunLog:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+_TRACKED = ("step", "meters", "epoch", "eval")
+
+
+def _figures(prefix: str, values: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers of a record by their path, as ``step/parts_s/forward``."""
+    found: dict[str, float] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found |= _figures(f"{prefix}/{name}", value)
+        elif isinstance(value, (int, float)) and not isinstance(value, bool) and name != "step":
+            found[f"{prefix}/{name}"] = float(value)
+    return found
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:

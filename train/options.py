@@ -18,6 +18,7 @@ from typing import Any, Literal, cast
 from dataloading import UsageError
 from train.devices import REAL, sim_rate
 from train.loaders import TRAINING_LOADERS, cannot_train
+from train.trackers import tracker_names
 
 STRATEGIES = ("ddp", "fsdp", "hsdp", "zero1")
 OPTIMIZERS = ("sgd", "adamw", "lamb", "muon")
@@ -312,6 +313,12 @@ class RunOptions(_Group):
         False, "also keep the checkpoint with the best top-1 on the validation data; the link `best` leads to it"
     )
     log_steps: int = option(10, "optimiser steps between log lines (each step has a record in log.jsonl)", low=1)
+    profile: bool = option(
+        False,
+        "write a torch.profiler trace of ten steps to --output, with the loader's hops, and say what a step would take "
+        "with free data and with free communication",
+    )
+    track: str = option("", "also send the figures to `tensorboard`, `wandb`, or both, separated by a comma")
     log_seen: bool = option(False, "log how often each label came, and the mean pixel of the training images")
     seed: int = option(0, "seed of weights, order and augmentation, 0 to 2**31-1", low=0, high=2**31 - 1)
     device: str = option("auto", "`auto`, `cpu` or `cuda`")
@@ -322,7 +329,10 @@ class RunOptions(_Group):
     )
     deterministic: bool = option(False, "only deterministic GPU kernels (slower)")
     peak_tflops: float = option(
-        0.0, "peak of one device in TFLOP/s; logs the model FLOP utilisation when above 0", low=0
+        0.0,
+        "peak of one device in TFLOP/s, for the model FLOP utilisation in the log; 0 takes it from the table of known "
+        "devices (with --amp)",
+        low=0,
     )
 
     def _check(self) -> None:
@@ -331,6 +341,10 @@ class RunOptions(_Group):
         sim_rate(self.accelerator)
         if self.resume == "auto" and not self.output:
             raise UsageError("--resume auto looks for checkpoints in --output, which is missing")
+        if self.profile and not self.output:
+            raise UsageError("--profile writes a trace to --output, which is missing")
+        if tracker_names(self.track) and not self.output:
+            raise UsageError(f"--track {self.track} writes to --output, which is missing")
         if self.overwrite_output and not self.output:
             raise UsageError("--overwrite-output needs --output, which is missing")
         if self.overwrite_output and self.resume == "auto":

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import profiler
 
+from train.clock import PARTS, StepTimes
+
 __all__ = ["Ranges", "StepProfiler", "amdahl", "merge_ranges"]
 
 SKIPPED_STEPS = 3
@@ -137,22 +139,38 @@ class StepProfiler:
     """
 
     def __init__(self, path: Path, device: torch.device, ranges: Ranges) -> None:
-        self._path = path
+        self.path = path
         self._ranges = ranges
         self._cuda = device.type == "cuda"
         self._step = 0
         self._profile: Any = None
         self._anchor = 0.0
+        self._times: list[StepTimes] = []
 
-    def step_done(self) -> bool:
+    def step_done(self, times: StepTimes) -> bool:
         """Count a step; return whether the trace has just been written."""
         self._step += 1
+        if self._profile is not None:
+            self._times.append(times)
         if self._step == SKIPPED_STEPS:
             self._start()
         if self._profile is None or self._step < SKIPPED_STEPS + PROFILED_STEPS:
             return False
         self.close()
         return True
+
+    def parts(self) -> dict[str, float]:
+        """Return mean seconds of the parts of the profiled steps, in their order; together they are a step."""
+        for times in self._times:
+            times.resolve()
+        count = max(1, len(self._times))
+        parts = {"data wait": sum(times.waited for times in self._times) / count}
+        for name in PARTS:
+            parts[name] = sum(times.parts[name] for times in self._times) / count
+        slept = sum(times.slept for times in self._times) / count
+        rest = sum(times.total for times in self._times) / count - sum(parts.values()) - slept
+        parts |= {"simulated device": slept, "rest": max(0.0, rest)}
+        return {name: seconds for name, seconds in parts.items() if seconds > 0}
 
     def _start(self) -> None:
         activities = [profiler.ProfilerActivity.CPU, *([profiler.ProfilerActivity.CUDA] if self._cuda else [])]
@@ -167,10 +185,12 @@ class StepProfiler:
         """Write the trace of the steps so far, if profiling has begun and is not done."""
         if self._profile is None:
             return
+        if self._cuda:
+            torch.cuda.synchronize()
         found, profile, self._profile = self._ranges.close(), self._profile, None
         profile.stop()
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        profile.export_chrome_trace(str(self._path))
-        trace = json.loads(self._path.read_text(encoding="utf-8"))
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        profile.export_chrome_trace(str(self.path))
+        trace = json.loads(self.path.read_text(encoding="utf-8"))
         merge_ranges(trace, found, self._anchor)
-        self._path.write_text(json.dumps(trace), encoding="utf-8")
+        self.path.write_text(json.dumps(trace), encoding="utf-8")

@@ -36,8 +36,9 @@ from .checkpoint import (
     random_state,
     set_random_state,
 )
-from .clock import StepClock
+from .clock import COMMUNICATION, StepClock
 from .data import make_data
+from .devices import peak_flops
 from .distributed import StopVote, World, broadcast_object, detect_world, pick_device, process_group
 from .loaders.base import Normaliser, TrainBatch, TrainingLoader
 from .meters import Meters, watch_gradients
@@ -46,11 +47,13 @@ from .model import MovingAverage, build_model, count_flops, parameter_groups
 from .optimizers import make_optimizer
 from .options import RunOptions, TrainOptions
 from .output import lock_folder, prepare_folder
+from .profile import Ranges, StepProfiler, amdahl
 from .rendezvous import check_started_by_srun
 from .schedule import Schedule
 from .seen import SeenData
 from .steplog import StepLog, StepRecord
 from .strategies import data_world, lay_out, make_mesh
+from .trackers import make_trackers
 
 STOPPED = 128 + signal.SIGTERM
 
@@ -98,6 +101,9 @@ class Trainer:
         self._output = Path(options.run.output) if options.run.output else None
         self.progress = Progress()
         self._flops_per_image = 0.0
+        self._peak_flops, self._no_mfu = options.run.peak_tflops * 1e12, ""
+        if not self._peak_flops:
+            self._peak_flops, self._no_mfu = peak_flops(self._device_name, options.model.amp)
         self._separates_communication = True
         self._network: NetworkCompute | None = None
         simulated = make_simulated(options, self.clock)
@@ -118,13 +124,16 @@ class Trainer:
         self._started = saved.get("started") or datetime.now().astimezone().isoformat(" ", "seconds")
         log_path = self._output / "log.jsonl" if self._output is not None else None
         self.log = RunLog(log_path, active=world.is_main)
+        self._trackers = make_trackers(options.run.track, self._output, options.flat()) if world.is_main else []
+        self.log.trackers = self._trackers
+        self._profiler = self._make_profiler() if options.run.profile else None
         self._seen = self._make_seen() if options.run.log_seen else None
         self._steps = StepLog(
             self.log,
             world=world,
             device=device,
             flops_per_image=self._flops_per_image,
-            peak_flops=options.run.peak_tflops * 1e12,
+            peak_flops=self._peak_flops,
             has_loss=self._network is not None,
             meters=Meters(
                 device,
@@ -134,6 +143,10 @@ class Trainer:
             ),
             separates_communication=self._separates_communication,
         )
+
+    @property
+    def _device_name(self) -> str:
+        return torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else platform.machine()
 
     # ------------------------------------------------------------------ making the parts
 
@@ -153,7 +166,7 @@ class Trainer:
             drop_path=options.model.drop_path,
             blurpool=options.model.blurpool,
         )
-        if options.run.peak_tflops:
+        if self._peak_flops:
             self._flops_per_image = 3.0 * count_flops(model, options.data.image_size)
         self._replica = lay_out(model, options.model, self._device, self._mesh)
         groups = parameter_groups(
@@ -180,6 +193,21 @@ class Trainer:
         )
         self._separates_communication = watch_gradients(self._replica.training_module, self.clock)
         return self._network
+
+    def _make_profiler(self) -> StepProfiler:
+        assert self._output is not None
+        ranges = Ranges()
+        self.clock.on_part = ranges.part
+        self._loader.trace(ranges.hop)
+        return StepProfiler(self._output / f"trace-rank{self._world.rank}.json", self._device, ranges)
+
+    def _say_profile(self, profiler: StepProfiler) -> None:
+        parts = profiler.parts()
+        lines = amdahl(parts, data="data wait", communication=COMMUNICATION)
+        self.log.record("profile", step=self.progress.step, path=str(profiler.path), parts_s=parts, lines=lines)
+        self.log.say(f"wrote {profiler.path}, for chrome://tracing or ui.perfetto.dev")
+        for line in lines:
+            self.log.say(f"  {line}")
 
     def _make_seen(self) -> SeenData:
         num_classes = max(self._options.model.num_classes, len(self._data.classes))
@@ -298,6 +326,8 @@ class Trainer:
         self._compute.update(step=progress.step, lr=lr, num_images=num_images)
         assert loss_sum is not None
         times = self.clock.step_done()
+        if self._profiler is not None and self._profiler.step_done(times):
+            self._say_profile(self._profiler)
         self._steps.add(
             StepRecord(
                 step=progress.step,
@@ -369,13 +399,14 @@ class Trainer:
             world_size=self._world.world_size,
             launcher=self._world.launcher,
             device=str(self._device),
-            device_name=torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else platform.machine(),
+            device_name=self._device_name,
             torch=torch.__version__,
             num_cores=num_cores(),
             steps_per_epoch=self._steps_per_epoch,
             total_steps=self._total_steps(),
             startup_s=time.perf_counter() - self._start_time,
             device_monitor=self._steps.meters.problem or "nvml",
+            mfu=self._no_mfu or f"of {self._peak_flops / 1e12:g} TFLOP/s",
         )
         simulated = self._network is None
         saved = self._resumed_from
@@ -517,6 +548,10 @@ class Trainer:
         """Close loaders, threads and files."""
         if self._checkpoints is not None:
             self._checkpoints.close()
+        if self._profiler is not None:
+            self._profiler.close()
+        for tracker in self._trackers:
+            tracker.close()
         self.log.close()
         self._steps.close()
         self._data.close()

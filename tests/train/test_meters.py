@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import types
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from dataloading import UsageError
 from train.clock import COMMUNICATION, PARTS, DeviceMonitor, StepClock
+from train.devices import peak_flops
 from train.host import HostMeter
 from train.meters import describe_reading
+from train.metrics import RunLog
+from train.profile import amdahl
 from train.steplog import find_straggler
+from train.trackers import tracker_names
 
 from .conftest import only, train_here
 
@@ -178,3 +185,70 @@ def test_the_device_monitor_reads_utilisation_memory_and_multiprocessors(monkeyp
 def test_a_device_without_monitor_says_why() -> None:
     monitor = DeviceMonitor(torch.device("cpu"))
     assert monitor.problem == "not a CUDA device" and monitor.take().gpu_pct is None
+
+
+# ---------------------------------------------------------------------- profile, trackers, peaks
+
+
+def test_amdahl_says_what_free_data_and_free_communication_would_give() -> None:
+    parts = {"data wait": 0.010, "forward": 0.015, "backward": 0.020, COMMUNICATION: 0.005}
+    first, second = amdahl(parts, data="data wait", communication=COMMUNICATION)
+    assert first.startswith("a step takes 50.0 ms: data wait 10.0 ms (20 %), forward 15.0 ms (30 %)")
+    assert second == (
+        "with free data 40.0 ms (1.25x), with free communication 45.0 ms (1.11x), with both 35.0 ms (1.43x)"
+    )
+
+
+def test_profile_writes_one_time_axis_for_operators_and_hops(beton: Path, tmp_path: Path) -> None:
+    """Three steps are left out, ten are in the trace: each operator of a forward lies within a forward range."""
+    records = train_here(
+        tmp_path, data=str(beton), loader="beton", num_workers=1, steps=14, profile=True, checkpoints=False
+    )
+    (record,) = only(records, "profile")
+    assert record["step"] == 13 and "with free data" in record["lines"][1]
+    assert set(record["parts_s"]) >= {"data wait", "forward", "backward", "optimiser"}
+    events = json.loads(Path(record["path"]).read_text())["traceEvents"]
+    ours = [event for event in events if event.get("cat") == "beton"]
+    assert {"decode", "transform", "view", "sampler"} <= {event["name"] for event in ours}
+    forward = [(event["ts"], event["ts"] + event["dur"]) for event in ours if event["name"] == "forward"]
+    assert len(forward) == 10
+    operators = [event["ts"] for event in events if event.get("name") == "aten::conv2d"]
+    assert len(operators) >= 10
+    for start in operators:
+        assert any(begin <= start <= end for begin, end in forward)
+
+
+def test_figures_of_records_go_to_the_trackers() -> None:
+    class Remembering:
+        def __init__(self) -> None:
+            self.found: dict[int, dict[str, float]] = {}
+
+        def log(self, values: Mapping[str, float], step: int) -> None:
+            self.found.setdefault(step, {}).update(values)
+
+        def close(self) -> None: ...
+
+    tracker = Remembering()
+    log = RunLog(None, active=True)
+    log.trackers = [tracker]
+    log.record("start", step=0, world_size=2)
+    log.record("step", step=7, loss=None, images_per_s=10, parts_s={"forward": 0.5}, finished=True)
+    assert tracker.found == {7: {"step/images_per_s": 10.0, "step/parts_s/forward": 0.5}}
+
+
+def test_a_tracker_that_is_not_there_is_refused(beton: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(UsageError, match="--track wandb needs wandb"):
+        train_here(tmp_path, data=str(beton), track="wandb", epochs=1)
+    with pytest.raises(UsageError, match="expected names of tensorboard, wandb"):
+        tracker_names("tensorbord")
+
+
+def test_peaks_are_those_of_the_device_or_say_why_not() -> None:
+    assert peak_flops("NVIDIA H100 80GB HBM3", "bf16") == (989e12, "")
+    assert peak_flops("NVIDIA H100 PCIe", "fp16") == (756e12, "")
+    assert peak_flops("Tesla V100-SXM2-16GB", "fp16") == (125e12, "")
+    assert "bfloat16" in peak_flops("Tesla V100-SXM2-16GB", "bf16")[1]
+    for name in ("NVIDIA A10G", "NVIDIA GeForce RTX 4090 Laptop GPU", "x86_64"):
+        assert peak_flops(name, "bf16") == (0.0, f"no peak is known for {name}; pass --peak-tflops")
+    assert peak_flops("NVIDIA A100-SXM4-80GB", "none")[0] == 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -183,6 +183,9 @@ class TrainingLoader(MeasuredLoader, ABC):
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state` at the next iteration."""
+
+    def trace(self, observer: Callable[[str, float, float], None]) -> None:
+        """Report each hop's work as ``observer(hop, start, end)``, where the loader can."""
 
     def work_done(self) -> tuple[dict[str, float], int] | None:
         """Return the seconds per hop and the stored bytes read so far, where the loader counts them."""

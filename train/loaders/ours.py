@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from .base import LoaderSpec, TrainBatch, TrainingLoader, wants_normalised
@@ -90,6 +90,10 @@ class BetonLoader(TrainingLoader):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume within an epoch, on any world size and batch size."""
         self._loader.load_state_dict(state)
+
+    def trace(self, observer: Callable[[str, float, float], None]) -> None:
+        """Report the work of the Loader's threads."""
+        self._loader.trace(observer)
 
     def work_done(self) -> tuple[dict[str, float], int] | None:
         """Return the seconds per hop, of all workers, and the stored bytes read so far."""
