@@ -353,8 +353,11 @@ def load_checkpoint(
     optimizer: torch.optim.Optimizer,
     ema: MovingAverage | None,
     expected: dict[str, Any],
+    data_world_size: int,
 ) -> tuple[Progress, dict[str, Any], dict[str, Any]]:
     """Load a checkpoint into the given objects; every rank calls it.
+
+    `data_world_size` counts the processes that get different data.
 
     Returns
     -------
@@ -374,7 +377,7 @@ def load_checkpoint(
         state_dict_loader.load(state, checkpoint_id=path, no_dist=not dist.is_initialized())
     optimizer_state = {**state["optimizer"], "param_groups": groups}
     set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=optimizer_state)
-    if meta["world_size"] == world.world_size:
+    if (meta["world_size"], meta.get("data_world_size", meta["world_size"])) == (world.world_size, data_world_size):
         rank_state = _read_rank_state(path, world.rank)
     else:
         # One rank reads them all: if every rank did, a shared file system would be overloaded.

@@ -24,6 +24,7 @@ from .loaders.base import LoaderSpec, TrainBatch, TrainingLoader
 from .loaders.recipes import training_recipe
 from .loaders.stored_images import open_images
 from .options import TrainOptions
+from .strategies import needs_images
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,18 +102,22 @@ def make_data(options: TrainOptions, world: World, device: torch.device, mesh: A
         "rank": world.rank,
         "world_size": world.world_size,
         "mesh": mesh,
+        "images": needs_images(mesh),
         "device": device,
         "image_size": data.image_size,
         "resize_size": data.resize_size,
         "work_dir": data.copies or (str(Path(run.output) / "copies") if run.output else ""),
     }
+    mixed = options.optim.mixup or options.optim.cutmix
     recipe = None
     if data.recipe:
         field = getattr(source, "image_field", "image")
         recipe = training_recipe(data.recipe, field=field, size=data.image_size, num_classes=num_classes)
-        if recipe.mixes and (options.optim.mixup or options.optim.cutmix):
+        if recipe.mixes and mixed:
             raise UsageError(f"--recipe {data.recipe} mixes images itself; leave out --mixup and --cutmix")
         common |= {"mean": recipe.mean, "std": recipe.std}
+    if mixed or (recipe is not None and recipe.mixes):
+        common["images"] = True  # their size decides how targets are mixed
     spec = LoaderSpec(
         path=data.data,
         training=True,

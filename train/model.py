@@ -135,14 +135,14 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
 
 def parameter_groups(model: nn.Module, *, weight_decay: float, decay_norms: bool) -> list[dict[str, Any]]:
     """Split parameters into those with weight decay and those without (norms and biases: all with one dimension)."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if decay_norms or weight_decay == 0:
-        return [{"params": parameters, "weight_decay": weight_decay}]
-    groups = [
-        {"params": [parameter for parameter in parameters if parameter.ndim > 1], "weight_decay": weight_decay},
-        {"params": [parameter for parameter in parameters if parameter.ndim <= 1], "weight_decay": 0.0},
-    ]
-    return [group for group in groups if group["params"]]
+    groups: dict[Any, dict[str, Any]] = {}
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            decay = weight_decay if decay_norms or parameter.ndim > 1 else 0.0
+            # Optimisers update a group's tensors together, which must be divided over the same processes.
+            key = decay, getattr(parameter, "device_mesh", None)
+            groups.setdefault(key, {"params": [], "weight_decay": decay})["params"].append(parameter)
+    return list(groups.values())
 
 
 class MovingAverage:

@@ -20,7 +20,7 @@ from train.devices import REAL, sim_rate
 from train.loaders import TRAINING_LOADERS, cannot_train
 from train.trackers import tracker_names
 
-STRATEGIES = ("ddp", "fsdp", "hsdp", "zero1")
+STRATEGIES = ("ddp", "fsdp", "hsdp", "zero1", "tp", "pp")
 OPTIMIZERS = ("sgd", "adamw", "lamb", "muon")
 SCHEDULES = ("cosine", "linear", "step")
 PRECISIONS = ("none", "bf16", "fp16")
@@ -54,8 +54,9 @@ def _default(group: type, name: str) -> object:
 
 _OPTIONS_OF_STRATEGIES = (
     (("sync_bn", "bucket_mb", "static_graph", "grad_compression"), ("ddp",)),
-    (("fsdp_dtype", "fsdp_offload"), ("fsdp", "hsdp", "zero1")),
-    (("group_size",), ("hsdp",)),
+    (("fsdp_dtype", "fsdp_offload"), ("fsdp", "hsdp", "zero1", "tp")),
+    (("group_size",), ("hsdp", "tp", "pp")),
+    (("pp_micro_batches",), ("pp",)),
 )
 
 
@@ -125,7 +126,7 @@ class DataOptions(_Group):
         "auto",
         "how a training epoch ends that is no multiple of the batch: `even` uses every image once, in batches that "
         "differ by one image (beton); `pad` makes the last batch smaller; `drop` drops it; `auto` is even for "
-        "beton, drop for the others and with --compile, which needs one shape",
+        "beton, drop for the others and with --compile and pipelines, which need one shape",
         choices=TAILS,
     )
 
@@ -206,22 +207,25 @@ class ModelOptions(_Group):
     strategy: str = option(
         "ddp",
         "how processes share the work: replicas (ddp), sharded parameters (fsdp), shards within groups of processes "
-        "(hsdp), parameters that are sharded between steps only (zero1)",
+        "(hsdp), parameters that are sharded between steps only (zero1), divided layers (tp), different layers (pp)",
         choices=STRATEGIES,
     )
     group_size: int = option(
-        0, "processes of a group (hsdp: that share one copy of the network); 0 means those of a node", low=0
+        0, "processes that share one copy of the network (hsdp, tp, pp); 0 means those of a node", low=0
+    )
+    pp_micro_batches: int = option(
+        0, "parts of a batch that follow each other through the pipeline; 0 means two for each stage (pp)", low=0
     )
     bucket_mb: int = option(25, "gradients averaged at a time, MiB (ddp)", low=1)
     static_graph: bool = option(False, "the same parameters get gradients in every step, which saves a search (ddp)")
     grad_compression: str = option("none", "average gradients in this precision (ddp)", choices=("none", "bf16"))
     fsdp_dtype: str = option(
         "none",
-        "precision in which parameters are gathered and used; gradients are reduced in float32 (fsdp, hsdp, zero1)",
+        "precision in which parameters are gathered and used; gradients are reduced in float32 (fsdp, hsdp, zero1, tp)",
         choices=("none", "bf16"),
     )
     fsdp_offload: bool = option(
-        False, "keep parameters, gradients and optimiser in host memory (fsdp, hsdp, zero1 on GPUs)"
+        False, "keep parameters, gradients and optimiser in host memory (fsdp, hsdp, zero1, tp on GPUs)"
     )
     amp: str = option("none", "mixed precision of forward and backward", choices=PRECISIONS)
     channels_last: bool = option(True, "NHWC memory layout for weights and images")
@@ -368,17 +372,30 @@ class TrainOptions:
                 f"--static-graph with --accum {self.optim.accum}: DDP would need to average in each micro-batch; "
                 f"choose one"
             )
+        if self.model.strategy == "pp":
+            self._check_pipeline()
+        if self.run.log_seen and self.model.strategy in ("tp", "pp"):
+            raise UsageError(f"--log-seen counts each process's images: --strategy {self.model.strategy} shares them")
         if self.run.keep_best and not (self.data.val or self.data.val_fraction):
             raise UsageError("--keep-best needs validation data: pass --val or --val-fraction")
         if self.optim.optimizer in ("lamb", "muon") and self.model.strategy != "ddp":
             raise UsageError(f"--optimizer {self.optim.optimizer} needs whole parameters: use --strategy ddp")
+
+    def _check_pipeline(self) -> None:
+        if self.tail != "drop":
+            raise UsageError(f"--strategy pp needs batches of one size: --tail drop, not {self.tail}")
+        if self.data.start_size:
+            raise UsageError("--strategy pp needs images of one size: leave out --start-size")
+        if self.model.compile:
+            raise UsageError("--strategy pp does not compile its stages: leave out --compile")
 
     @property
     def tail(self) -> Literal["even", "pad", "drop"]:
         """How a training epoch ends: ``even``, ``pad`` or ``drop``."""
         if self.data.tail != "auto":
             return cast(Literal["even", "pad", "drop"], self.data.tail)
-        return "even" if self.data.loader == "beton" and not self.model.compile else "drop"
+        even = self.data.loader == "beton" and not self.model.compile and self.model.strategy != "pp"
+        return "even" if even else "drop"
 
     def flat(self) -> dict[str, Any]:
         """Return every option by name, with underscores."""

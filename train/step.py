@@ -126,22 +126,21 @@ class NetworkCompute:
                 images, labels, self.num_classes, mixup=optim.mixup, cutmix=optim.cutmix, key=key
             )
         self._clock.mark("normalise and mix")
-        parts: list[tuple[torch.Tensor, torch.Tensor]] = []
 
         def criterion(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
             losses = row_losses(logits, targets, self._label_smoothing)
-            if batch.num_valid == 0:
-                losses = losses * 0.0
-            parts.append((logits.detach(), losses.detach()))
-            loss = self.scaler.scale(losses.sum() * (self.world.world_size / self._nominal))
+            return losses if batch.num_valid else losses * 0.0
+
+        def scaled(loss: torch.Tensor) -> torch.Tensor:
+            loss = self.scaler.scale(loss * (self.world.world_size / self._nominal))
             self._clock.mark("forward")
             return loss
 
-        self.replica.forward_backward(images, targets, criterion, last=last)
+        outputs = self.replica.forward_backward(images, targets, criterion, scaled, last=last)
         self._clock.mark("backward")
-        if not self.replica.counts:
+        if outputs is None or not self.replica.counts:
             return torch.zeros((), dtype=torch.float64, device=self.device)
-        logits, losses = (torch.cat(part) if len(part) > 1 else part[0] for part in zip(*parts, strict=True))
+        logits, losses = outputs
         self.tally.add(logits, labels, batch.num_valid, losses)
         return losses.sum().double()
 

@@ -448,6 +448,7 @@ class Trainer:
             "seed": options.run.seed,
             "amp": options.model.amp,
             "ema": options.optim.ema > 0,
+            "tensor parallel": options.model.strategy == "tp",  # its parameters have other names
             "steps": options.optim.steps,
         }
 
@@ -473,6 +474,7 @@ class Trainer:
             "warmup": self.schedule.warmup,
             "options": self._options.flat(),
             "top1": self._top1,
+            "data_world_size": self._data_world.world_size,
         }
         self._checkpoints.save(
             self.progress,
@@ -503,6 +505,7 @@ class Trainer:
             optimizer=self._optimizer,
             ema=self._ema,
             expected=self._identity(),
+            data_world_size=self._data_world.world_size,
         )
         with torch.no_grad():
             for kind, tensors in (

@@ -62,6 +62,8 @@ class LoaderSpec:
         Order and augmentation depend on the seed; the rank's share on the other two.
     mesh : DeviceMesh or None
         The arrangement of the processes that `rank` and `world_size` follow from, for loaders that read it.
+    images : bool
+        False: labels alone are needed; a loader that can leaves the images out (empty tensors).
     device : torch.device
         Device of the batches.
     image_size, resize_size : int
@@ -89,6 +91,7 @@ class LoaderSpec:
     rank: int = 0
     world_size: int = 1
     mesh: Any = None
+    images: bool = True
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     indices: np.ndarray | None = None
     prefetch: int | None = None

@@ -33,7 +33,7 @@ class BetonLoader(TrainingLoader):
         source = FileImages(spec.path)
         self._fields = source.image_field, source.label_field
         self._spec = spec
-        self.normalised = wants_normalised(spec)
+        self.normalised = wants_normalised(spec) or not spec.images
         every = spec.indices is None and spec.repeats(len(source)) == 1
         indices = None if every else spec.epoch_indices(len(source))
         self._num_samples = len(source) if indices is None else len(indices)
@@ -42,8 +42,8 @@ class BetonLoader(TrainingLoader):
             batch_size=spec.batch_size,
             shuffle="global" if spec.training else "none",
             seed=spec.seed,
-            transforms={source.image_field: our_transforms(spec)},
-            fields=list(self._fields),
+            transforms={source.image_field: our_transforms(spec)} if spec.images else None,
+            fields=list(self._fields if spec.images else self._fields[1:]),
             num_workers=max(1, spec.num_workers),
             tail=spec.tail,
             drop_last=spec.tail == "drop",
@@ -71,7 +71,8 @@ class BetonLoader(TrainingLoader):
     def __iter__(self) -> Iterator[TrainBatch]:
         image, label = self._fields
         for batch in self._loader:
-            yield TrainBatch(batch[image], batch[label], int(batch.num_valid), int(batch.global_size), batch.indices)
+            images = batch[image] if self._spec.images else batch[label].new_empty((len(batch[label]), 3, 0, 0))
+            yield TrainBatch(images, batch[label], int(batch.num_valid), int(batch.global_size), batch.indices)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration."""

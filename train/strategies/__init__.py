@@ -7,6 +7,8 @@ strategy   what a process holds                                                 
 ``fsdp``   a part of parameters, gradients and optimiser state (ZeRO-3)                dp
 ``hsdp``   the same within a group of processes; groups are replicas of each other     dp_replicate, dp_shard
 ``zero1``  as ``fsdp`` between steps, all parameters within a step                     dp
+``tp``     a part of each layer of a vision transformer (tensor parallel)              dp, tp
+``pp``     some layers (pipeline parallel)                                             dp, pp
 =========  ==========================================================================  ===================
 
 A mesh's dimensions say how processes are arranged; the last one varies fastest, so its processes are neighbours on a
@@ -28,7 +30,7 @@ from train.distributed import World
 from train.options import ModelOptions
 from train.strategies.base import Replica
 
-__all__ = ["STRATEGIES", "Strategy", "data_world", "lay_out", "make_mesh"]
+__all__ = ["STRATEGIES", "Strategy", "data_world", "lay_out", "make_mesh", "needs_images"]
 
 
 class Strategy(NamedTuple):
@@ -43,6 +45,8 @@ STRATEGIES = {
     "fsdp": Strategy("sharded:Sharded", ("dp",)),
     "hsdp": Strategy("sharded:Sharded", ("dp_replicate", "dp_shard")),
     "zero1": Strategy("sharded:OptimizerSharded", ("dp",)),
+    "tp": Strategy("tensor:TensorParallel", ("dp", "tp")),
+    "pp": Strategy("pipeline:Pipeline", ("dp", "pp")),
 }
 
 
@@ -90,6 +94,11 @@ def data_world(world: World, mesh: Any) -> World:
         if name.startswith("dp"):
             rank, size = rank * mesh.size(dimension) + mesh.get_local_rank(dimension), size * mesh.size(dimension)
     return replace(world, rank=rank, world_size=size)
+
+
+def needs_images(mesh: Any) -> bool:
+    """Return whether this process uses images: of a pipeline's stages the first alone does."""
+    return mesh is None or "pp" not in mesh.mesh_dim_names or mesh.get_local_rank("pp") == 0
 
 
 def lay_out(model: nn.Module, options: ModelOptions, device: torch.device, mesh: Any = None) -> Replica:

@@ -19,6 +19,28 @@ from train.recompute import recompute_blocks
 
 _PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}
 Criterion = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Scaling = Callable[[torch.Tensor], torch.Tensor]
+
+
+def clip_by_parts(parameters: list[nn.Parameter], max_norm: float, group: Any = None) -> None:
+    """Scale gradients down to a norm of at most `max_norm`, where they are divided in different ways.
+
+    `group` has the processes with the other parameters of the network, if there are any.
+    """
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    squares: dict[Any, torch.Tensor] = {}  # by the dimensions of a mesh over which a gradient is divided
+    for gradient in gradients:
+        divided = enumerate(getattr(gradient, "placements", ()))
+        key = getattr(gradient, "device_mesh", None), tuple(dim for dim, place in divided if not place.is_replicate())
+        squares[key] = squares.get(key, 0.0) + torch.linalg.vector_norm(local_part(gradient)).square()
+    for (mesh, dimensions), square in squares.items():
+        for dimension in dimensions:
+            dist.all_reduce(square, group=mesh.get_group(dimension))
+    total = torch.stack(list(squares.values())).sum()
+    if group is not None:
+        dist.all_reduce(total, group=group)
+    factor = (max_norm / (total.sqrt() + 1e-6)).clamp(max=1.0)
+    torch._foreach_mul_([local_part(gradient) for gradient in gradients], factor)
 
 
 class Replica:
@@ -80,13 +102,21 @@ class Replica:
         yield
 
     def forward_backward(
-        self, images: torch.Tensor, targets: torch.Tensor, criterion: Criterion, *, last: bool
-    ) -> None:
-        """Add the gradients of ``criterion(logits, targets)``, a scalar."""
+        self, images: torch.Tensor, targets: torch.Tensor, criterion: Criterion, scaled: Scaling, *, last: bool
+    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Add the gradients of a micro-batch's loss, ``scaled(criterion(logits, targets).sum())``.
+
+        Returns
+        -------
+        tuple of torch.Tensor or None
+            The logits and the loss of each row; None on ranks that do not have them.
+        """
         with self.micro_batch(last=last):
             with self.precision():
                 logits = self.training_module(images)
-            criterion(logits, targets).backward()
+            losses = criterion(logits, targets)
+            scaled(losses.sum()).backward()
+        return logits.detach(), losses.detach()
 
     def clip_gradients(self, parameters: list[nn.Parameter], max_norm: float) -> None:
         """Scale gradients down to a norm, that of the whole network, of at most `max_norm`."""
