@@ -212,7 +212,7 @@ class FileHandler(BaseHTTPRequestHandler):
         with path.open("rb") as file:
             file.seek(start)
             body = bytearray(file.read(stop - start)) if with_body else bytearray()
-        if faults.gzipped:
+        if faults.gzipped and with_body:
             body = bytearray(gzip.compress(bytes(body)))
         self.send_response(206 if span else 200)
         self.send_header("Content-Length", str(len(body) if with_body else stop - start))
