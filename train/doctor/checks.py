@@ -392,6 +392,27 @@ def check_links(facts: Facts) -> Found:
         )
 
 
+def check_numa(facts: Facts) -> Found:
+    """Find a process that runs far from its GPU."""
+    device = facts.own_device
+    near = _cores(device.numa_cores) if device is not None else frozenset()
+    if device is not None and near and facts.core_numbers and near.isdisjoint(facts.core_numbers):
+        yield Finding(
+            name="numa",
+            what="This process runs on another socket than its GPU: copies to it cross the link between sockets.",
+            measured=f"rank {facts.rank} on cores {min(facts.core_numbers)} to {max(facts.core_numbers)}",
+            expected=f"cores {device.numa_cores}, near {device.name}",
+            advice="srun --gpu-bind=closest, numactl --cpunodebind, or torchrun with a binding of cores.",
+            level=NOTE,
+        )
+
+
+def _cores(text: str) -> frozenset[int]:
+    """Return the numbers of a kernel's list, such as ``0-3,8``."""
+    ends = [part.partition("-") for part in text.split(",") if part]
+    return frozenset(core for low, _, high in ends for core in range(int(low), int(high or low) + 1))
+
+
 def _ways(links: dict[int, str]) -> str:
     return ", ".join(f"{other} by {way}" for other, way in links.items())
 
@@ -449,6 +470,7 @@ CHECKS: tuple[Callable[[Facts], Found], ...] = (
     check_hang_settings,
     check_driver,
     check_links,
+    check_numa,
 )
 COMPARISONS: tuple[Callable[[Sequence[Facts]], Found], ...] = (compare_versions, compare_settings)
 

@@ -97,10 +97,11 @@ def examine(
     )
     busy, own, seconds = busy_seconds(), time.process_time() - before[1], time.perf_counter() - before[2]
     others = 0.0 if busy is None or before[0] is None else max(0.0, busy - before[0] - own) / seconds
-    bandwidth, source = None, "--device-rate" if device_rate else ""
+    copies: dict[str, float] = {}
+    source = "--device-rate" if device_rate else ""
     if place.type == "cuda":
         progress(f"copying to {place}")
-        bandwidth = copy_rates(place)["host to device"]
+        copies = copy_rates(place)
         if device_rate is None:
             progress(f"training {model} on {place}")
             device_rate = training_rate(
@@ -118,7 +119,8 @@ def examine(
         machine=machine(busy_cores=others),
         setup=setup,
         loader_rate=loader_rate,
-        transfer_bytes_per_second=bandwidth,
+        transfer_bytes_per_second=copies.get("host to device"),
+        copy_rates=copies,
         device_rate=device_rate,
         device_source=source,
     )

@@ -83,6 +83,8 @@ class Facts:
         Soft limits; -1: none.
     cores, online_cores : int
         That this process may run on, and of the host.
+    core_numbers : tuple of int
+        Which cores this process may run on; empty: not known.
     quota : float or None
         CPU time in cores that the control group grants.
     num_workers : int
@@ -114,6 +116,7 @@ class Facts:
     locked_bytes: int = -1
     cores: int = 1
     online_cores: int = 1
+    core_numbers: tuple[int, ...] = ()
     quota: float | None = None
     num_workers: int = 0
     file_system: str = ""
@@ -124,6 +127,13 @@ class Facts:
     devices: tuple[Device, ...] = ()
     clock_offset: float | None = None
     clock_error: float | None = None
+
+    @property
+    def own_device(self) -> Device | None:
+        """The GPU of this rank, counted as launchers do; None where variables choose among them."""
+        local = self.rank % max(1, self.local_world_size)
+        chosen = "CUDA_VISIBLE_DEVICES" in self.environ
+        return self.devices[local] if not chosen and local < len(self.devices) else None
 
     @property
     def num_nodes(self) -> int:
@@ -176,6 +186,7 @@ def collect(
         locked_bytes=_soft(resource.RLIMIT_MEMLOCK),
         cores=num_cores(),
         online_cores=os.cpu_count() or 1,
+        core_numbers=tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else (),
         quota=cpu_quota(root),
         num_workers=num_workers,
         file_system="" if path is None else file_system(path, root),

@@ -146,6 +146,8 @@ class Measurements:
         Images per second that the device of one process takes; None where it is not known.
     device_source : str
         Where `device_rate` comes from.
+    copy_rates : dict of str to float
+        Bytes per second of copies to, from and on the device.
     """
 
     file: FileFacts
@@ -157,3 +159,4 @@ class Measurements:
     transfer_bytes_per_second: float | None = None
     device_rate: float | None = None
     device_source: str = ""
+    copy_rates: dict[str, float] = field(default_factory=dict)

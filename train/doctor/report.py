@@ -68,6 +68,7 @@ def diagnosis_text(diagnosis: Diagnosis, measured: Measurements) -> str:
     if disk.random_reads_per_second:
         speeds.append(f"{shown(disk.random_reads_per_second)} images/s at random")
     parts = "".join(f"\n    {seconds * 1e3:8.3f} ms  {name}" for name, seconds in work.by_transform.items())
+    copies = ", ".join(f"{name} {rate / 1e9:.3g} GB/s" for name, rate in measured.copy_rates.items())
     per_core = 1 / max(1e-12, work.decode_seconds), 1 / max(1e-12, work.transform_seconds)
     return "\n".join(
         [
@@ -75,6 +76,7 @@ def diagnosis_text(diagnosis: Diagnosis, measured: Measurements) -> str:
             f"cache",
             f"disk: {', '.join(speeds) or 'could not be read past the cache'}",
             f"a core decodes {shown(per_core[0])} images/s and transforms {shown(per_core[1])} images/s{parts}",
+            *([f"copies: {copies}"] if copies else []),
             "",
             format_table(["stage", "images/s", ""], rows, notes=True),
             "",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
+import types
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -73,6 +75,11 @@ TROUBLE: dict[str, tuple[str, dict[str, Any], str]] = {
     "no flight recorder": ("flight-recorder", with_environ(TORCH_FR_BUFFER_SIZE="0"), "TORCH_FR_BUFFER_SIZE=2000"),
     "an old driver": ("driver", {"cuda_works": False}, "Update the driver"),
     "half a slot": ("pcie", {"devices": (Device(name="A100", pcie="4x8 of 4x16", slow_link=True),)}, "riser"),
+    "the other socket's cores": (
+        "numa",
+        {"core_numbers": (0, 1, 2, 3), "devices": (Device(name="A", numa_cores="16-31,48-63"),)},
+        "closest",
+    ),
     "NVLink between some only": (
         "topology",
         {"devices": (Device(name="A", links={1: "NVLink", 2: "between sockets"}),)},
@@ -81,12 +88,21 @@ TROUBLE: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 NOTES = {
     "network file system", "container's layer", "memory as a file system", "too many workers", "too many threads",
-    "no huge pages", "checks left on", "no flight recorder", "NVLink between some only",
+    "no huge pages", "checks left on", "no flight recorder", "NVLink between some only", "the other socket's cores",
 }  # fmt: skip
 
 
 def test_a_healthy_host_gives_no_findings() -> None:
     assert check_all([HEALTHY, replace(HEALTHY, rank=1)]) == []
+
+
+def test_a_process_near_its_device_or_with_chosen_devices_is_not_reported() -> None:
+    devices = (Device(name="A", numa_cores="0-3"), Device(name="B", numa_cores="4-7,9"))
+    near = replace(HEALTHY, rank=9, devices=devices, core_numbers=(9,))
+    assert check_all([near]) == []
+    far = replace(near, core_numbers=(0,))
+    assert [finding.name for finding in check_all([far])] == ["numa"]
+    assert check_all([replace(far, **with_environ(CUDA_VISIBLE_DEVICES="1,0"))]) == []
 
 
 @pytest.mark.parametrize("trouble", TROUBLE)
@@ -149,6 +165,59 @@ def test_facts_are_read_below_a_root(tmp_path: Path) -> None:
     assert facts.environ == {"NCCL_DEBUG": "INFO", "RANK": "0"}
     assert facts.rendezvous == "not set"
     assert facts.num_workers == 3
+
+
+class FakeNvml(types.ModuleType):
+    """Two GPUs with NVLink; the first one in half a slot. The second does not say how it is plugged in."""
+
+    NVML_P2P_CAPS_INDEX_NVLINK = 2
+    NVML_P2P_STATUS_OK = 0
+    NVMLError = RuntimeError
+
+    def nvmlInit(self) -> None: ...
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, number: int) -> str:
+        return f"gpu{number}"
+
+    def nvmlDeviceGetName(self, handle: str) -> bytes:
+        return handle.encode()
+
+    def nvmlDeviceGetCurrPcieLinkGeneration(self, handle: str) -> int:
+        if handle == "gpu1":
+            raise RuntimeError("not supported")
+        return 4
+
+    def nvmlDeviceGetCurrPcieLinkWidth(self, _handle: str) -> int:
+        return 8
+
+    def nvmlDeviceGetMaxPcieLinkGeneration(self, _handle: str) -> int:
+        return 5
+
+    def nvmlDeviceGetMaxPcieLinkWidth(self, handle: str) -> int:
+        return 16 if handle == "gpu0" else 8
+
+    def nvmlDeviceGetPciInfo(self, _handle: str) -> types.SimpleNamespace:
+        return types.SimpleNamespace(busId=b"00000000:3B:00.0")
+
+    def nvmlDeviceGetP2PStatus(self, _one: str, _other: str, _index: int) -> int:
+        return 0
+
+    def nvmlDeviceGetTopologyCommonAncestor(self, _one: str, _other: str) -> int:
+        return 10
+
+
+def test_devices_are_read_from_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml("pynvml"))
+    cores = tmp_path / "sys/bus/pci/devices/0000:3b:00.0/local_cpulist"
+    cores.parent.mkdir(parents=True)
+    cores.write_text("0-15\n")
+    assert collect({}, root=tmp_path).devices == (
+        Device(name="gpu0", pcie="4x8 of 5x16", slow_link=True, numa_cores="0-15", links={1: "NVLink"}),
+        Device(name="gpu1", pcie="", slow_link=False, numa_cores="0-15", links={0: "NVLink"}),
+    )
 
 
 def test_a_rendezvous_that_listens_is_fine_and_one_that_does_not_is_reported() -> None:

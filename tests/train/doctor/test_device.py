@@ -45,7 +45,7 @@ def test_devices_and_their_links_are_listed() -> None:
 def test_a_run_on_a_gpu_is_examined(beton: Path) -> None:
     setup = Setup(num_workers=1, batch_size=4, image_size=32)
     measured = examine(str(beton), setup=setup, device=torch.device("cuda"), model="tiny", seconds=0.2)
-    assert measured.transfer_bytes_per_second
+    assert measured.transfer_bytes_per_second == measured.copy_rates["host to device"]
     assert measured.device_rate
     assert measured.device_source == "measured: tiny, bfloat16"
     assert {"copy to the device", "device"} <= set(judge(measured).rates)
