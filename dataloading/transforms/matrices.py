@@ -225,6 +225,6 @@ def _function_of(leaf: Node) -> _Function | None:
     kernel = leaf.operation.kernel
     if not isinstance(kernel, str):
         return None
-    for ending in ("_deep", "_nearest", "_bilinear"):
+    for ending in ("_deep", "_nearest", "_bilinear", "_shift"):
         kernel = kernel.removesuffix(ending)
     return _FUNCTIONS.get(kernel)

@@ -60,6 +60,7 @@ def simple_operation(
             center=(0.0, 0.0) if what.startswith("Shear") else None,
             clockwise=what != "Rotate",
             p=p,
+            only_shifts=what.startswith("Translate") and all(value == int(value) for value in values),
         )
     elif what == "Sharpness":
         operation = sharpness(law, state, p=p, name="sharpness")

@@ -84,6 +84,7 @@ def affine(
     draw: str = "",
     ranges: Sequence[float] = (),
     after: ImageState | None = None,
+    only_shifts: bool = False,
 ) -> Operation:
     """Return the operation of an affine map: of RandomAffine, RandomRotation and the policies.
 
@@ -106,13 +107,16 @@ def affine(
         For ``draw``.
     after : ImageState, optional
         Where the size changes.
+    only_shifts : bool
+        The image moves by whole pixels, and nothing else happens to it.
     """
     assert state.height is not None and state.width is not None
     offset = [0.0, 0.0] if center is None else [center[0] - state.width / 2, center[1] - state.height / 2]
     turn = 1.0 if clockwise else -1.0
     columns = state.width if after is None or after.width is None else after.width
+    kernel = _kernel(owner, "affine", interpolation, state)
     return Operation(
-        _kernel(owner, "affine", interpolation, state),
+        "warp.affine_shift" if only_shifts else kernel,
         params,
         p=p,
         draw=draw,
@@ -321,6 +325,7 @@ class RandomAffine(_Warp):
             center=self.center,
             draw="warp.affine_params",
             ranges=ranges,
+            only_shifts=not any((*self.degrees, *shear)) and self.scale in (None, (1.0, 1.0)),
         )
 
 

@@ -342,17 +342,24 @@ def posterize_values(image: Any, target: Any, params: Any, constants: Any, work:
                 image[c, y, x] = cut(within(np.floor(np.float32(image[c, y, x]) / step), most) * step, image)
 
 
+@helper
+def _extremes(plane: Any) -> Any:
+    """Return the lowest and the highest value of a channel."""
+    low = plane[0, 0]
+    high = low
+    for y in range(plane.shape[0]):
+        for x in range(plane.shape[1]):
+            v = plane[y, x]
+            low = v if v < low else low
+            high = v if v > high else high
+    return low, high
+
+
 @kernel
 def autocontrast(source: Any, tables: Any, params: Any, constants: Any) -> None:
     """Stretch each channel to the full range; a channel of one value stays."""
     for c in range(source.shape[0]):
-        low = np.uint8(255)
-        high = np.uint8(0)
-        for y in range(source.shape[1]):
-            for x in range(source.shape[2]):
-                v = source[c, y, x]
-                low = v if v < low else low
-                high = v if v > high else high
+        low, high = _extremes(source[c])
         if low == high:
             continue
         least = np.float32(low)
@@ -366,13 +373,7 @@ def autocontrast_values(image: Any, target: Any, params: Any, constants: Any, wo
     """Do the same in place."""
     top = np.float32(constants[0])
     for c in range(image.shape[0]):
-        low = image[c, 0, 0]
-        high = image[c, 0, 0]
-        for y in range(image.shape[1]):
-            for x in range(image.shape[2]):
-                v = image[c, y, x]
-                low = v if v < low else low
-                high = v if v > high else high
+        low, high = _extremes(image[c])
         if low == high:
             continue
         least = np.float32(low)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from dataloading.transforms.kernels.filters import STRIP, blurred_rows, gaussian_weights, prepare_blur
-from dataloading.transforms.kernels.jit import helper, kernel
+from dataloading.transforms.kernels.jit import kernel
 from dataloading.transforms.kernels.memory import plane_of
 from dataloading.transforms.kernels.move import shift
 from dataloading.transforms.kernels.rng import child, randint, uniform
@@ -29,6 +29,7 @@ __all__ = [
     "affine_bilinear_deep",
     "affine_nearest",
     "affine_params",
+    "affine_shift",
     "corners",
     "elastic_bilinear",
     "elastic_bilinear_deep",
@@ -287,43 +288,35 @@ def _affine_matrix(source: Any, target: Any, params: Any, constants: Any) -> Any
     return d, b, first_x, c, a, first_y
 
 
-@helper
-def _only_shifts(source: Any, target: Any, m: Any, constants: Any) -> Any:
-    """Do the affine map if it moves the image by whole pixels, which both filters do alike; return whether it does."""
-    right = m[2] - 1.0
-    down = m[5] - 1.0
-    if m[0] != 1.0 or m[1] != 0.0 or m[3] != 0.0 or m[4] != 1.0 or right != np.floor(right) or down != np.floor(down):
-        return False
+@kernel
+def affine_shift(source: Any, target: Any, params: Any, constants: Any, work: Any) -> None:
+    """Move right by ``params[1]`` and down by ``params[2]`` whole pixels, which both filters do alike."""
     whole = source.dtype.type(0.5) == 0
     for c in range(source.shape[0]):
         fill = constants[1 + c] if constants[0] > 0 else 0.0
         fill = np.rint(fill) if whole else fill
-        shift(source[c], target[c], int(down), int(right), source.dtype.type(fill))
-    return True
+        shift(source[c], target[c], -int(params[2]), -int(params[1]), source.dtype.type(fill))
 
 
 @kernel
 def affine_nearest(source: Any, target: Any, params: Any, constants: Any, work: Any) -> None:
     """Rotate, move, scale and shear; nearest pixels. Params and constants: ``_affine_matrix``."""
     m = _affine_matrix(source, target, params, constants)
-    if not _only_shifts(source, target, m, constants):
-        _nearest(source, target, _affine_row, m, 0, constants, work)
+    _nearest(source, target, _affine_row, m, 0, constants, work)
 
 
 @kernel
 def affine_bilinear(source: Any, target: Any, params: Any, constants: Any, work: Any) -> None:
     """Rotate, move, scale and shear; bilinear. Params and constants: ``_affine_matrix``."""
     m = _affine_matrix(source, target, params, constants)
-    if not _only_shifts(source, target, m, constants):
-        _bilinear(source, target, _affine_row, m, 0, constants, work)
+    _bilinear(source, target, _affine_row, m, 0, constants, work)
 
 
 @kernel
 def affine_bilinear_deep(source: Any, target: Any, params: Any, constants: Any, work: Any) -> None:
     """Do the same with deeper images than uint8."""
     m = _affine_matrix(source, target, params, constants)
-    if not _only_shifts(source, target, m, constants):
-        _bilinear_deep(source, target, _affine_row, m, 0, constants, work)
+    _bilinear_deep(source, target, _affine_row, m, 0, constants, work)
 
 
 @kernel
