@@ -17,7 +17,7 @@ from dataloading.transforms.crops import one_list_per_crop
 from dataloading.transforms.pipeline import MAX_CHANNELS, Pipeline, PipelineFault
 from dataloading.transforms.rng import sample_keys
 
-__all__ = ["apply"]
+__all__ = ["apply", "apply_to_batch"]
 
 
 def apply(transforms: Sequence[object], image: Any, seed: int, owner: str) -> Any:
@@ -49,7 +49,24 @@ def _apply(transforms: Sequence[object], image: Any, seed: int, owner: str) -> A
     pixels = np.ascontiguousarray(image.detach().cpu().numpy() if is_tensor else image)
     batch = pixels if pixels.ndim == 4 else pixels[None]
     _check(batch, pixels, owner, is_tensor=is_tensor)
+    out, dtype = apply_to_batch(transforms, batch, sample_keys(seed, 0, np.arange(len(batch))), owner)
+    result = out if pixels.ndim == 4 else out[0]
+    return _delivered(result, dtype, is_tensor, owner)
+
+
+def apply_to_batch(
+    transforms: Sequence[object],
+    batch: npt.NDArray[Any],
+    keys: npt.NDArray[np.uint64],
+    owner: str,
+    indices: npt.NDArray[np.int64] | None = None,
+) -> tuple[npt.NDArray[Any], str]:
+    """Apply transforms of single images to an array (N, C, H, W) with a random stream for each image.
+
+    Returns the array as it is stored, and its dtype.
+    """
     n, channels, height, width = batch.shape
+    indices = np.arange(n) if indices is None else indices
     is_bytes = batch.dtype == np.uint8
     for each in transforms:
         if not is_bytes and isinstance(each, Geometry) and type(each).operation is Geometry.operation:
@@ -61,15 +78,13 @@ def _apply(transforms: Sequence[object], image: Any, seed: int, owner: str) -> A
         raise UsageError(f"{owner}: {type(pipeline.batch_transforms[0]).__name__} works on batches only")
     if pipeline.reads_boxes:
         raise UsageError(f"{owner} reads the boxes of stored samples: put it into a Loader's list")
-    keys = sample_keys(seed, 0, np.arange(n))
     out = np.empty((n, *pipeline.out_shape), pipeline.storage_dtype)
     try:
         decoded = _decoded(pipeline, batch, keys) if is_bytes else batch.copy()
-        pipeline.run(decoded, keys, out, indices=np.arange(n))
+        pipeline.run(decoded, keys, out, indices=indices)
     except PipelineFault as fault:
         raise fault.cause from None
-    result = out if pixels.ndim == 4 else out[0]
-    return _delivered(result, pipeline.out_dtype, is_tensor, owner)
+    return out, pipeline.out_dtype
 
 
 def _check(batch: npt.NDArray[Any], pixels: npt.NDArray[Any], owner: str, *, is_tensor: bool) -> None:

@@ -31,6 +31,7 @@ from dataloading.transforms.base import (
 from dataloading.transforms.operation import Law, Operation, constant, integer
 
 __all__ = [
+    "CENTER_PART",
     "CORNER_CROP",
     "CROP_AROUND_BOX",
     "IOU_CROP",
@@ -57,7 +58,7 @@ __all__ = [
 # Codes of _native/src/plan.h.
 RANDOM_RESIZED_CROP, RESIZE, RESIZE_SHORT, RESIZE_LONG, CENTER_CROP = 0, 1, 2, 3, 4
 RANDOM_CROP, RANDOM_TRANSLATE, HORIZONTAL_FLIP, VERTICAL_FLIP = 5, 6, 7, 8
-SCALE_JITTER, SHORTEST_SIZE, ZOOM_OUT, IOU_CROP, CORNER_CROP, CROP_AROUND_BOX = 9, 10, 11, 12, 13, 14
+SCALE_JITTER, SHORTEST_SIZE, ZOOM_OUT, IOU_CROP, CORNER_CROP, CROP_AROUND_BOX, CENTER_PART = 9, 10, 11, 12, 13, 14, 15
 LIST_AT = 10  # where rows of any length hold their list
 
 

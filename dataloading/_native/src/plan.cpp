@@ -162,6 +162,12 @@ class Plan {
       }
       case BETON_PLAN_CROP_AROUND_BOX:
         return crop_around_box(row, stream, boxes);
+      case BETON_PLAN_CENTER_PART: {  // the square of FFCV's CenterCropRGBImageDecoder
+        wanted_ = {whole(row[0]), whole(row[1])};
+        const int64_t side = whole(row[2] * double(std::min(window_.h, window_.w)));
+        if (side < 1) return BETON_PLAN_EMPTY;
+        return resize({(window_.w - side) / 2, (window_.h - side) / 2, side, side}, row);
+      }
     }
     return BETON_PLAN_EMPTY;
   }

@@ -27,7 +27,8 @@ enum {
   BETON_PLAN_IOU_CROP = 12,
   BETON_PLAN_CORNER_CROP = 13,      // out_h, out_w, bottom, right (0: no, 1: yes, 2: in the middle), flips before it
   // out_h, out_w, scale_low, scale_high, shift, pick (0: any, 1: the first, 2: the largest), -, -, interpolation, antialias
-  BETON_PLAN_CROP_AROUND_BOX = 14
+  BETON_PLAN_CROP_AROUND_BOX = 14,
+  BETON_PLAN_CENTER_PART = 15       // out_h, out_w, share of the shorter side, -, -, -, -, -, interpolation, antialias
 };
 enum { BETON_PLAN_ROW_LENGTH = 64, BETON_PLAN_LIST_AT = 10 };
 

@@ -1,0 +1,55 @@
+"""Any number of bytes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import torch
+
+from dataloading import format as stored
+from dataloading.ffcv.fields.base import Decoder, Field
+from dataloading.ffcv.pipeline.state import State
+
+__all__ = ["BytesDecoder", "BytesField"]
+
+
+class BytesDecoder(Decoder):
+    """Bytes and JSON text, as uint8 arrays of the longest value's length; zeros behind shorter ones."""
+
+    stored = (stored.BytesField,)
+
+    def first(self, field: stored.Field) -> State:
+        """See ``Decoder``."""
+        return State(jit_mode=True, device=torch.device("cpu"), shape=None, dtype=np.dtype(np.uint8))
+
+    def delivered(self, values: Any, widest: int) -> Any:
+        """See ``Decoder``."""
+        rows = [_bytes_of(each) for each in values]
+        out = np.zeros((len(rows), max([widest, *map(len, rows)])), np.uint8)
+        for place, row in zip(out, rows, strict=True):
+            place[: len(row)] = row
+        return out
+
+
+def _bytes_of(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.numpy()
+    if isinstance(value, bytes):
+        return np.frombuffer(value, np.uint8)
+    if isinstance(value, np.ndarray):
+        return value
+    return np.frombuffer(json.dumps(value).encode() + b"\0", np.uint8)
+
+
+class BytesField(Field):
+    """Bytes; values are one-dimensional uint8 arrays."""
+
+    def stored(self) -> stored.Field:
+        """See ``Field``."""
+        return stored.BytesField()
+
+    def get_decoder_class(self) -> type[Decoder]:
+        """Return the decoder of a pipeline that names none."""
+        return BytesDecoder

@@ -1,0 +1,29 @@
+"""JSON values."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from dataloading import format as stored
+from dataloading.ffcv.fields.bytes import BytesField
+
+__all__ = ["JSONField"]
+
+
+class JSONField(BytesField):
+    """Any JSON value, stored as text."""
+
+    def stored(self) -> stored.Field:
+        """See ``Field``."""
+        return stored.JSONField()
+
+    @staticmethod
+    def unpack(batch: Any) -> Any:
+        """Turn what a Loader delivers back into values: a list of them, or the value of a single row."""
+        rows = np.asarray(batch.cpu() if hasattr(batch, "cpu") else batch)
+        if rows.ndim == 1:
+            return json.loads(rows.tobytes().partition(b"\0")[0])
+        return [json.loads(row.tobytes().partition(b"\0")[0]) for row in rows]

@@ -1,0 +1,188 @@
+"""Images."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+
+from dataloading import format as stored
+from dataloading import transforms as T
+from dataloading.errors import UsageError
+from dataloading.ffcv.fields.base import Decoder, Field
+from dataloading.ffcv.pipeline.state import State
+from dataloading.transforms.base import Geometry, ImageState
+from dataloading.transforms.geometry import CENTER_PART, check_before_resize, row_of
+
+__all__ = [
+    "CenterCropRGBImageDecoder",
+    "RGBImageField",
+    "RandomResizedCropRGBImageDecoder",
+    "ResizedCropRGBImageDecoder",
+    "SimpleRGBImageDecoder",
+]
+
+
+class SimpleRGBImageDecoder(Decoder):
+    """Images as they are stored, all of one size."""
+
+    stored = (stored.ImageField,)
+
+    def first(self, field: stored.Field) -> State:
+        """See ``Decoder``; the loader fills in the size."""
+        return State(jit_mode=True, device=torch.device("cpu"), shape=None, dtype=np.dtype(np.uint8))
+
+
+class ResizedCropRGBImageDecoder(SimpleRGBImageDecoder):
+    """Base of decoders that crop and resize; `output_size` may be changed between epochs."""
+
+    def __init__(self, output_size: Sequence[int]) -> None:
+        super().__init__()
+        self.output_size = output_size
+
+    def first(self, field: stored.Field) -> State:
+        """See ``Decoder``."""
+        height, width = (int(side) for side in self.output_size)
+        return dataclasses.replace(super().first(field), shape=(height, width, 3))
+
+    def transforms(self) -> list[Any]:
+        """See ``Decoder``."""
+        raise UsageError(
+            f"{type(self).__name__} is a decoder of your own, which the engine cannot call: take "
+            f"RandomResizedCropRGBImageDecoder or CenterCropRGBImageDecoder, or dataloading.Loader with the transforms "
+            f"of dataloading.transforms"
+        )
+
+
+class RandomResizedCropRGBImageDecoder(ResizedCropRGBImageDecoder):
+    """Crop a random part of random shape and resize it; only its pixels are decoded."""
+
+    def __init__(
+        self,
+        output_size: Sequence[int],
+        scale: Sequence[float] = (0.08, 1.0),
+        ratio: Sequence[float] = (0.75, 4 / 3),
+    ) -> None:
+        super().__init__(output_size)
+        self.scale = scale
+        self.ratio = ratio
+
+    def transforms(self) -> list[Any]:
+        """See ``Decoder``."""
+        return [T.RandomResizedCrop(tuple(self.output_size), tuple(self.scale), tuple(self.ratio))]
+
+
+class CenterCropRGBImageDecoder(ResizedCropRGBImageDecoder):
+    """Cut out the square in the middle with `ratio` of the shorter side, and resize it."""
+
+    def __init__(self, output_size: Sequence[int], ratio: float) -> None:
+        super().__init__(output_size)
+        self.scale = None
+        self.ratio = ratio
+
+    def transforms(self) -> list[Any]:
+        """See ``Decoder``."""
+        height, width = (int(side) for side in self.output_size)
+        return [CenterPart(height=height, width=width, share=float(self.ratio))]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CenterPart(Geometry):
+    """The crop of `CenterCropRGBImageDecoder`: a part of the image, where torchvision's is a number of pixels."""
+
+    height: int
+    width: int
+    share: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.share <= 1:
+            raise UsageError(f"CenterCropRGBImageDecoder: ratio must be above 0 and at most 1, got {self.share}")
+
+    def lower(self, state: ImageState) -> tuple[int, list[float], ImageState]:
+        """See ``Geometry.lower``."""
+        check_before_resize(self, state)
+        row = row_of(self.height, self.width, self.share, 0, 0, 0, 0, 0, 0, True)
+        side = min(self.height, self.width)
+        after = state.replace(height=self.height, width=self.width, min_side=side, resized=True, cropped=False)
+        return CENTER_PART, row, after
+
+
+class RGBImageField(Field):
+    """RGB images.
+
+    Parameters
+    ----------
+    write_mode : {"raw", "jpg", "smart", "proportion"}
+        As pixels; as JPEG; as JPEG where pixels take more than `smart_threshold` bytes; as JPEG with the probability
+        `compress_probability`.
+    max_resolution : int, optional
+        Longest side: larger images are made smaller.
+    smart_threshold : int, optional
+    jpeg_quality : int
+    compress_probability : float
+    """
+
+    def __init__(
+        self,
+        write_mode: str = "raw",
+        max_resolution: int | None = None,
+        smart_threshold: int | None = None,
+        jpeg_quality: int = 90,
+        compress_probability: float = 0.5,
+    ) -> None:
+        if write_mode not in ("raw", "jpg", "smart", "proportion"):
+            raise UsageError(f"RGBImageField: write_mode must be raw, jpg, smart or proportion, got {write_mode!r}")
+        self.write_mode = write_mode
+        self.max_resolution = max_resolution
+        self.smart_threshold = smart_threshold
+        self.jpeg_quality = int(jpeg_quality)
+        self.proportion = compress_probability
+
+    def stored(self) -> stored.Field:
+        """See ``Field``."""
+        return stored.ImageField()
+
+    def get_decoder_class(self) -> type[Decoder]:
+        """Return the decoder of a pipeline that names none."""
+        return SimpleRGBImageDecoder
+
+    def prepared(self, value: Any, place: int) -> Any:
+        """See ``Field``."""
+        pixels = np.asarray(value) if isinstance(value, Image.Image) else value
+        if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
+            mode = f" of mode {value.mode}: call .convert('RGB')" if isinstance(value, Image.Image) else ""
+            shape = f" {pixels.shape} of {pixels.dtype}" if isinstance(pixels, np.ndarray) and not mode else ""
+            raise UsageError(
+                f"RGBImageField takes PIL images of mode RGB, or uint8 arrays (height, width, 3), got "
+                f"{type(value).__name__}{mode}{shape}"
+            )
+        pixels = self._shrunk(pixels)
+        if not self._as_jpeg(pixels, place):
+            return pixels
+        memory = io.BytesIO()
+        Image.fromarray(pixels).save(memory, "JPEG", quality=self.jpeg_quality)
+        height, width = pixels.shape[:2]
+        return stored.EncodedImage(stored.MODE_JPEG, width, height, memory.getvalue())
+
+    def _shrunk(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        height, width = pixels.shape[:2]
+        if self.max_resolution is None or max(height, width) <= self.max_resolution:
+            return pixels
+        ratio = self.max_resolution / max(height, width)
+        size = max(1, int(ratio * width)), max(1, int(ratio * height))
+        return np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.BOX))
+
+    def _as_jpeg(self, pixels: npt.NDArray[np.uint8], place: int) -> bool:
+        if self.write_mode == "smart":
+            return self.smart_threshold is not None and pixels.nbytes > self.smart_threshold
+        if self.write_mode == "proportion":
+            # A function of the sample's place, so that equal input gives equal files.
+            return bool(np.random.default_rng([place]).random() < self.proportion)
+        return self.write_mode == "jpg"

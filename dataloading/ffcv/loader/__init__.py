@@ -1,0 +1,5 @@
+"""FFCV's Loader."""
+
+from .loader import Loader, OrderOption
+
+__all__ = ["Loader", "OrderOption"]
