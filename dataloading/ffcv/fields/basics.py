@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dataloading import format as stored
+from dataloading import format as kinds
 from dataloading.ffcv.fields.base import Decoder, Field
 from dataloading.ffcv.pipeline.state import State
 
@@ -19,7 +19,7 @@ class BasicDecoder(Decoder):
 
     dtype: np.dtype[Any]
 
-    def first(self, field: stored.Field) -> State:
+    def first(self, field: kinds.Field) -> State:
         """See ``Decoder``."""
         return State(jit_mode=True, device=torch.device("cpu"), shape=(1,), dtype=self.dtype)
 
@@ -28,14 +28,14 @@ class IntDecoder(BasicDecoder):
     """int64."""
 
     dtype = np.dtype("<i8")
-    stored = (stored.IntField,)
+    stored = (kinds.IntField,)
 
 
 class FloatDecoder(BasicDecoder):
     """float64."""
 
     dtype = np.dtype("<f8")
-    stored = (stored.FloatField,)
+    stored = (kinds.FloatField,)
 
 
 def _number(value: Any) -> Any:
@@ -46,9 +46,9 @@ def _number(value: Any) -> Any:
 class IntField(Field):
     """An integer, int64."""
 
-    def stored(self) -> stored.Field:
+    def stored(self) -> kinds.Field:
         """See ``Field``."""
-        return stored.IntField()
+        return kinds.IntField()
 
     def prepared(self, value: Any, place: int) -> Any:
         """See ``Field``."""
@@ -62,9 +62,9 @@ class IntField(Field):
 class FloatField(Field):
     """A float64."""
 
-    def stored(self) -> stored.Field:
+    def stored(self) -> kinds.Field:
         """See ``Field``."""
-        return stored.FloatField()
+        return kinds.FloatField()
 
     def prepared(self, value: Any, place: int) -> Any:
         """See ``Field``."""

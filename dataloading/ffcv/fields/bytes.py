@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dataloading import format as stored
+from dataloading import format as kinds
 from dataloading.ffcv.fields.base import Decoder, Field
 from dataloading.ffcv.pipeline.state import State
 
@@ -18,9 +18,9 @@ __all__ = ["BytesDecoder", "BytesField"]
 class BytesDecoder(Decoder):
     """Bytes and JSON text, as uint8 arrays of the longest value's length; zeros behind shorter ones."""
 
-    stored = (stored.BytesField,)
+    stored = (kinds.BytesField,)
 
-    def first(self, field: stored.Field) -> State:
+    def first(self, field: kinds.Field) -> State:
         """See ``Decoder``."""
         return State(jit_mode=True, device=torch.device("cpu"), shape=None, dtype=np.dtype(np.uint8))
 
@@ -46,9 +46,9 @@ def _bytes_of(value: Any) -> Any:
 class BytesField(Field):
     """Bytes; values are one-dimensional uint8 arrays."""
 
-    def stored(self) -> stored.Field:
+    def stored(self) -> kinds.Field:
         """See ``Field``."""
-        return stored.BytesField()
+        return kinds.BytesField()
 
     def get_decoder_class(self) -> type[Decoder]:
         """Return the decoder of a pipeline that names none."""

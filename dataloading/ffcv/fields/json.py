@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dataloading import format as stored
+from dataloading import format as kinds
 from dataloading.ffcv.fields.bytes import BytesField
 
 __all__ = ["JSONField"]
@@ -16,9 +16,9 @@ __all__ = ["JSONField"]
 class JSONField(BytesField):
     """Any JSON value, stored as text."""
 
-    def stored(self) -> stored.Field:
+    def stored(self) -> kinds.Field:
         """See ``Field``."""
-        return stored.JSONField()
+        return kinds.JSONField()
 
     @staticmethod
     def unpack(batch: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dataloading import format as stored
+from dataloading import format as kinds
 from dataloading.ffcv.fields.base import Decoder, Field
 from dataloading.ffcv.pipeline.state import State
 
@@ -17,11 +17,11 @@ __all__ = ["NDArrayDecoder", "NDArrayField", "TorchTensorField"]
 class NDArrayDecoder(Decoder):
     """Arrays as they are stored."""
 
-    stored = (stored.NDArrayField,)
+    stored = (kinds.NDArrayField,)
 
-    def first(self, field: stored.Field) -> State:
+    def first(self, field: kinds.Field) -> State:
         """See ``Decoder``."""
-        assert isinstance(field, stored.NDArrayField)
+        assert isinstance(field, kinds.NDArrayField)
         return State(jit_mode=True, device=torch.device("cpu"), shape=field.shape, dtype=field.dtype)
 
 
@@ -32,9 +32,9 @@ class NDArrayField(Field):
         self.dtype = np.dtype(dtype)
         self.shape = shape
 
-    def stored(self) -> stored.Field:
+    def stored(self) -> kinds.Field:
         """See ``Field``."""
-        return stored.NDArrayField(self.dtype, tuple(self.shape))
+        return kinds.NDArrayField(self.dtype, tuple(self.shape))
 
     def get_decoder_class(self) -> type[Decoder]:
         """Return the decoder of a pipeline that names none."""

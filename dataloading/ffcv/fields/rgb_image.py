@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from dataloading import format as stored
+from dataloading import format as kinds
 from dataloading import transforms as T
 from dataloading.errors import UsageError
 from dataloading.ffcv.fields.base import Decoder, Field
@@ -32,9 +32,9 @@ __all__ = [
 class SimpleRGBImageDecoder(Decoder):
     """Images as they are stored, all of one size."""
 
-    stored = (stored.ImageField,)
+    stored = (kinds.ImageField,)
 
-    def first(self, field: stored.Field) -> State:
+    def first(self, field: kinds.Field) -> State:
         """See ``Decoder``; the loader fills in the size."""
         return State(jit_mode=True, device=torch.device("cpu"), shape=None, dtype=np.dtype(np.uint8))
 
@@ -46,7 +46,7 @@ class ResizedCropRGBImageDecoder(SimpleRGBImageDecoder):
         super().__init__()
         self.output_size = output_size
 
-    def first(self, field: stored.Field) -> State:
+    def first(self, field: kinds.Field) -> State:
         """See ``Decoder``."""
         height, width = (int(side) for side in self.output_size)
         return dataclasses.replace(super().first(field), shape=(height, width, 3))
@@ -145,9 +145,9 @@ class RGBImageField(Field):
         self.jpeg_quality = int(jpeg_quality)
         self.proportion = compress_probability
 
-    def stored(self) -> stored.Field:
+    def stored(self) -> kinds.Field:
         """See ``Field``."""
-        return stored.ImageField()
+        return kinds.ImageField()
 
     def get_decoder_class(self) -> type[Decoder]:
         """Return the decoder of a pipeline that names none."""
@@ -169,7 +169,7 @@ class RGBImageField(Field):
         memory = io.BytesIO()
         Image.fromarray(pixels).save(memory, "JPEG", quality=self.jpeg_quality)
         height, width = pixels.shape[:2]
-        return stored.EncodedImage(stored.MODE_JPEG, width, height, memory.getvalue())
+        return kinds.EncodedImage(kinds.MODE_JPEG, width, height, memory.getvalue())
 
     def _shrunk(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         height, width = pixels.shape[:2]

@@ -6,6 +6,7 @@ batch in the order of the list: the user's own operations, torch modules, and wh
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -62,7 +63,7 @@ class Chain:
                 f"field '{source}' is of kind {type(self._field).__name__}, which FFCV does not have: read it with "
                 f"dataloading.Loader, or leave it out with pipelines={{'{source}': None}}"
             )
-        operations = [ToTensor()] if given is None else list(given)
+        operations: list[Any] = [ToTensor()] if given is None else list(given)
         first = operations[0] if operations else None
         self.decoder: Decoder = operations.pop(0) if isinstance(first, Decoder) else default()
         if not isinstance(self._field, self.decoder.stored):
@@ -98,7 +99,7 @@ class Chain:
         state = self.decoder.first(self._field)
         ours = self.decoder.transforms()
         if state.shape is None and isinstance(self._field, stored.ImageField):
-            state = replace(state, shape=self._stored_size())
+            state = replace(state, shape=self._stored_size)
         self._image: ToTorchImage | None = None
         self.rest: list[tuple[int, Operation, State]] = []
         self._cut = state
@@ -114,16 +115,17 @@ class Chain:
         self.transforms = ours
         return ours
 
+    @functools.cached_property
     def _stored_size(self) -> tuple[int, int, int]:
         column = self._reader.column(self.source)
-        sizes = np.unique(np.stack([column["height"], column["width"]], axis=1), axis=0)
-        if len(sizes) != 1:
+        least, most = ([int(end(column[side])) for side in ("height", "width")] for end in (np.min, np.max))
+        if least != most:
             raise UsageError(
-                f"SimpleRGBImageDecoder takes images of one size, but those of '{self.source}' have {len(sizes)}: "
-                f"begin pipelines['{self.name}'] with RandomResizedCropRGBImageDecoder or CenterCropRGBImageDecoder"
+                f"SimpleRGBImageDecoder takes images of one size, but those of '{self.source}' have heights of "
+                f"{least[0]} to {most[0]} and widths of {least[1]} to {most[1]} pixels: begin "
+                f"pipelines['{self.name}'] with RandomResizedCropRGBImageDecoder or CenterCropRGBImageDecoder"
             )
-        height, width = sizes[0].tolist()
-        return int(height), int(width), 3
+        return most[0], most[1], 3
 
     def _state_behind(self, operation: Operation, state: State) -> State:
         if _is_ours(operation):

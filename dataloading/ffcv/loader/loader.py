@@ -34,7 +34,7 @@ class OrderOption(Enum):
     QUASI_RANDOM = auto()
 
 
-_SHUFFLES: dict[Any, engine.Shuffle] = {
+_SHUFFLES: dict[Any, Any] = {
     OrderOption.SEQUENTIAL: "none",
     OrderOption.RANDOM: "global",
     OrderOption.QUASI_RANDOM: "pages",
