@@ -22,7 +22,6 @@ __all__ = [
 
 # Numba computes in 64 bits unless each intermediate result is cut back to 32: then LLVM vectorises twice as wide.
 _F, _I, _S = np.float32, np.int32, np.int16
-_ZERO, _TOP = _F(0), _F(255)
 STRIP = 8  # rows that are blurred at a time
 
 
@@ -176,7 +175,7 @@ def adjust_sharpness(source: Any, target: Any, params: Any, constants: Any, work
     The mean takes the pixel itself five times. Pixels at the edge stay as they are.
     """
     channels, height, width = source.shape
-    rest = _F(1.0 - params[0])
+    rest = _F(1.0 - min(params[0], 1e6))  # more makes everything black or white, too
     sums = work[: 2 * width].view(np.int16)
     for c in range(channels):
         for y in range(height):
@@ -201,6 +200,4 @@ def adjust_sharpness(source: Any, target: Any, params: Any, constants: Any, work
                 # round(total / 13), exact for all totals up to 13 * 255.
                 mean = _I(_I(_I(_I(total + _I(pixel << _I(2))) + _I(6)) * _I(20165)) >> _I(18))
                 value = _F(pixel) + rest * _F(_I(mean - pixel))
-                value = value if value > _ZERO else _ZERO
-                value = value if value < _TOP else _TOP
-                result[x] = np.uint8(_I(value))
+                result[x] = held(value, target)
