@@ -54,14 +54,15 @@ def test_samples_are_counted_through(files: list[Path], tmp_path: Path) -> None:
     late = run(info, *files, "--sample", 5)
     assert late.exit_code == 2 and "2 files has samples 0 to 4" in late.stderr
     assert run(info, *files, "--grid", "1x5", "--out", tmp_path / "sheet.png").exit_code == 0
-    assert Image.open(tmp_path / "sheet.png").size[0] == 5 * 166 + 6
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.size[0] == 5 * 166 + 6
 
 
 @pytest.mark.parametrize("field", ["image", "mask", "depth"])
 def test_every_kind_of_image_can_be_looked_at(field: str, files: list[Path], tmp_path: Path) -> None:
     assert run(info, files[0], "--sample", 1, "--field", field, "--out", tmp_path / "x.png").exit_code == 0
-    picture = Image.open(tmp_path / "x.png")
-    assert picture.mode == "RGB" and len(picture.getcolors(1 << 16) or []) > 1
+    with Image.open(tmp_path / "x.png") as picture:
+        assert picture.mode == "RGB" and len(picture.getcolors(1 << 16) or []) > 1
     assert run(info, files[0], "--grid", "1x2", "--field", field, "--out", tmp_path / "s.png").exit_code == 0
 
 
