@@ -335,7 +335,7 @@ def test_a_killed_worker_ends_the_conversion_with_the_sample_it_was_on(tmp_path:
 def test_workers_end_when_the_parent_is_killed_and_no_finished_file_is_left(tmp_path: Path) -> None:
     process, workers = slow_conversion(tmp_path)
     process.kill()
-    process.wait()
+    process.communicate()
     wait_for(lambda: not any(map(is_alive, workers)))
     assert "o.beton" not in leftovers(tmp_path)
 

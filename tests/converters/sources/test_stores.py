@@ -239,7 +239,7 @@ def test_a_copy_is_gone_with_its_process_also_after_kill_9(s3: S3Server, tmp_pat
     assert any(str(temp) in str(each.readlink()) for each in held), "the copy lies elsewhere"
     assert list(temp.iterdir()) == []
     child.send_signal(signal.SIGKILL)
-    child.wait(60)
+    child.communicate(timeout=60)
 
 
 def test_what_was_added_to_a_store_since_an_earlier_conversion_is_seen(s3: S3Server, images: Path) -> None:
