@@ -122,9 +122,10 @@ class Trainer:
         self._resumed_from = self._resume(resume_from)
         saved = self._resumed_from or {}
         self._started = saved.get("started") or datetime.now().astimezone().isoformat(" ", "seconds")
+        # Before the log is opened: a tracker that is missing ends the run.
+        self._trackers = make_trackers(options.run.track, self._output, options.flat()) if world.is_main else []
         log_path = self._output / "log.jsonl" if self._output is not None else None
         self.log = RunLog(log_path, active=world.is_main)
-        self._trackers = make_trackers(options.run.track, self._output, options.flat()) if world.is_main else []
         self.log.trackers = self._trackers
         self._profiler = self._make_profiler() if options.run.profile else None
         self._seen = self._make_seen() if options.run.log_seen else None
