@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from dataloading.transforms.kernels.jit import helper, kernel
-from dataloading.transforms.kernels.memory import plane_of
 from dataloading.transforms.kernels.values import added, cut, held, nothing, within
 
 __all__ = [
@@ -212,8 +211,8 @@ def hue_bytes(image: Any, target: Any, params: Any, constants: Any, work: Any) -
     levels = np.float32(constants[1])
     turn = np.float32(params[0])
     width = image.shape[2]
-    rows, _ = plane_of(work, 6, width, image)
-    tops, middles, lows, codes, sectors, thirds = rows[0], rows[1], rows[2], rows[3], rows[4], rows[5]
+    tops, middles, lows = work[:width], work[width : 2 * width], work[2 * width : 3 * width]
+    codes, sectors, thirds = work[3 * width : 4 * width], work[4 * width : 5 * width], work[5 * width : 6 * width]
     for y in range(image.shape[1]):
         red, green, blue = image[0, y], image[1, y], image[2, y]
         for x in range(width):
