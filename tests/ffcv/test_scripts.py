@@ -350,6 +350,15 @@ def test_what_is_not_supported_is_refused_with_what_to_do(path, change, text):
         Loader(path, 10, **change)
 
 
+def test_kinds_that_ffcv_lacks_are_refused_and_can_be_left_out(tmp_path):
+    fields = {"text": dataloading.TextField(), "label": dataloading.IntField()}
+    with dataloading.Writer(tmp_path / "t.beton", fields, num_samples=1) as writer:
+        writer.append({"text": "a", "label": 1})
+    with pytest.raises(UsageError, match=r"TextField, which FFCV does not have.*pipelines=\{'text': None\}"):
+        Loader(tmp_path / "t.beton", 1)
+    assert next(iter(Loader(tmp_path / "t.beton", 1, pipelines={"text": None})))[0].tolist() == [[1]]
+
+
 SCRIPT = """
 import sys, json
 from ffcv.loader import Loader, OrderOption

@@ -18,7 +18,7 @@ __all__ = ["BytesDecoder", "BytesField"]
 class BytesDecoder(Decoder):
     """Bytes and JSON text, as uint8 arrays of the longest value's length; zeros behind shorter ones."""
 
-    stored = (kinds.BytesField,)
+    stored = (kinds.BytesField, kinds.JSONField)
 
     def first(self, field: kinds.Field) -> State:
         """See ``Decoder``."""

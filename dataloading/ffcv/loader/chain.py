@@ -57,7 +57,8 @@ class Chain:
     def __init__(self, name: str, source: str, reader: Reader, given: Sequence[Any] | None) -> None:
         self.name, self.source, self._reader = name, source, reader
         self._field = reader.handlers[source]
-        default = next((kind for kind in _DECODERS if isinstance(self._field, kind.stored)), None)
+        # Exactly: kinds of our own derive from these, and hold text, masks or images of other channels.
+        default = next((kind for kind in _DECODERS if type(self._field) in kind.stored), None)
         if default is None:
             raise UsageError(
                 f"field '{source}' is of kind {type(self._field).__name__}, which FFCV does not have: read it with "
@@ -66,7 +67,7 @@ class Chain:
         operations: list[Any] = [ToTensor()] if given is None else list(given)
         first = operations[0] if operations else None
         self.decoder: Decoder = operations.pop(0) if isinstance(first, Decoder) else default()
-        if not isinstance(self._field, self.decoder.stored):
+        if type(self._field) not in self.decoder.stored:
             raise UsageError(
                 f"pipelines['{name}'] begins with {type(self.decoder).__name__}, but '{source}' holds "
                 f"{type(self._field).__name__}: begin with {default.__name__}"

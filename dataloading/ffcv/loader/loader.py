@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum, auto, unique
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from dataloading.ffcv.traversal_order.base import Listed, TraversalOrder
 from dataloading.format import ImageField
 from dataloading.transforms.view import View
 
-__all__ = ["EpochIterator", "Loader", "OrderOption"]
+__all__ = ["ORDER_TYPE", "EpochIterator", "Loader", "OrderOption"]
 
 
 @unique
@@ -33,6 +33,8 @@ class OrderOption(Enum):
     RANDOM = auto()
     QUASI_RANDOM = auto()
 
+
+ORDER_TYPE: TypeAlias = "OrderOption | TraversalOrder | type[TraversalOrder]"
 
 _SHUFFLES: dict[Any, Any] = {
     OrderOption.SEQUENTIAL: "none",
