@@ -233,10 +233,17 @@ def _problem_of(done: Future[None]) -> str:
 
 
 def _shared_state(model: nn.Module, optimizer: torch.optim.Optimizer, ema: MovingAverage | None) -> dict[str, Any]:
-    """Return what all ranks save together, and ``param_groups``, which the options of a run determine."""
+    """Return what all ranks save together, and ``param_groups``, which the options of a run determine.
+
+    An optimiser may also keep state in a group: timm's Lamb counts its steps there. It is saved as ``group_state``.
+    """
     weights, optimizer_state = get_state_dict(model, optimizer)
     groups = optimizer_state.pop("param_groups")
     state: dict[str, Any] = {"model": weights, "optimizer": optimizer_state, "param_groups": groups}
+    options = {"params", *optimizer.defaults}
+    kept = {str(number): {name: group[name] for name in group.keys() - options} for number, group in enumerate(groups)}
+    if any(kept.values()):
+        state["group_state"] = kept
     if ema is not None:
         state["ema"] = ema.weights
     return state
@@ -375,6 +382,8 @@ def load_checkpoint(
     groups = state.pop("param_groups")
     with _quiet():
         state_dict_loader.load(state, checkpoint_id=path, no_dist=not dist.is_initialized())
+    for number, kept in state.get("group_state", {}).items():
+        groups[int(number)].update(kept)
     optimizer_state = {**state["optimizer"], "param_groups": groups}
     set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=optimizer_state)
     if (meta["world_size"], meta.get("data_world_size", meta["world_size"])) == (world.world_size, data_world_size):

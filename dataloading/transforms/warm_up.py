@@ -51,6 +51,7 @@ EXAMPLES: tuple[ImageTransform, ...] = (
     T.RandomAdjustSharpness(2),
     T.GaussianBlur(5),
     T.GaussianNoise(),
+    T.Normalize(0.5, 0.25),
     T.RandomErasing(),
     T.RandomErasing(value="random"),
     T.Cutout(4),

@@ -332,4 +332,4 @@ def test_data_that_gives_no_step_is_refused_with_the_way_out(beton: Path, tmp_pa
 def test_every_record_is_one_line_of_json(beton: Path, tmp_path: Path) -> None:
     train_here(tmp_path, data=str(beton), steps=2)
     lines = (tmp_path / "log.jsonl").read_text().splitlines()
-    assert {json.loads(line)["event"] for line in lines} == {"start", "step", "epoch", "checkpoint", "done"}
+    assert {json.loads(line)["event"] for line in lines} == {"start", "step", "epoch", "checkpoint", "meters", "done"}

@@ -123,7 +123,7 @@ def test_a_missing_cut_or_swapped_shard_is_found(shards: Path) -> None:
     with pytest.raises(FormatError, match=r"1\.beton has .* bytes where"):
         run(verify, shards)
     two.unlink()
-    with pytest.raises(FormatError, match="not there"):
+    with pytest.raises(FormatError, match="which is missing; put it back"):
         run(info, shards)
 
 
