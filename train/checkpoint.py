@@ -238,7 +238,7 @@ def _shared_state(model: nn.Module, optimizer: torch.optim.Optimizer, ema: Movin
     An optimiser may also keep state in a group: timm's Lamb counts its steps there. It is saved as ``group_state``.
     """
     weights, optimizer_state = get_state_dict(model, optimizer)
-    groups = optimizer_state.pop("param_groups")
+    groups: Any = optimizer_state.pop("param_groups")
     state: dict[str, Any] = {"model": weights, "optimizer": optimizer_state, "param_groups": groups}
     options = {"params", *optimizer.defaults}
     kept = {str(number): {name: group[name] for name in group.keys() - options} for number, group in enumerate(groups)}
