@@ -300,7 +300,13 @@ def slow_conversion(tmp_path: Path, **options: Any) -> tuple[subprocess.Popen[st
     (seen := tmp_path / "seen").mkdir()
     command = [sys.executable, str(script), str(tmp_path / "o.beton"), str(seen)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options)
-    wait_for(lambda: len(list(seen.iterdir())) == 2)
+
+    # The parent does the first samples itself, and leaves its own number too.
+    def both_work() -> bool:
+        workers = workers_of(process.pid)
+        return len(workers) == 2 and all((seen / str(worker)).exists() for worker in workers)
+
+    wait_for(both_work)
     return process, workers_of(process.pid)
 
 
