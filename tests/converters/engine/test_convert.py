@@ -284,7 +284,8 @@ class Slow:
     def __len__(self):
         return 100_000
     def __getitem__(self, index):
-        pathlib.Path(sys.argv[2], str(os.getpid())).touch()
+        with pathlib.Path(sys.argv[2], str(os.getpid())).open("a") as samples:
+            samples.write(".")
         time.sleep(0.01)
         return (index,)
 
@@ -301,12 +302,11 @@ def slow_conversion(tmp_path: Path, **options: Any) -> tuple[subprocess.Popen[st
     command = [sys.executable, str(script), str(tmp_path / "o.beton"), str(seen)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options)
 
-    # The parent does the first samples itself, and leaves its own number too.
-    def both_work() -> bool:
-        workers = workers_of(process.pid)
-        return len(workers) == 2 and all((seen / str(worker)).exists() for worker in workers)
-
-    wait_for(both_work)
+    # The parent does the first samples itself, and a worker may have nothing to do before the file is begun.
+    wait_for(lambda: any(tmp_path.glob(".o.beton*")) and len(workers_of(process.pid)) == 2)
+    counts = [seen / str(worker) for worker in workers_of(process.pid)]
+    before = [path.stat().st_size if path.exists() else 0 for path in counts]
+    wait_for(lambda: all(path.exists() and path.stat().st_size > old for path, old in zip(counts, before, strict=True)))
     return process, workers_of(process.pid)
 
 
