@@ -25,6 +25,10 @@ _COLOURS = {
 }
 
 
+# Left margin, wide enough for a label of two lines beside four digits.
+_LEFT = 0.075
+
+
 def draw(comparison: Comparison, path: Path, *, title: str, verdict: str) -> None:
     """Write the plot.
 
@@ -44,7 +48,7 @@ def draw(comparison: Comparison, path: Path, *, title: str, verdict: str) -> Non
         wspace=0.32,
         top=0.84,
         bottom=0.115,
-        left=0.06,
+        left=_LEFT,
         right=0.98,
     )
     busy_name = "Simulated device busy" if comparison.simulated else "Device busy"
@@ -79,13 +83,19 @@ def draw(comparison: Comparison, path: Path, *, title: str, verdict: str) -> Non
             rotation=90 if _crowded(names) else 0,
         )
     _timeline(figure.add_subplot(grid[1, :]), comparison)
-    left = 0.06
-    figure.text(left, 0.955, "\n".join(textwrap.wrap(verdict, 105)), va="top", fontsize=14, fontweight="bold")
-    figure.text(left, 0.92, "\n".join(textwrap.wrap(title, 165)), va="top", fontsize=9.5, color="#333333")
+    figure.text(_LEFT, 0.955, "\n".join(textwrap.wrap(verdict, 105)), va="top", fontsize=14, fontweight="bold")
+    figure.text(_LEFT, 0.92, "\n".join(textwrap.wrap(title, 165)), va="top", fontsize=9.5, color="#333333")
     if comparison.simulated:
         badge = {"facecolor": "#B22222", "edgecolor": "none", "pad": 3}
         figure.text(
-            left + 0.003, 0.985, "SIMULATED DEVICE", va="top", fontsize=10, fontweight="bold", color="white", bbox=badge
+            _LEFT + 0.003,
+            0.985,
+            "SIMULATED DEVICE",
+            va="top",
+            fontsize=10,
+            fontweight="bold",
+            color="white",
+            bbox=badge,
         )
     figure.savefig(path, metadata={"Software": "beton compare"})
 
