@@ -223,14 +223,8 @@ def _tp(size: ModelSize, setup: Setup) -> Estimate:
     split = (size.activation_bytes - size.unsplit_activation_bytes) / parts + size.unsplit_activation_bytes
     if setup.checkpointing:
         split = min(split, size.checkpointed_bytes)
-    plain = _ddp(size, setup)
     return replace(
-        plain,
-        strategy="tp",
-        weights=plain.weights / parts,
-        gradients=plain.gradients / parts,
-        optimizer=plain.optimizer / parts,
-        buffers=plain.buffers / parts,
+        _divided("tp", size, setup, parts),
         activations=samples * split,
         sent_bytes=4 * size.layers * 2 * _ring(parts, samples * size.boundary_bytes)
         + 2 * _ring(replicas, 4.0 * size.trainable / parts),
@@ -241,17 +235,24 @@ def _pp(size: ModelSize, setup: Setup) -> Estimate:
     stages = setup.devices
     samples = setup.batch_size * stages
     in_flight = min(stages, setup.micro_batches) / setup.micro_batches  # of the first stage, which holds most
+    return replace(
+        _divided("pp", size, setup, stages),
+        activations=_activations(size, setup) * in_flight,
+        sent_bytes=2 * samples * size.boundary_bytes if stages > 1 else 0.0,
+        idle_share=(stages - 1) / (setup.micro_batches + stages - 1),
+    )
+
+
+def _divided(strategy: str, size: ModelSize, setup: Setup, parts: int) -> Estimate:
+    """Return what a device holds that has one of `parts` equal parts of the network, and all else as with ddp."""
     plain = _ddp(size, setup)
     return replace(
         plain,
-        strategy="pp",
-        weights=plain.weights / stages,
-        gradients=plain.gradients / stages,
-        optimizer=plain.optimizer / stages,
-        buffers=plain.buffers / stages,
-        activations=_activations(size, setup) * stages * in_flight / stages,
-        sent_bytes=2 * samples * size.boundary_bytes if stages > 1 else 0.0,
-        idle_share=(stages - 1) / (setup.micro_batches + stages - 1),
+        strategy=strategy,
+        weights=plain.weights / parts,
+        gradients=plain.gradients / parts,
+        optimizer=plain.optimizer / parts,
+        buffers=plain.buffers / parts,
     )
 
 
