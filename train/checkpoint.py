@@ -24,7 +24,7 @@ import warnings
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,17 @@ def find_checkpoints(directory: Path) -> dict[int, Path]:
 def newest_checkpoint(directory: Path) -> Path | None:
     """Return the complete checkpoint with the highest step, or None."""
     return next(reversed(find_checkpoints(directory).values()), None)
+
+
+def saved_by_launch(directory: Path, launch: str) -> bool:
+    """Return whether the launch with this name (see `World`) saved one of the checkpoints."""
+
+    def name_of(path: Path) -> str:
+        with suppress(OSError, ValueError):  # damaged
+            return str(json.loads((path / "meta.json").read_text(encoding="utf-8")).get("launch", ""))
+        return ""
+
+    return bool(launch) and launch in map(name_of, find_checkpoints(directory).values())
 
 
 def random_state(device: torch.device) -> dict[str, Any]:

@@ -75,6 +75,12 @@ def _use_config(context: click.Context, _param: click.Parameter, value: str | No
 
 @click.command("train", context_settings={"show_default": True, "max_content_width": 110})
 @click.option("--nproc-per-node", type=click.IntRange(min=0), default=0, help="processes to start with torchrun")
+@click.option(
+    "--max-restarts",
+    type=click.IntRange(min=0),
+    default=0,
+    help="with --nproc-per-node: after a process fails, start all again from the last checkpoint, this many times",
+)
 @click.option("--print-config", is_flag=True, help="print the options in force as a file for --config, and exit")
 @click.option("--advise", is_flag=True, help="do not train: print which strategy fits --devices, and why")
 @click.option("--devices", type=click.IntRange(min=1), default=8, help="--advise: devices in all")
@@ -85,6 +91,7 @@ def _use_config(context: click.Context, _param: click.Parameter, value: str | No
 @training_options()
 def train(
     nproc_per_node: int,
+    max_restarts: int,
     print_config: bool,
     advise: bool,
     devices: int,
@@ -116,11 +123,13 @@ def train(
         click.echo(str(advise_by_name(described, **values)))
         return 0
     options = make_options(**values)
+    if max_restarts and not (nproc_per_node and options.run.output and options.run.checkpoints):
+        raise UsageError("--max-restarts needs --nproc-per-node, which starts torchrun, and --output for checkpoints")
     with leaving_on_interrupt(lambda: f"interrupted; {resume_hint(options.run.output)}"):
         if nproc_per_node:
             if "RANK" in os.environ:
                 raise UsageError("--nproc-per-node starts torchrun, but this process already runs under it; drop one")
-            return _launch(nproc_per_node)
+            return _launch(nproc_per_node, max_restarts)
         from .trainer import run_training
 
         return _leave(run_training(options))
@@ -132,13 +141,14 @@ def _leave(status: int) -> int:
     return status
 
 
-def _launch(nproc_per_node: int) -> int:
+def _launch(nproc_per_node: int, max_restarts: int) -> int:
     """Run this command line in several processes, and forward signals to them."""
-    arguments = _without_option(_own_arguments(), "--nproc-per-node")
-    child = subprocess.Popen(torchrun_command(nproc_per_node, arguments), env=launched_environment(os.environ))
+    arguments = _without_option(_without_option(_own_arguments(), "--nproc-per-node"), "--max-restarts")
+    command = torchrun_command(nproc_per_node, arguments, max_restarts=max_restarts)
+    child = subprocess.Popen(command, env=launched_environment(os.environ))
 
-    def forward(number: int, _frame: object) -> None:
-        child.send_signal(number)
+    def forward(_number: int, _frame: object) -> None:
+        child.send_signal(signal.SIGTERM)  # SIGUSR1 would end torchrun and leave its processes behind
 
     kept = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGUSR1)}
     try:

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from dataloading import UsageError
 
-from .rendezvous import LIMIT, first_node, rendezvous_address, wait_for_ranks
+from .rendezvous import LIMIT, first_node, rendezvous_address, store_after_restart, wait_for_ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +35,10 @@ class World:
         ``torchrun``, ``slurm`` or ``none``.
     master : str
         ``host:port`` of the rendezvous; empty where torch reads it from the environment.
+    launch : str
+        What torchrun calls this run, the same after a restart; empty if it has no name of its own.
+    restart : str
+        ``1 of 3`` when torchrun has started the processes again after a failure, else empty.
     """
 
     rank: int = 0
@@ -43,6 +47,8 @@ class World:
     local_world_size: int = 1
     launcher: str = "none"
     master: str = ""
+    launch: str = ""
+    restart: str = ""
 
     @property
     def is_main(self) -> bool:
@@ -72,6 +78,7 @@ def detect_world(environ: Mapping[str, str]) -> World:
             local_rank=_number(environ, "LOCAL_RANK", "0"),
             local_world_size=_number(environ, "LOCAL_WORLD_SIZE", str(world_size)),
             launcher="torchrun",
+            **_restart(environ),
         )
     if "SLURM_PROCID" in environ:
         # srun sets the variables of its step; a plain batch script has only those of the job.
@@ -87,6 +94,14 @@ def detect_world(environ: Mapping[str, str]) -> World:
                 master=_slurm_master(environ),
             )
     return World()
+
+
+def _restart(environ: Mapping[str, str]) -> dict[str, str]:
+    launch = environ.get("TORCHELASTIC_RUN_ID", "")
+    count = _number(environ, "TORCHELASTIC_RESTART_COUNT", "0")
+    allowed = environ.get("TORCHELASTIC_MAX_RESTARTS", "?")
+    # "none" is torchrun's default, which runs share.
+    return {"launch": "" if launch == "none" else launch, "restart": f"{count} of {allowed}" if count else ""}
 
 
 def _number(environ: Mapping[str, str], name: str, default: str | None = None) -> int:
@@ -151,6 +166,8 @@ def process_group(world: World, device: torch.device) -> Iterator[None]:
         by_slurm = world.launcher == "slurm"
         speaks = world.local_rank == 0
         store = wait_for_ranks(*place, rank=world.rank, world_size=world.world_size, speaks=speaks, at_once=by_slurm)
+    elif world.restart:
+        store = store_after_restart(os.environ, world.restart)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group(

@@ -44,9 +44,11 @@ def option_flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def torchrun_command(nproc_per_node: int, arguments: list[str]) -> list[str]:
+def torchrun_command(nproc_per_node: int, arguments: list[str], *, max_restarts: int = 0) -> list[str]:
     """Return the command that runs ``beton train`` in several processes on this machine."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc_per_node}"]
+    if max_restarts:
+        launcher.append(f"--max-restarts={max_restarts}")
     return [*launcher, *own_command("train", *arguments)[1:]]
 
 

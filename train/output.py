@@ -19,7 +19,7 @@ _LOCK = ".lock"
 
 
 @contextmanager
-def lock_folder(folder: Path, *, option: str = "--output") -> Iterator[None]:
+def lock_folder(folder: Path, *, option: str = "--output", wait_seconds: float = 0.0) -> Iterator[None]:
     """Lock a folder for this process; the system releases the lock when the process ends, even by a crash.
 
     Raises
@@ -32,7 +32,7 @@ def lock_folder(folder: Path, *, option: str = "--output") -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     lock = folder / _LOCK
     try:
-        descriptor = open_locked(lock, wait_seconds=0, mode=0o644)
+        descriptor = open_locked(lock, wait_seconds=wait_seconds, mode=0o644)
     except BlockingIOError:
         holder = lock.read_text(errors="replace").strip() or "unknown process"
         raise UsageError(

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 
-from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]  # not in __all__, but documented
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # not in __all__, but documented
 
 from dataloading import UsageError
 from dataloading.messages import counted
@@ -94,6 +94,15 @@ def wait_for_ranks(host: str, port: int, *, rank: int, world_size: int, speaks: 
 
     _wait(lambda: store.add("come", 0) >= world_size, missing, speaks=rank == 0)
     return store
+
+
+def store_after_restart(environ: Mapping[str, str], restart: str) -> Store:
+    """Return a part of torchrun's store that the processes before the restart have not written to.
+
+    The store lives on after a restart, with the addresses of the processes that have ended.
+    """
+    agent = TCPStore(environ["MASTER_ADDR"], int(environ["MASTER_PORT"]), is_master=False, timeout=LIMIT)
+    return PrefixStore(f"beton restart {restart}", agent)
 
 
 def _listen(host: str, port: int, world_size: int) -> TCPStore:

@@ -34,6 +34,7 @@ from .checkpoint import (
     find_resumable,
     load_checkpoint,
     random_state,
+    saved_by_launch,
     set_random_state,
 )
 from .clock import COMMUNICATION, StepClock
@@ -399,6 +400,7 @@ class Trainer:
             options=options.flat(),
             world_size=self._world.world_size,
             launcher=self._world.launcher,
+            restart=self._world.restart,
             device=str(self._device),
             device_name=self._device_name,
             torch=torch.__version__,
@@ -476,6 +478,7 @@ class Trainer:
             "options": self._options.flat(),
             "top1": self._top1,
             "data_world_size": self._data_world.world_size,
+            "launch": self._world.launch,
         }
         self._checkpoints.save(
             self.progress,
@@ -595,7 +598,7 @@ def output_locked(run: RunOptions, world: World) -> Iterator[Path | None]:
     with ExitStack() as held:
         if world.is_main:
             try:
-                found = _prepare_output(run, held)
+                found = _prepare_output(run, world, held)
             except (UsageError, OSError) as error:
                 found = error
         found = broadcast_object(found)
@@ -604,14 +607,22 @@ def output_locked(run: RunOptions, world: World) -> Iterator[Path | None]:
         yield found
 
 
-def _prepare_output(run: RunOptions, held: ExitStack) -> Path | None:
+def _prepare_output(run: RunOptions, world: World, held: ExitStack) -> Path | None:
     if not run.output:
         return find_resumable(run.resume, Path())[0]
     folder = Path(run.output)
-    held.enter_context(lock_folder(folder))
+    # Worker processes of a killed rank hold its lock until they notice that it is gone.
+    held.enter_context(lock_folder(folder, wait_seconds=60.0 if world.restart else 0.0))
+    goes_on = bool(world.restart) and saved_by_launch(folder / "checkpoints", world.launch)
+    if goes_on:
+        # Whatever --resume and --overwrite-output asked for was done at the first start.
+        run = replace(run, resume="auto", overwrite_output=False)
     resume, notes = find_resumable(run.resume, folder / "checkpoints")
     checkpoints = find_checkpoints(folder / "checkpoints")
     notes += prepare_folder(folder, checkpoints, resume=resume, overwrite=run.overwrite_output)
+    if world.restart:
+        where = f"continues from {resume}" if goes_on else "had no checkpoint of its own: a new start"
+        notes.append(f"a process of this run failed; restart {world.restart} {where}")
     sys.stderr.write("".join(f"{note}\n" for note in notes))
     return resume
 

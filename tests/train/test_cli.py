@@ -84,6 +84,13 @@ def test_launching_passes_the_other_words_on(monkeypatch: pytest.MonkeyPatch, tm
         assert CliRunner().invoke(cli.train, words).exit_code == 3
     expected = torchrun_command(2, ["--data", str(tmp_path), "--loader=torch"])
     assert started == [expected, expected]
+    words += ["--max-restarts=2"]
+    assert "needs --nproc-per-node" in str(CliRunner().invoke(cli.train, words).exception)  # and --output
+    words += ["--output", str(tmp_path / "out")]
+    monkeypatch.setattr(sys, "argv", ["train", *words])
+    assert CliRunner().invoke(cli.train, words).exit_code == 3
+    assert "--max-restarts=2" in started[2][: started[2].index("train")]
+    assert "--max-restarts=2" not in started[2][started[2].index("train") :]
     monkeypatch.setenv("RANK", "0")
     assert "already runs under it" in str(CliRunner().invoke(cli.train, words).exception)
 

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -108,24 +106,42 @@ def test_a_loss_that_breaks_on_one_rank_ends_all_of_them(beton: Path, tmp_path: 
     assert "the loss of step 3 (epoch 0) is nan" in said and "samples: rank 1: " in said, said
 
 
+# Rank 0 is killed after step 7. Started again, it sends the launcher a signal after step 10.
+INTERRUPTED = """
+import os, signal, threading
+if os.environ.get("RANK") == "0":
+    from train.launch import process_parents
+    from train.trainer import Trainer
+    real = Trainer.train_step
+
+    def step(self, *arguments):
+        real(self, *arguments)
+        first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+        if first and self.progress.step == 7:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if not first and self.progress.step == 10:
+            noted, heard = signal.getsignal(signal.SIGTERM), threading.Event()
+            signal.signal(signal.SIGTERM, lambda *arguments: (noted(*arguments), heard.set()))
+            os.kill(process_parents()[os.getppid()], signal.SIGUSR1)
+            assert heard.wait(200)
+
+    Trainer.train_step = step
+"""
+
+
 @pytest.fixture(scope="module")
 def launched(beton: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The output of `beton train --nproc-per-node 2` that a SIGTERM to the launcher stopped after some steps."""
-    output = tmp_path_factory.mktemp("ranks") / "launched"
-    values = {**SMALL, **UNEVEN, **LONG, "data": str(beton), "output": str(output)}
-    command = [sys.executable, "-m", "train", *training_arguments(values), "--nproc-per-node=2"]
-    log = output / "log.jsonl"
-    process = subprocess.Popen(command, env=launch_environment(os.environ), stderr=subprocess.PIPE, text=True)
-    try:
-        deadline = time.monotonic() + 200
-        while not (log.exists() and len(only(read_log(log), "step")) >= 3):
-            assert process.poll() is None and time.monotonic() < deadline, "the run ended before it was signalled"
-            time.sleep(0.02)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) != 0
-    finally:
-        process.kill()
-        process.communicate()
+    """The output of `beton train --nproc-per-node 2`: killed, started again, then stopped by SLURM's signal."""
+    root = tmp_path_factory.mktemp("ranks")
+    (root / "sitecustomize.py").write_text(INTERRUPTED)
+    output = root / "launched"
+    values = {**SMALL, **UNEVEN, **LONG, "checkpoint_steps": 5, "data": str(beton), "output": str(output)}
+    command = [sys.executable, "-m", "train", *training_arguments(values), "--nproc-per-node=2", "--max-restarts=1"]
+    environ = launch_environment(os.environ)
+    environ["PYTHONPATH"] = f"{root}:{environ['PYTHONPATH']}"
+    with (root / "said.txt").open("w") as stream:
+        done = subprocess.run(command, env=environ, stderr=stream, check=False)
+    assert done.returncode != 0, (root / "said.txt").read_text()
     return output
 
 
@@ -195,8 +211,18 @@ def test_validating_averaged_shards_does_not_change_the_training(logs: dict[str,
     assert [r["loss"] for r in only(logs["fsdp-ema"], "eval")] != [r["loss"] for r in only(logs["fsdp"], "eval")]
 
 
+def test_a_killed_process_restarts_all_from_the_last_checkpoint(launched: Path) -> None:
+    records = read_log(launched / "log.jsonl")
+    starts = [(record["step"], record["restart"]) for record in only(records, "start")]
+    assert starts == [(0, ""), (5, "1 of 1")]
+    assert [record["train_num_images"] for record in only(records, "epoch")] == [NUM_IMAGES] * 2
+    said = (launched.parent / "said.txt").read_text().splitlines()
+    saved = launched / "checkpoints" / "step-00000005"
+    assert said.count(f"a process of this run failed; restart 1 of 1 continues from {saved}") == 1
+
+
 def test_sigterm_under_torchrun_saves_on_all_ranks_and_resumes(logs: dict[str, Any], launched: Path) -> None:
-    """Stopped inside an epoch by a signal to the launcher, the run ends like the one that was not."""
+    """Killed and restarted, and stopped inside an epoch by a signal to the launcher, it ends like one that was not."""
     done = only(read_log(launched / "log.jsonl"), "done")
     assert len(done) == 1 and not done[0]["finished"]
     checkpoint = launched / "checkpoints" / f"step-{done[0]['step']:08d}"
