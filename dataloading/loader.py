@@ -125,6 +125,9 @@ class Loader:
         The fields to deliver, in this order; by default all, in the file's order.
     return_params : bool
         Deliver in ``batch.params`` what was drawn for each image: crops, flips, angles, factors (docs/transforms.md).
+    custom_records : mapping of str to dtype, optional
+        Record dtype of each field of a custom class of FFCV, by name: files with such fields cannot be read without
+        it. Their values cannot be delivered: leave these fields out of `fields`.
     on_error : {"raise", "skip", "replace"}
         For a sample that does not decode, or on which a transform raises: end the iteration with an error that names
         it; leave its row out; or put the next good sample of the batch in its row (a batch without any is an error).
@@ -191,6 +194,7 @@ class Loader:
         local_world_size: int | None = None,
         fields: Sequence[str] | None = None,
         return_params: bool = False,
+        custom_records: Mapping[str, npt.DTypeLike] | None = None,
         on_error: OnError = "raise",
         os_cache: bool = True,
         cache_dir: str | os.PathLike[str] | None = None,
@@ -219,8 +223,9 @@ class Loader:
         picked = any(each is not None for each in (indices, sampler, weights, mixture))
         by_page, node = shuffle == "pages" or (shuffle == "none" and not picked), self._ranks.node
         options = StorageOptions(
-            os_cache=os_cache, cache_dir=cache_dir, cache_bytes=cache_bytes, by_page=by_page, node=node
-        )
+            os_cache=os_cache, cache_dir=cache_dir, cache_bytes=cache_bytes, by_page=by_page, node=node,
+            custom_records={} if custom_records is None else custom_records,
+        )  # fmt: skip
         storage = open_storage(path.sources if isinstance(path, Mixture) else [path], options)
         self._files = storage.files
         self._dataset = DatasetInfo(self._files)

@@ -6,10 +6,11 @@ Chooses the store and its unit size. Loads, checks and pins a remote file's tabl
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import numpy.typing as npt
 
 from dataloading.cache.memory_maps import read_no_neighbours
 from dataloading.cache.memory_store import MemoryStore
@@ -29,7 +30,12 @@ _NUM_CONNECTIONS = 16
 
 
 def open_cached(
-    paths: Sequence[str], *, folder: str | os.PathLike[str] | None, unit_bytes: int | None, name: str
+    paths: Sequence[str],
+    *,
+    folder: str | os.PathLike[str] | None,
+    unit_bytes: int | None,
+    name: str,
+    custom_records: Mapping[str, npt.DTypeLike],
 ) -> tuple[list[Reader], PageCache]:
     """Open the files of a dataset so that their pages come through one cache, which is unbounded at first.
 
@@ -43,6 +49,8 @@ def open_cached(
         of pages of at most 8 MiB.
     name : str
         Identifies the job and node, so that others on this machine use other caches.
+    custom_records : mapping
+        See `Reader`.
 
     Raises
     ------
@@ -55,7 +63,7 @@ def open_cached(
     """
     retry = Retry()
     with ThreadPoolExecutor(_NUM_CONNECTIONS, thread_name_prefix="beton-open") as pool:
-        local = {path: _open_local(path) for path in paths if not is_url(path)}
+        local = {path: _open_local(path, custom_records) for path in paths if not is_url(path)}
         sources = list(pool.map(lambda path: RemoteSource(path, retry) if is_url(path) else LocalSource(path), paths))
         page_sizes = list(
             pool.map(lambda each: (local.get(each.path) or probe_header(*_read(each))).page_size, sources)
@@ -64,7 +72,10 @@ def open_cached(
         cache = PageCache(store, files, cache_bytes=None)
         try:
             return list(
-                pool.map(lambda k: local.get(files[k].source.path) or _open_remote(cache, k, retry), range(len(files)))
+                pool.map(
+                    lambda k: local.get(files[k].source.path) or _open_remote(cache, k, retry, custom_records),
+                    range(len(files)),
+                )
             ), cache
         except BaseException:
             cache.close()
@@ -106,7 +117,7 @@ def _placed(
     return memory, [CachedFile(source, memory.files[0], first) for source, first in zip(sources, firsts, strict=True)]
 
 
-def _open_remote(cache: PageCache, number: int, retry: Retry) -> Reader:
+def _open_remote(cache: PageCache, number: int, retry: Retry, custom_records: Mapping[str, npt.DTypeLike]) -> Reader:
     """Load, verify and pin the bytes that a reader of file `number` needs."""
     file = cache.files[number]
     source = file.source
@@ -129,8 +140,8 @@ def _open_remote(cache: PageCache, number: int, retry: Retry) -> Reader:
 
     for attempt in range(1, retry.num_tries + 1):
         try:
-            pin(*probe_file(read, source.num_bytes, source.path).tables)
-            reader = Reader(source.path, stored=file.data)
+            pin(*probe_file(read, source.num_bytes, source.path, custom_records).tables)
+            reader = Reader(source.path, custom_records, stored=file.data)
             found = {region.name: region for region in regions(reader)}
             for table in (found["sample table"], found["allocation table"]):
                 for start, _ in table.damaged_blocks(table.start, file.data[table.start : table.stop])[:1]:
@@ -147,9 +158,9 @@ def _open_remote(cache: PageCache, number: int, retry: Retry) -> Reader:
     raise AssertionError("the last try returns or raises")
 
 
-def _open_local(path: str) -> Reader:
+def _open_local(path: str, custom_records: Mapping[str, npt.DTypeLike]) -> Reader:
     """Open a file with its own map for the tables only, so that its pages stay out of memory."""
-    reader = Reader(path)
+    reader = Reader(path, custom_records)
     read_no_neighbours(reader.data)
     with open(path, "rb") as file:
         for start, stop in reader.tables:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
+
+import numpy.typing as npt
 
 from dataloading.cache.open_cached import open_cached
 from dataloading.cache.page_cache import PageCache
@@ -51,6 +53,8 @@ class StorageOptions:
         Whether the order of samples goes through the files page by page.
     node : int
         This node's number in the order.
+    custom_records : mapping
+        See `Reader`.
     """
 
     os_cache: bool = True
@@ -58,6 +62,7 @@ class StorageOptions:
     cache_bytes: int | None = None
     by_page: bool = False
     node: int = 0
+    custom_records: Mapping[str, npt.DTypeLike] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.cache_dir is not None and not isinstance(self.cache_dir, str | os.PathLike):
@@ -130,13 +135,14 @@ def open_storage(groups: Sequence[Paths], options: StorageOptions) -> Storage:
         if options.os_cache and options.cache_dir is None and not any(map(is_url, paths)):
             if options.cache_bytes is not None:
                 raise UsageError("cache_bytes= bounds a cache of our own: pass os_cache=False or cache_dir= as well")
-            return [Reader(path) for path in paths]
+            return [Reader(path, options.custom_records) for path in paths]
         job = [f"{name}={os.environ.get(name)}" for name in _JOB_VARIABLES]
         opening = functools.partial(
             open_cached,
             paths,
             folder=options.cache_dir,
             unit_bytes=None if options.by_page else _SMALL_UNIT_BYTES,
+            custom_records=options.custom_records,
             name=" ".join([*job, f"node={options.node}", f"cache_bytes={options.cache_bytes}"]),
         )
         kept.append(Kept(lambda: on_own_thread(opening, "beton-open"), _close))

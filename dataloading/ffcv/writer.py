@@ -14,12 +14,16 @@ import numpy as np
 
 from dataloading.cpu import num_cores
 from dataloading.errors import UsageError, WorkerError
-from dataloading.ffcv.fields.base import Field
+from dataloading.ffcv.fields.base import Field, UserField
+from dataloading.ffcv.reader import FIELDS
+from dataloading.format import Field as StoredField
 from dataloading.format import Writer
 
 __all__ = ["DatasetWriter"]
 
 _work: dict[str, Any] = {}
+
+_ENGINE_FIELDS: set[Any] = set(FIELDS.values())
 
 
 class DatasetWriter:
@@ -45,8 +49,7 @@ class DatasetWriter:
         for name, field in fields.items():
             if not isinstance(field, Field):
                 raise UsageError(
-                    f"field '{name}': {type(field).__name__} is no field of dataloading.ffcv.fields. Fields of your "
-                    f"own are not supported: store such values in NDArrayField, BytesField or JSONField"
+                    f"field '{name}': expected a field of ffcv.fields, or of a class derived from Field, got {field!r}"
                 )
         self.fname = os.fspath(fname)
         self.fields = dict(fields)
@@ -99,7 +102,7 @@ class DatasetWriter:
                     place += 1
 
     def _writer(self, num_samples: int) -> Writer:
-        stored = {name: field.stored() for name, field in self.fields.items()}
+        stored = {name: _stored(field) for name, field in self.fields.items()}
         page_size = None if self.page_size == 1 << 23 else self.page_size
         return Writer(self.fname, stored, num_samples=num_samples, page_size=page_size, overwrite=True)
 
@@ -147,6 +150,15 @@ def _encode_chunk(fields: dict[str, Field], dataset: Any, first: int, indices: l
     ]
 
 
+def _stored(field: Any) -> StoredField:
+    """Return the field of ours that it is in the file. A class derived from one of FFCV's is a kind of its own."""
+    return field.stored() if type(field) in _ENGINE_FIELDS else UserField(field)
+
+
+def _encoded_value(field: Any, value: Any, place: int) -> Any:
+    return _stored(field).encode(field.prepared(value, place) if type(field) in _ENGINE_FIELDS else value)
+
+
 def _encode(fields: dict[str, Field], sample: Any, place: int, where: str) -> list[Any]:
     """Encode one sample's values for `Writer.append_encoded`."""
     if not isinstance(sample, (tuple, list)) or len(sample) != len(fields):
@@ -155,7 +167,7 @@ def _encode(fields: dict[str, Field], sample: Any, place: int, where: str) -> li
     encoded = []
     for (name, field), value in zip(fields.items(), sample, strict=True):
         try:
-            encoded.append(field.stored().encode(field.prepared(value, place)))
+            encoded.append(_encoded_value(field, value, place))
         except UsageError as error:
             raise UsageError(f"{where}, field '{name}': {error}") from error
     return encoded

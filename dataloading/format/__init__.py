@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from .arrays import NDArrayField, TorchTensorField
-from .base import Field
+from .base import Field, has_beton_kind
 from .coordinates import absent_points, box_corners, boxes_as, image_of, moved_coordinates, numbers_as
 from .extension import Extension
 from .fields import BytesField, CustomField, FloatField, IntField, JSONField, TextField
-from .file_info import FileInfo, probe_file, probe_header
+from .file_info import FileInfo, probe_descriptors, probe_file, probe_header
 from .images import MODE_JPEG, MODE_PNG, MODE_RAW, EncodedImage, ImageField, MaskField, RasterField
 from .manifest import Manifest, Shard, is_manifest, manifest_path, set_of_shard, shard_path
 from .output import PartFolder, remove_orphans, sync_folder, whole_file
@@ -52,12 +52,14 @@ __all__ = [
     "box_corners",
     "boxes_as",
     "check_png_chunks",
+    "has_beton_kind",
     "image_of",
     "is_manifest",
     "manifest_path",
     "moved_coordinates",
     "numbers_as",
     "pointers_of",
+    "probe_descriptors",
     "probe_file",
     "probe_header",
     "regions",

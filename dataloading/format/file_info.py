@@ -19,10 +19,10 @@ from .base import Field, has_beton_kind
 from .coordinates import check_coordinates
 from .field_kinds import field_from_descriptor
 from .fields import CustomField
-from .layout import HEADER, Header, parse_descriptors, parse_header, record_dtype
+from .layout import HEADER, Descriptor, Header, parse_descriptors, parse_header, record_dtype
 from .ragged import VarArrayField
 
-__all__ = ["FileInfo", "probe_file", "probe_header"]
+__all__ = ["FileInfo", "probe_descriptors", "probe_file", "probe_header"]
 
 Read = Callable[[int, int], bytes]
 """``read(start, stop)`` returns bytes of a file, fewer at its end."""
@@ -48,9 +48,17 @@ def probe_header(read: Read, num_bytes: int, path: str) -> Header:
     return parse_header(read(0, min(HEADER.itemsize, num_bytes)), num_bytes, path)
 
 
-def probe_file(read: Read, num_bytes: int, path: str) -> FileInfo:
-    """Read a file's metadata, from any storage; arguments and errors are those of `probe_header`."""
-    return FileInfo(read, num_bytes, path, {})
+def probe_descriptors(read: Read, num_bytes: int, path: str) -> list[Descriptor]:
+    """Read the descriptors of a file's fields; arguments and errors are those of `probe_header`."""
+    header = probe_header(read, num_bytes, path)
+    return parse_descriptors(read(HEADER.itemsize, header.table_start), header.num_fields, path)
+
+
+def probe_file(
+    read: Read, num_bytes: int, path: str, custom_records: Mapping[str, npt.DTypeLike] | None = None
+) -> FileInfo:
+    """Read a file's metadata, from any storage; arguments and errors are those of `probe_header` and `FileInfo`."""
+    return FileInfo(read, num_bytes, path, custom_records or {})
 
 
 class FileInfo:

@@ -336,7 +336,7 @@ def test_a_sample_that_does_not_fit_is_named_and_no_file_is_left(tmp_path):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"custom_fields": {"image": RGBImageField}}, "NDArrayField, BytesField or JSONField"),
+        ({"custom_fields": {"nothing": RGBImageField}}, "it has image, label, x"),
         ({"order": "random"}, "OrderOption"),
         ({"distributed": True}, "init_process_group"),
         ({"pipelines": {"image": [IntDecoder()]}}, "SimpleRGBImageDecoder"),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from dataloading import format as kinds
-from dataloading.ffcv.fields.base import Decoder, Field
+from dataloading.ffcv.fields.base import Decoder, EngineField, Field
+from dataloading.ffcv.pipeline.allocation_query import AllocationQuery
 from dataloading.ffcv.pipeline.state import State
 
 __all__ = ["FloatDecoder", "FloatField", "IntDecoder", "IntField"]
@@ -22,6 +25,20 @@ class BasicDecoder(Decoder):
     def first(self, field: kinds.Field) -> State:
         """See ``Decoder``."""
         return State(jit_mode=True, device=torch.device("cpu"), shape=(1,), dtype=self.dtype)
+
+    def declare_state_and_memory(self, previous_state: State) -> tuple[State, AllocationQuery]:
+        """See ``Operation``."""
+        return replace(previous_state, jit_mode=True, shape=(1,), dtype=self.dtype), AllocationQuery((1,), self.dtype)
+
+    def generate_code(self) -> Callable[..., Any]:
+        """See ``Decoder``."""
+
+        def decode(indices: Any, out: Any, metadata: Any, _: Any) -> Any:
+            for row in range(len(indices)):
+                out[row, 0] = metadata[indices[row]]
+            return out
+
+        return decode
 
 
 class IntDecoder(BasicDecoder):
@@ -43,12 +60,17 @@ def _number(value: Any) -> Any:
     return value.item() if getattr(value, "shape", None) in ((), (1,)) else value
 
 
-class IntField(Field):
+class IntField(EngineField):
     """An integer, int64."""
 
     def stored(self) -> kinds.Field:
         """See ``Field``."""
         return kinds.IntField()
+
+    @staticmethod
+    def from_binary(binary: Any) -> Field:
+        """See ``Field``."""
+        return IntField()
 
     def prepared(self, value: Any, place: int) -> Any:
         """See ``Field``."""
@@ -59,12 +81,17 @@ class IntField(Field):
         return IntDecoder
 
 
-class FloatField(Field):
+class FloatField(EngineField):
     """A float64."""
 
     def stored(self) -> kinds.Field:
         """See ``Field``."""
         return kinds.FloatField()
+
+    @staticmethod
+    def from_binary(binary: Any) -> Field:
+        """See ``Field``."""
+        return FloatField()
 
     def prepared(self, value: Any, place: int) -> Any:
         """See ``Field``."""

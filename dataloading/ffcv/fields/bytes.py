@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from dataloading import format as kinds
-from dataloading.ffcv.fields.base import Decoder, Field
+from dataloading.ffcv.fields.base import Decoder, EngineField, Field
+from dataloading.ffcv.pipeline.allocation_query import AllocationQuery
 from dataloading.ffcv.pipeline.state import State
 
 __all__ = ["BytesDecoder", "BytesField"]
@@ -32,6 +35,24 @@ class BytesDecoder(Decoder):
             place[: len(row)] = row
         return out
 
+    def declare_state_and_memory(self, previous_state: State) -> tuple[State, AllocationQuery]:
+        """See ``Operation``."""
+        shape, dtype = (int(self.metadata["size"].max()),), np.dtype(np.uint8)
+        return replace(previous_state, jit_mode=True, shape=shape, dtype=dtype), AllocationQuery(shape, dtype)
+
+    def generate_code(self) -> Callable[..., Any]:
+        """See ``Decoder``."""
+        read = self.memory_read
+
+        def decode(indices: Any, out: Any, metadata: Any, storage_state: Any) -> Any:
+            for row in range(len(indices)):
+                record = metadata[indices[row]]
+                value = read(record["ptr"], storage_state)
+                out[row, : len(value)] = value
+            return out
+
+        return decode
+
 
 def _bytes_of(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
@@ -43,12 +64,17 @@ def _bytes_of(value: Any) -> Any:
     return np.frombuffer(json.dumps(value).encode() + b"\0", np.uint8)
 
 
-class BytesField(Field):
+class BytesField(EngineField):
     """Bytes; values are one-dimensional uint8 arrays."""
 
     def stored(self) -> kinds.Field:
         """See ``Field``."""
         return kinds.BytesField()
+
+    @staticmethod
+    def from_binary(binary: Any) -> Field:
+        """See ``Field``."""
+        return BytesField()
 
     def get_decoder_class(self) -> type[Decoder]:
         """Return the decoder of a pipeline that names none."""

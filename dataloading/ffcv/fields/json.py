@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dataloading import format as kinds
+from dataloading.ffcv.fields.base import Field
 from dataloading.ffcv.fields.bytes import BytesField
 
 __all__ = ["JSONField"]
@@ -19,6 +20,11 @@ class JSONField(BytesField):
     def stored(self) -> kinds.Field:
         """See ``Field``."""
         return kinds.JSONField()
+
+    @staticmethod
+    def from_binary(binary: Any) -> Field:
+        """See ``Field``."""
+        return JSONField()
 
     @staticmethod
     def unpack(batch: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,10 @@ from PIL import Image
 from dataloading import format as kinds
 from dataloading import transforms as T
 from dataloading.errors import UsageError
-from dataloading.ffcv.fields.base import Decoder, Field
+from dataloading.ffcv.fields.base import Decoder, EngineField, Field
+from dataloading.ffcv.libffcv import imdecode, memcpy, resize_crop
+from dataloading.ffcv.pipeline.allocation_query import AllocationQuery
+from dataloading.ffcv.pipeline.compiler import Compiler
 from dataloading.ffcv.pipeline.state import State
 from dataloading.transforms.base import Geometry, ImageState
 from dataloading.transforms.geometry import CENTER_PART, check_before_resize, row_of
@@ -38,9 +41,48 @@ class SimpleRGBImageDecoder(Decoder):
         """See ``Decoder``; the loader fills in the size."""
         return State(jit_mode=True, device=torch.device("cpu"), shape=None, dtype=np.dtype(np.uint8))
 
+    def declare_state_and_memory(self, previous_state: State) -> tuple[State, Any]:
+        """See ``Operation``."""
+        heights, widths = self.metadata["height"], self.metadata["width"]
+        shape = (int(heights.max()), int(widths.max()), 3)
+        if (heights.min(), widths.min()) != shape[:2]:
+            raise UsageError(
+                f"SimpleRGBImageDecoder takes images of one size, got heights of {heights.min()} to {shape[0]} and "
+                f"widths of {widths.min()} to {shape[1]} pixels"
+            )
+        dtype = np.dtype(np.uint8)
+        return dataclasses.replace(previous_state, jit_mode=True, shape=shape, dtype=dtype), AllocationQuery(
+            shape, dtype
+        )
+
+    def generate_code(self) -> Callable[..., Any]:
+        """See ``Decoder``."""
+        read, over, jpeg = self.memory_read, Compiler.get_iterator(), kinds.MODE_JPEG
+        decode_jpeg, copy = Compiler.compile(imdecode), Compiler.compile(memcpy)
+
+        def decode(indices: Any, out: Any, metadata: Any, storage_state: Any) -> Any:
+            for row in over(len(indices)):
+                record = metadata[indices[row]]
+                data = read(record["data_ptr"], storage_state)
+                if record["mode"] == jpeg:
+                    decode_jpeg(data, out[row], record["height"], record["width"])
+                else:
+                    copy(data, out[row])
+            return out
+
+        decode.is_parallel = True  # type: ignore[attr-defined]
+        return decode
+
 
 class ResizedCropRGBImageDecoder(SimpleRGBImageDecoder):
-    """Base of decoders that crop and resize; `output_size` may be changed between epochs."""
+    """Base of decoders that crop and resize; `output_size` may be changed between epochs.
+
+    A decoder of your own has a property `get_crop_generator`: a function of height, width and the decoder's `scale`
+    and `ratio`, which Numba can compile, and which returns the crop's first row, first column, height and width.
+    """
+
+    scale: Any = None
+    ratio: Any = None
 
     def __init__(self, output_size: Sequence[int]) -> None:
         super().__init__()
@@ -51,13 +93,47 @@ class ResizedCropRGBImageDecoder(SimpleRGBImageDecoder):
         height, width = (int(side) for side in self.output_size)
         return dataclasses.replace(super().first(field), shape=(height, width, 3))
 
-    def transforms(self) -> list[Any]:
-        """See ``Decoder``."""
+    @property
+    def get_crop_generator(self) -> Callable[..., Any]:
+        """Refuse: the crops of FFCV's decoders are the engine's."""
         raise UsageError(
-            f"{type(self).__name__} is a decoder of your own, which the engine cannot call: take "
-            f"RandomResizedCropRGBImageDecoder or CenterCropRGBImageDecoder, or dataloading.Loader with the transforms "
-            f"of dataloading.transforms"
+            f"{type(self).__name__} has no get_crop_generator: the engine draws its crops. In a decoder of your own, "
+            f"define it: a function that returns first row, first column, height and width of the crop"
         )
+
+    def declare_state_and_memory(self, previous_state: State) -> tuple[State, Any]:
+        """See ``Operation``."""
+        shape, dtype = (*(int(side) for side in self.output_size), 3), np.dtype(np.uint8)
+        largest = int((self.metadata["height"].astype(np.int64) * self.metadata["width"]).max())
+        return (
+            dataclasses.replace(previous_state, jit_mode=True, shape=shape, dtype=dtype),
+            (AllocationQuery(shape, dtype), AllocationQuery((largest * 3,), dtype)),
+        )
+
+    def generate_code(self) -> Callable[..., Any]:
+        """See ``Decoder``."""
+        read, over, jpeg = self.memory_read, Compiler.get_iterator(), kinds.MODE_JPEG
+        decode_jpeg, resize = Compiler.compile(imdecode), Compiler.compile(resize_crop)
+        crop = Compiler.compile(self.get_crop_generator)
+        scale, ratio = (np.array(each) if isinstance(each, tuple) else each for each in (self.scale, self.ratio))
+
+        def decode(indices: Any, memory: Any, metadata: Any, storage_state: Any) -> Any:
+            out, whole = memory
+            for row in over(len(indices)):
+                record = metadata[indices[row]]
+                height, width = np.int64(record["height"]), np.int64(record["width"])
+                data = read(record["data_ptr"], storage_state)
+                pixels = whole[row][: height * width * 3].reshape(height, width, 3)
+                if record["mode"] == jpeg:
+                    decode_jpeg(data, pixels, height, width)
+                else:
+                    pixels[:] = data.reshape(height, width, 3)
+                top, left, rows, columns = crop(height, width, scale, ratio)
+                resize(pixels, top, top + rows, left, left + columns, out[row])
+            return out
+
+        decode.is_parallel = True  # type: ignore[attr-defined]
+        return decode
 
 
 class RandomResizedCropRGBImageDecoder(ResizedCropRGBImageDecoder):
@@ -114,7 +190,7 @@ class CenterPart(Geometry):
         return CENTER_PART, row, after
 
 
-class RGBImageField(Field):
+class RGBImageField(EngineField):
     """RGB images.
 
     Parameters
@@ -148,6 +224,11 @@ class RGBImageField(Field):
     def stored(self) -> kinds.Field:
         """See ``Field``."""
         return kinds.ImageField()
+
+    @staticmethod
+    def from_binary(binary: Any) -> Field:
+        """See ``Field``."""
+        return RGBImageField()
 
     def get_decoder_class(self) -> type[Decoder]:
         """Return the decoder of a pipeline that names none."""

@@ -14,15 +14,16 @@ import torch
 import dataloading.loader as engine
 from dataloading.errors import UsageError
 from dataloading.ffcv.loader.chain import Chain
+from dataloading.ffcv.loader.chains import make_chains
+from dataloading.ffcv.memory_managers import MemoryManager, OSCacheManager, ProcessCacheManager
 from dataloading.ffcv.pipeline.compiler import Compiler
 from dataloading.ffcv.pipeline.operation import BatchContext
-from dataloading.ffcv.pipeline.pipeline_spec import PipelineSpec
 from dataloading.ffcv.reader import Reader
-from dataloading.ffcv.traversal_order.base import Listed, TraversalOrder
-from dataloading.format import ImageField
+from dataloading.ffcv.traversal_order import QuasiRandom, Random, Sequential
+from dataloading.ffcv.traversal_order.base import EngineOrder, Listed, TraversalOrder
 from dataloading.transforms.view import View
 
-__all__ = ["ORDER_TYPE", "EpochIterator", "Loader", "OrderOption"]
+__all__ = ["ORDER_MAP", "ORDER_TYPE", "EpochIterator", "Loader", "OrderOption"]
 
 
 @unique
@@ -35,6 +36,15 @@ class OrderOption(Enum):
 
 
 ORDER_TYPE: TypeAlias = "OrderOption | TraversalOrder | type[TraversalOrder]"
+
+ORDER_MAP: dict[OrderOption, type[TraversalOrder]] = {
+    OrderOption.SEQUENTIAL: Sequential,
+    OrderOption.RANDOM: Random,
+    OrderOption.QUASI_RANDOM: QuasiRandom,
+}
+
+# These classes give the same samples as the options.
+_OPTIONS: dict[Any, OrderOption] = {Sequential: OrderOption.SEQUENTIAL, QuasiRandom: OrderOption.QUASI_RANDOM}
 
 _SHUFFLES: dict[Any, Any] = {
     OrderOption.SEQUENTIAL: "none",
@@ -62,8 +72,8 @@ class Loader:
     indices : sequence of int, optional
     pipelines : mapping of str to list of operations, PipelineSpec or None
         By field; None leaves a field out. Fields without a pipeline arrive as tensors.
-    custom_fields : mapping
-        Refused, if there are any.
+    custom_fields : mapping of str to class
+        The class of each field of your own, by name.
     drop_last : bool
     batches_ahead : int
     recompile : bool
@@ -85,105 +95,123 @@ class Loader:
         drop_last: bool = True,
         batches_ahead: int = 3,
         recompile: bool = False,
+        order_kwargs: Mapping[str, Any] | None = None,
+        custom_field_mapper: Mapping[str, str] | None = None,
     ) -> None:
-        if custom_fields:
-            raise UsageError(
-                f"custom_fields={list(custom_fields)} is not supported: store such values in NDArrayField, BytesField "
-                f"or JSONField, and turn them into what you need with a torch module or Operation in their pipeline"
-            )
         if seed is None:
             seed = 0 if distributed else int(np.random.randint(0, 2**31 - 1))  # noqa: NPY002 (scripts seed it)
         self._args = {
             "fname": fname, "batch_size": batch_size, "num_workers": num_workers, "os_cache": os_cache, "order": order,
             "distributed": distributed, "seed": seed, "indices": indices, "pipelines": pipelines,
             "drop_last": drop_last, "batches_ahead": batches_ahead, "recompile": recompile,
+            "custom_fields": custom_fields, "order_kwargs": order_kwargs, "custom_field_mapper": custom_field_mapper,
         }  # fmt: skip
         self.fname = os.fspath(fname)
         self.batch_size, self.batches_ahead, self.seed = batch_size, batches_ahead, seed
         self.drop_last, self.distributed, self.recompile = drop_last, distributed, recompile
-        self.reader = Reader(self.fname)
+        self.reader = Reader(self.fname, custom_fields)
+        self.memory_manager: MemoryManager = (OSCacheManager if os_cache else ProcessCacheManager)(self.reader)
         self.indices = np.arange(self.reader.num_samples) if indices is None else np.array(indices, np.int64)
         self.next_epoch = 0
-        self._chains = _make_chains(self.reader, pipelines or {})
-        self.traversal_order = self._order_of(order)
+        self._chains, self._by_parent = make_chains(self.memory_manager, pipelines or {}, custom_field_mapper or {})
         self._device = next((each.device for each in self._chains.values() if each.device.type != "cpu"), None)
-        self._engine = self._make_engine(num_workers, os_cache, order, given=indices is not None)
+        order = _OPTIONS.get(order, order)
+        if isinstance(order, OrderOption):
+            given = None if indices is None else self.indices
+            self._engine = self._make_engine(shuffle=_SHUFFLES[order], indices=given)
+            self._traversal_order: Any = EngineOrder(self, self._engine.sampler)
+        else:
+            self.traversal_order = self._order_of(order, order_kwargs or {})
         self.num_workers = self._engine.num_workers
+        self.code = [chain.code for chain in self._chains.values()]
+        """The compiled code of the operations of your own; new for each epoch with `recompile`."""
         Compiler.set_num_threads(self.num_workers)
 
-    def _order_of(self, order: Any) -> Any:
-        if isinstance(order, OrderOption):
-            return None
+    def _order_of(self, order: Any, options: Mapping[str, Any]) -> Any:
         if isinstance(order, type) and issubclass(order, TraversalOrder):
-            return order(self)
+            return order(self, **options)
         if hasattr(order, "sample_order"):
             return order
         raise UsageError(f"order must be an OrderOption, or a class derived from TraversalOrder, got {order!r}")
 
-    def _make_engine(self, num_workers: int, os_cache: bool, order: Any, *, given: bool) -> engine.Loader:
-        rank, world_size = 0, 1
-        if self.distributed:
-            if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-                raise UsageError(
-                    "distributed=True needs the ranks of torch.distributed: call init_process_group() before the Loader"
-                )
-            rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-        options: dict[str, Any] = {}
-        if self.traversal_order is None:
-            options = {"shuffle": _SHUFFLES[order], "indices": self.indices if given else None}
-        else:
-            options, rank, world_size = {"sampler": Listed(self.traversal_order)}, 0, 1
+    @property
+    def traversal_order(self) -> Any:
+        """What gives the samples of an epoch; assign another `TraversalOrder` to go on with that."""
+        return self._traversal_order
+
+    @traversal_order.setter
+    def traversal_order(self, order: Any) -> None:
+        self._traversal_order = order
+        self._engine = self._make_engine(sampler=Listed(order), alone=True)
+
+    def sampler(self, shuffle: str) -> Any:
+        """Return the engine's sampler of this loader's samples, on this rank, in an order of ours."""
+        options: dict[str, Any] = {"fields": [], "transforms": {}, "drop_last": False}
+        return self._make_engine(shuffle=shuffle, indices=self.indices, **options).sampler
+
+    def _ranks(self) -> dict[str, int]:
+        if not self.distributed:
+            return {"rank": 0, "world_size": 1}
+        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+            raise UsageError(
+                "distributed=True needs the ranks of torch.distributed: call init_process_group() before the Loader"
+            )
+        return {"rank": torch.distributed.get_rank(), "world_size": torch.distributed.get_world_size()}
+
+    def _make_engine(self, *, alone: bool = False, **options: Any) -> engine.Loader:
+        """Make our Loader; `alone`: its sampler knows the ranks."""
+        num_workers = self._args["num_workers"]
         wants_rows = any(each.channels_last for each in self._chains.values())
-        return engine.Loader(
-            self.fname,
-            batch_size=self.batch_size,
-            seed=self.seed,
-            transforms=self._transforms(),
-            fields=list(self._chains),
-            num_workers=num_workers if num_workers >= 1 else None,
-            drop_last=self.drop_last,
-            rank=rank,
-            world_size=world_size,
-            device=self._device or "cpu",
-            memory_format="channels_last" if wants_rows else "contiguous",
-            os_cache=bool(os_cache),
-            prefetch_batches=max(1, self.batches_ahead),
-            **options,
-        )
+        delivered = [name if chain.holds_images else chain.source for name, chain in self._engine_chains().items()]
+        given: dict[str, Any] = {
+            "batch_size": self.batch_size,
+            "seed": self.seed,
+            "transforms": self._transforms(),
+            "fields": list(dict.fromkeys(delivered)),
+            "num_workers": num_workers if num_workers >= 1 else None,
+            "drop_last": self.drop_last,
+            "device": self._device or "cpu",
+            "memory_format": "channels_last" if wants_rows else "contiguous",
+            "os_cache": bool(self._args["os_cache"]),
+            "prefetch_batches": max(1, self.batches_ahead),
+            "custom_records": self.reader.custom_records,
+            **({"rank": 0, "world_size": 1} if alone else self._ranks()),
+        }
+        return engine.Loader(self.fname, **(given | options))
+
+    def _engine_chains(self) -> dict[str, Chain]:
+        return {name: chain for name, chain in self._chains.items() if chain.is_engines}
 
     def _transforms(self) -> dict[str, Any]:
         return {
             name: chain.transforms if name == chain.source else View(chain.source, chain.transforms)
             for name, chain in self._chains.items()
-            if isinstance(self.reader.handlers[chain.source], ImageField)
+            if chain.holds_images
         }
 
     def next_traversal_order(self) -> npt.NDArray[np.int64]:
         """Return the samples of the next epoch on this rank, in order."""
-        if self.traversal_order is not None:
-            return np.asarray(self.traversal_order.sample_order(self.next_epoch), np.int64)
-        steps: Any = self._engine.sampler
-        order = steps.order(self.next_epoch)
-        listed = [order.step(step).indices for step in range(len(order))]
-        return np.concatenate(listed) if listed else np.empty(0, np.int64)
+        return np.asarray(self.traversal_order.sample_order(self.next_epoch), np.int64)
 
     def __len__(self) -> int:
         return len(self._engine)
 
     def __iter__(self) -> EpochIterator:
-        before = [chain.transforms for chain in self._chains.values()]
-        if before != [chain.lower() for chain in self._chains.values()]:
+        changed = [chain.has_changed() for chain in self._by_parent]
+        if any(changed):
             self._engine = self._engine.with_transforms(self._transforms())
-        if self.recompile:
+            self.generate_code()
+        elif self.recompile:
             self.generate_code()
         self._engine.set_epoch(self.next_epoch)
         self.next_epoch += 1
-        return EpochIterator(iter(self._engine), self._chains, self.seed)
+        return EpochIterator(iter(self._engine), self._chains, self._by_parent, self.seed)
 
     def generate_code(self) -> None:
-        """Generate the code of operations of the user's own again, at the next batch."""
-        for chain in self._chains.values():
-            chain.forget_code()
+        """Generate the code of operations of the user's own again."""
+        for chain in self._by_parent:
+            chain.generate_code()
+        self.code = [chain.code for chain in self._chains.values()]
 
     def filter(self, field_name: str, condition: Callable[[Any], bool]) -> Loader:
         """Make a loader of those samples of this one for which `condition` of the field's value is true."""
@@ -215,9 +243,12 @@ class EpochIterator:
         The samples of the last batch.
     """
 
-    def __init__(self, batches: Iterator[Any], chains: Mapping[str, Chain], seed: int) -> None:
+    def __init__(
+        self, batches: Iterator[Any], chains: Mapping[str, Chain], by_parent: Sequence[Chain], seed: int
+    ) -> None:
         self._batches = batches
-        self._chains = dict(chains)
+        self._names = list(chains)
+        self._by_parent = by_parent
         self._seed = seed
         self.indices = np.empty(0, np.int64)
 
@@ -228,40 +259,8 @@ class EpochIterator:
         batch = next(self._batches)
         self.indices = batch.indices
         context = BatchContext(indices=batch.indices, seed=self._seed, epoch=batch.epoch, step=batch.step)
-        return tuple(chain.finish(batch[name], context) for name, chain in self._chains.items())
+        made = {chain.name: chain.finish(batch, context) for chain in self._by_parent}
+        return tuple(made[name] for name in self._names)
 
     def close(self) -> None:
         """Nothing needs to be closed."""
-
-
-def _make_chains(reader: Reader, pipelines: Mapping[str, Any]) -> dict[str, Chain]:
-    """Make the outputs, in FFCV's order: the file's fields, then the other names."""
-    names = [name for name in reader.handlers if pipelines.get(name, ()) is not None]
-    names += [name for name in pipelines if name not in reader.handlers]
-    chains = {}
-    for name in names:
-        given = pipelines.get(name)
-        source = name
-        if isinstance(given, PipelineSpec):
-            if not isinstance(given.source, str):
-                raise UsageError(
-                    f"pipelines['{name}'] begins behind an operation of another pipeline, which is not supported: give "
-                    f"it the name of a field as its source, and the operations up to there"
-                )
-            source = given.source
-            operations = [*([] if given.decoder is None else [given.decoder]), *given.transforms]
-            given = None if given.default_pipeline else operations
-        elif given is not None and not isinstance(given, Sequence):
-            raise UsageError(f"pipelines['{name}'] must be a list of operations, got {type(given).__name__}")
-        if source not in reader.handlers:
-            raise UsageError(
-                f"pipelines['{name}']: there is no field '{source}' in {reader.file_name}: it has "
-                f"{', '.join(reader.field_names)}"
-            )
-        if source != name and not isinstance(reader.handlers[source], ImageField):
-            raise UsageError(
-                f"pipelines['{name}'] is a second pipeline of '{source}', which is possible for images only: take the "
-                f"values of '{source}' twice in your loop"
-            )
-        chains[name] = Chain(name, source, reader, given)
-    return chains

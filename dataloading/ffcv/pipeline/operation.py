@@ -14,7 +14,9 @@ from dataloading.errors import UsageError
 from dataloading.ffcv.pipeline.allocation_query import AllocationQuery
 from dataloading.ffcv.pipeline.state import State
 
-__all__ = ["BatchContext", "EngineOperation", "Operation"]
+__all__ = ["BatchContext", "EngineOperation", "Operation", "engine_does"]
+
+_CODE = {"generate_code", "declare_state_and_memory", "get_crop_generator", "dtype"}
 
 
 class Operation(ABC):
@@ -67,6 +69,8 @@ class BatchContext:
         The operation's position in its pipeline.
     shared : dict
         Memory that operations share between pipelines.
+    behind : dict
+        Values behind operations at which other pipelines begin, by the operation's id.
     """
 
     indices: npt.NDArray[np.int64]
@@ -75,6 +79,7 @@ class BatchContext:
     step: int
     place: int = 0
     shared: dict[int, Any] = field(default_factory=dict)
+    behind: dict[int, Any] = field(default_factory=dict)
 
 
 class EngineOperation(Operation):
@@ -93,7 +98,7 @@ class EngineOperation(Operation):
         """Do it on the values of a batch, arrays (N, H, W, C) or tensors."""
 
     def generate_code(self) -> Callable[..., Any]:
-        """Refuse: there is no such function here."""
+        """Refuse: the engine has no such function."""
         name = type(self).__name__
         raise UsageError(
             f"{name} has no generate_code() here, the engine does its work: put a {name}(...) of its own into the "
@@ -103,3 +108,13 @@ class EngineOperation(Operation):
     def declare_state_and_memory(self, previous_state: State) -> tuple[State, AllocationQuery | None]:
         """See ``Operation``."""
         return self.after(previous_state), None
+
+
+def engine_does(operation: Operation) -> bool:
+    """Return whether our engine does what an operation is for: not where a class of the user's own has code for it."""
+    for kind in type(operation).__mro__:
+        if kind.__module__.startswith(__name__.partition(".pipeline")[0]):
+            return issubclass(kind, EngineOperation)
+        if not _CODE.isdisjoint(vars(kind)):
+            return False
+    return False

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
-__all__ = ["State"]
+__all__ = ["INITIAL_STATE", "State"]
 
 
 @dataclass
@@ -34,3 +35,7 @@ class State:
             raise AssertionError("compiled operations take arrays in host memory, not on " + str(self.device))
         if self.jit_mode and isinstance(self.dtype, torch.dtype):
             raise AssertionError(f"compiled operations take NumPy's dtypes, not {self.dtype}")
+
+
+INITIAL_STATE = State(jit_mode=True, device=torch.device("cpu"), shape=None, dtype=np.dtype(np.uint8))
+"""What a decoder begins with."""

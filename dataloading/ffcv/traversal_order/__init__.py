@@ -1,7 +1,8 @@
 """Orders of samples."""
 
 from .base import TraversalOrder
+from .quasi_random import QuasiRandom
 from .random import Random
 from .sequential import Sequential
 
-__all__ = ["Random", "Sequential", "TraversalOrder"]
+__all__ = ["QuasiRandom", "Random", "Sequential", "TraversalOrder"]

@@ -6,7 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-__all__ = ["Listed", "TraversalOrder"]
+import numpy as np
+
+__all__ = ["EngineOrder", "Listed", "TraversalOrder"]
 
 
 class TraversalOrder(ABC):
@@ -22,6 +24,20 @@ class TraversalOrder(ABC):
     @abstractmethod
     def sample_order(self, epoch: int) -> Sequence[int]:
         """Return this rank's samples of an epoch, in order."""
+
+
+class EngineOrder(TraversalOrder):
+    """An order of our engine's."""
+
+    def __init__(self, loader: Any, sampler: Any) -> None:
+        super().__init__(loader)
+        self._sampler = sampler
+
+    def sample_order(self, epoch: int) -> Sequence[int]:
+        """See ``TraversalOrder``."""
+        order = self._sampler.order(epoch)
+        listed = [order.step(step).indices for step in range(len(order))]
+        return np.concatenate(listed) if listed else np.empty(0, np.int64)  # type: ignore[return-value]
 
 
 class Listed:
