@@ -141,28 +141,26 @@ def _hue(images: Any, params: Any, leaf: Node) -> Any:
     import torch
 
     white, levels = leaf.constants().tolist()
-    red, green, blue = (images[:, c].float().mul_(float(np.float32(1.0 / white))) for c in range(3))
-    top = torch.maximum(torch.maximum(red, green), blue)
-    span = top - torch.minimum(torch.minimum(red, green), blue)
-    is_grey = span == 0
-    saturation = span / torch.where(is_grey, 1.0, top)
-    span = torch.where(is_grey, 1.0, span)
-    r, g, b = ((top - each) / span for each in (red, green, blue))
-    hue = torch.where(top == red, b - g, torch.where(top == green, r + 2.0 - b, g + 4.0 - r))
-    hue = hue * float(np.float32(1.0 / 6.0)) + 1.0
-    hue = torch.where(hue >= 1.0, hue - 1.0, hue) + params[:, 0, None, None].float()
-    hue = (hue - hue.floor()) * 6.0
-    sector = hue.floor()
-    part = saturation * (hue - sector)
-    q = ((1.0 - part) * top).clamp_(0, 1)
-    t = ((part + (1.0 - saturation)) * top).clamp_(0, 1)
-    p = ((1.0 - saturation) * top).clamp_(0, 1)
-    # Sector 6 is sector 0: a hue just below zero rounds up to a full circle.
+    turn = 6.0 * (params[:, 0, None, None] - params[:, 0, None, None].floor())
+    whole = turn.floor().clamp_(max=5)
+    short = (1.0 - (turn - whole)).float()  # what the turn lacks to the next sector
+    red, green, blue = (images[:, c].float() for c in range(3))
+    top, low = images.amax(1).float(), images.amin(1).float()
+    middle = red + green + blue - top - low
+    of_green = torch.where(red <= blue, 2, 1)
+    of_blue = torch.where(green <= red, 4, 3)
+    sector = torch.where(top == red, torch.where(blue <= green, 0, 5), torch.where(top == green, of_green, of_blue))
+    place = torch.where(sector % 2 == 1, top - middle, middle - low)
+    sector = (sector + whole) % 6
+    beyond = place - short * (top - low)  # by how much the next sector is reached
+    third = torch.where(sector % 2 == 1, low + beyond.abs(), top - beyond.abs())
+    sector = (sector + (beyond >= 0)) % 6
+    third, top, low = (each * float(np.float32(levels / white)) for each in (third, top, low))
     is_1, is_2, is_3, is_4, is_5 = (sector == number for number in range(1, 6))
-    red = torch.where(is_1, q, torch.where(is_2 | is_3, p, torch.where(is_4, t, top)))
-    green = torch.where(is_1 | is_2, top, torch.where(is_3, q, torch.where(is_4 | is_5, p, t)))
-    blue = torch.where(is_2, t, torch.where(is_3 | is_4, top, torch.where(is_5, q, p)))
-    return torch.stack([red, green, blue], 1).mul_(float(np.float32(levels))).to(torch.uint8)
+    red = torch.where(is_1 | is_4, third, torch.where(is_2 | is_3, low, top))
+    green = torch.where(is_1 | is_2, top, torch.where(is_4 | is_5, low, third))
+    blue = torch.where(is_2 | is_5, third, torch.where(is_3 | is_4, top, low))
+    return torch.stack([red, green, blue], 1).to(torch.uint8)
 
 
 def _gray(images: Any, params: Any, leaf: Node) -> Any:

@@ -45,8 +45,10 @@ def shift(plane: Any, out: Any, down: Any, right: Any, fill: Any) -> None:
             row[:] = fill
             continue
         row[:first] = fill
-        for x in range(first, last):
-            row[x] = plane[y + down, x + right]
+        pixels = plane[y + down, first + right : last + right]
+        middle = row[first:last]
+        for x in range(middle.size):
+            middle[x] = pixels[x]
         row[last:] = fill
 
 
