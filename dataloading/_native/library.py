@@ -123,11 +123,11 @@ def kernels_in_use() -> str:
     Returns
     -------
     str
-        ``"avx2"`` or ``"portable"``; both give the same bytes.
+        ``"avx2"``, ``"neon"`` or ``"portable"``; all give the same bytes.
 
     Examples
     --------
-    >>> kernels_in_use() in ("avx2", "portable")
+    >>> kernels_in_use() in ("avx2", "neon", "portable")
     True
     """
     name: bytes = LIBRARY.beton_kernels()
@@ -139,7 +139,7 @@ def use_kernels(name: str) -> None:
 
     Parameters
     ----------
-    name : {"auto", "avx2", "portable"}
+    name : {"auto", "avx2", "neon", "portable"}
         ``"auto"`` takes the fastest that this processor supports. The environment variable ``BETON_KERNELS=portable``
         makes ``"auto"`` mean ``"portable"``.
 

@@ -11,7 +11,7 @@ from dataloading import _native as native
 
 def available_kernels() -> list[str]:
     names = []
-    for name in ("portable", "avx2"):
+    for name in ("portable", "avx2", "neon"):
         try:
             native.use_kernels(name)
         except ValueError:

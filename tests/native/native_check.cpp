@@ -2,8 +2,10 @@
 //
 //   beton_native_check [ROUNDS] [SEED] [KERNELS]
 //
-// Encodes and transcodes images of many sizes and samplings, decodes random regions of them, then of damaged copies.
-// Transcoding must give the bytes of libjpeg, or refuse. Every output is summed, so that valgrind reports any byte that was never written; on request geometry is hostile too.
+// Compares each kernel with its portable namesake. Then, in each round, encodes and transcodes an image, decodes random
+// regions of it and of damaged copies, resizes it; sizes, samplings and geometry are random. Transcoding must give the
+// bytes of libjpeg, or refuse. A round runs with the best kernels and with the portable ones, unless KERNELS names one
+// set, and all outputs must be equal. Every output is summed, so that valgrind reports any byte that was never written.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -14,21 +16,16 @@
 #include "beton_native.h"
 #include "header.h"
 #include "libjpeg_io.h"
+#include "native_check.h"
 
 namespace {
 
-uint64_t state = 1;
+Random dice;
 
-uint32_t random_number() {  // SplitMix64
-  uint64_t z = (state += 0x9E3779B97F4A7C15u);
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-  return uint32_t((z ^ (z >> 31)) >> 32);
-}
+int below(int n) { return dice.below(n); }
 
-int below(int n) { return int(random_number() % uint32_t(n)); }
-
-uint64_t total = 0;
+uint64_t total = 0, hash = 0, all = 0;  // hash: of one run of a round, all: of all rounds
+int decoded = 0, refused = 0;  // regions of damaged copies
 
 // Memory of exactly the size wanted, so that a byte too far is a byte out of bounds.
 struct Exact {
@@ -47,6 +44,7 @@ Exact copy_of(const uint8_t* data, size_t n) {
 void use(const uint8_t* data, size_t n) {
   for (size_t i = 0; i < n; i++) {
     if (data[i] > 127) total++;
+    hash = (hash ^ data[i]) * 0x100000001B3u;  // FNV-1a
   }
 }
 
@@ -144,64 +142,82 @@ Exact damaged(const Exact& source) {
   return e;
 }
 
+const char* round_fails(int round) {
+  const int samplings[6][2] = {{1, 1}, {2, 1}, {2, 2}, {4, 1}, {1, 2}, {4, 2}};
+  const int width = 1 + below(round % 5 == 0 ? 12 : 150), height = 1 + below(round % 5 == 0 ? 12 : 150);
+  Exact rgb(size_t(width) * size_t(height) * 3);
+  for (size_t i = 0; i < rgb.size; i++) {
+    rgb.data[i] = uint8_t(128 + 60 * ((i / 40) % 2) - int(i % 50) + below(20));
+  }
+  const int* sampling = samplings[below(6)];
+  uint8_t* encoded = nullptr;
+  int64_t bytes = 0;
+  const int quality = 30 + below(71), restart = below(3) != 0;
+  if (beton_jpeg_encode(rgb.data.get(), width, height, width * 3, quality, sampling[0], sampling[1], restart, &encoded,
+                        &bytes, nullptr) != 0) {
+    return "encoding";
+  }
+  const Exact jpeg = copy_of(encoded, size_t(bytes));
+  beton_free(encoded);
+  use(jpeg.data.get(), jpeg.size);
+  for (int i = 0; i < 6; i++) {
+    if (!regions(rgb, BETON_MODE_RAW, width, height) || !regions(jpeg, BETON_MODE_JPEG, width, height)) return "decoding";
+  }
+  if (!whole(jpeg, width, height)) return "decoding a whole image";
+  for (int i = 0; i < 4; i++) {
+    const int new_width = 1 + below(i == 0 ? 4 : 200), new_height = 1 + below(i == 1 ? 4 : 200), filter = below(4);
+    const Exact resized(size_t(new_width) * size_t(new_height) * 3);
+    if (beton_resize_rgb(rgb.data.get(), width, height, width * 3, filter, new_width, new_height,
+                         resized.data.get()) != 0) {
+      return "resizing";
+    }
+    use(resized.data.get(), resized.size);
+  }
+  const Exact planes(rgb.size);
+  const int channels = below(2) == 0 ? 1 : 3, low_quality = 1 + below(100);
+  if (beton_jpeg_round_trip(rgb.data.get(), channels, height, width, low_quality, planes.data.get()) != 0) {
+    return "a round trip";
+  }
+  use(planes.data.get(), size_t(width) * size_t(height) * size_t(channels));
+  for (int i = 0; i < 10; i++) {
+    const Exact broken = damaged(jpeg);
+    (regions(broken, BETON_MODE_JPEG, width, height) ? decoded : refused)++;
+    whole(broken, width, height);
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 200;
-  state = argc > 2 ? uint64_t(std::atoll(argv[2])) : 1;
-  const int samplings[6][2] = {{1, 1}, {2, 1}, {2, 2}, {4, 1}, {1, 2}, {4, 2}};
-  int good = 0, bad = 0;
+  dice.state = argc > 2 ? uint64_t(std::atoll(argv[2])) : 1;
+  const std::vector<const char*> sets = argc > 3 ? std::vector<const char*>{argv[3]} : std::vector<const char*>{"auto", "portable"};
+  beton_set_kernels(sets[0]);
+  std::printf("kernels: %s\n", beton_kernels());
+  if (!kernels_agree(&dice, rounds)) return 1;
   for (int round = 0; round < rounds; round++) {
-    beton_set_kernels(argc > 3 ? argv[3] : round % 2 == 0 ? "auto" : "portable");
-    const int width = 1 + below(round % 5 == 0 ? 12 : 150), height = 1 + below(round % 5 == 0 ? 12 : 150);
-    Exact rgb(size_t(width) * size_t(height) * 3);
-    for (size_t i = 0; i < rgb.size; i++) {
-      rgb.data[i] = uint8_t(128 + 60 * ((i / 40) % 2) - int(i % 50) + below(20));
-    }
-    const int* sampling = samplings[below(6)];
-    uint8_t* encoded = nullptr;
-    int64_t bytes = 0;
-    if (beton_jpeg_encode(rgb.data.get(), width, height, width * 3, 30 + below(71), sampling[0], sampling[1],
-                          below(3) != 0, &encoded, &bytes, nullptr) != 0) {
-      std::puts("encoding failed");
-      return 1;
-    }
-    const Exact jpeg = copy_of(encoded, size_t(bytes));
-    beton_free(encoded);
-    for (int i = 0; i < 6; i++) {
-      if (!regions(rgb, BETON_MODE_RAW, width, height) || !regions(jpeg, BETON_MODE_JPEG, width, height)) {
-        std::puts("decoding failed");
+    const Random start = dice;
+    uint64_t first = 0;
+    for (const char* set : sets) {
+      beton_set_kernels(set);
+      dice = start;
+      hash = 0;
+      if (const char* what = round_fails(round)) {
+        std::printf("%s failed\n", what);
         return 1;
       }
-    }
-    if (!whole(jpeg, width, height)) {
-      std::puts("decoding a whole image failed");
-      return 1;
-    }
-    for (int i = 0; i < 4; i++) {
-      const int new_width = 1 + below(i == 0 ? 4 : 200), new_height = 1 + below(i == 1 ? 4 : 200);
-      const Exact resized(size_t(new_width) * size_t(new_height) * 3);
-      if (beton_resize_rgb(rgb.data.get(), width, height, width * 3, below(4), new_width, new_height,
-                           resized.data.get()) != 0) {
-        std::puts("resizing failed");
+      if (set == sets[0]) {
+        first = hash;
+        all = all * 31 + hash;
+      }
+      if (hash != first) {
+        std::printf("round %d: the outputs differ from the portable ones\n", round);
         return 1;
       }
-      use(resized.data.get(), resized.size);
-    }
-    const Exact planes(rgb.size);
-    const int channels = below(2) == 0 ? 1 : 3;
-    if (beton_jpeg_round_trip(rgb.data.get(), channels, height, width, 1 + below(100), planes.data.get()) != 0) {
-      std::puts("a round trip failed");
-      return 1;
-    }
-    use(planes.data.get(), size_t(width) * size_t(height) * size_t(channels));
-    for (int i = 0; i < 10; i++) {
-      const Exact broken = damaged(jpeg);
-      (regions(broken, BETON_MODE_JPEG, width, height) ? good : bad)++;
-      whole(broken, width, height);
     }
   }
-  std::printf("%d rounds; of the damaged copies %d regions decoded and %d were refused; sum %llu\n", rounds, good, bad,
-              static_cast<unsigned long long>(total));
+  std::printf("%d rounds; of the damaged copies %d regions decoded and %d were refused; sum %llu, hash %016llx\n", rounds,
+              decoded, refused, static_cast<unsigned long long>(total), static_cast<unsigned long long>(all));
   return 0;
 }

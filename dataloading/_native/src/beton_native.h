@@ -80,7 +80,7 @@ BETON_API int32_t beton_resize_rgb(const uint8_t* rgb, int32_t width, int32_t he
                                    int32_t filter, int32_t out_width, int32_t out_height, uint8_t* out);
 BETON_API void beton_free(uint8_t* memory);
 
-// Name of the kernels in use ("avx2", "portable"); beton_set_kernels returns 0 when this processor can run `name`.
+// Name of the kernels in use ("avx2", "neon", "portable"); beton_set_kernels returns 0 when this processor can run `name`.
 BETON_API const char* beton_kernels(void);
 BETON_API int32_t beton_set_kernels(const char* name);
 

@@ -10,14 +10,19 @@ namespace beton {
 #ifndef BETON_HAVE_AVX2
 const Kernels* avx2_kernels() { return nullptr; }
 #endif
+#ifndef BETON_HAVE_NEON
+const Kernels* neon_kernels() { return nullptr; }
+#endif
 
 namespace {
 
 const Kernels* best() {
-  const Kernels* avx2 = avx2_kernels();
   const char* wanted = std::getenv("BETON_KERNELS");
   if (wanted != nullptr && std::strcmp(wanted, "portable") == 0) return &kPortableKernels;
-  return avx2 != nullptr ? avx2 : &kPortableKernels;
+  for (const Kernels* vector : {avx2_kernels(), neon_kernels()}) {
+    if (vector != nullptr) return vector;
+  }
+  return &kPortableKernels;
 }
 
 std::atomic<const Kernels*> chosen{nullptr};
@@ -37,6 +42,7 @@ bool select_kernels(const char* name) {
   const Kernels* k = nullptr;
   if (std::strcmp(name, "portable") == 0) k = &kPortableKernels;
   if (std::strcmp(name, "avx2") == 0) k = avx2_kernels();
+  if (std::strcmp(name, "neon") == 0) k = neon_kernels();
   if (std::strcmp(name, "auto") == 0) k = best();
   if (k == nullptr) return false;
   chosen.store(k, std::memory_order_release);

@@ -99,7 +99,9 @@ const Kernels& kernels();               // the best this processor runs, unless 
 bool select_kernels(const char* name);  // false when unknown or not runnable here
 
 extern const Kernels kPortableKernels;
-const Kernels* avx2_kernels();  // null where not built or not runnable
+// Null where not built or not runnable.
+const Kernels* avx2_kernels();
+const Kernels* neon_kernels();
 
 }  // namespace beton
 
