@@ -13,6 +13,7 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+import numpy as np
 from common import ROOT, Options, say
 from PIL import Image, ImageOps
 
@@ -86,6 +87,21 @@ def ffcv_file(options: Options, longest: int, mode: str = "jpg") -> Path | None:
         if done.returncode:
             say(f"FFCV wrote nothing: {done.stderr.strip().splitlines()[-1:]}")
             return None
+    return path
+
+
+def small_file(options: Options, side: int = 32, count: int = 20_000) -> Path:
+    """Return arrays of random pixels with ten classes, in CIFAR-10's shape, stored as pixels."""
+    path = options.work_dir / f"beton-arrays-{side}-{count}.beton"
+    if not path.exists():
+        from converters import write
+        from dataloading import ImageField, IntField
+
+        say(f"writing {path}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(0).integers(0, 256, (count, side, side, 3), dtype=np.uint8)
+        samples = [(image, number % 10) for number, image in enumerate(pixels)]
+        write(samples, path, {"image": ImageField(), "label": IntField()}, mode="raw", num_workers=0, quiet=True)
     return path
 
 
