@@ -75,6 +75,7 @@ class BatchJob:
         unplanned = plan.num_views.copy()
         for image in plan.images.values():
             field = image.output.field
+            seed = plan.seed if image.output.seed is None else image.output.seed
             with clock.measure("view"):
                 if field not in stored:
                     stored[field] = image.decoder.requests(step.indices)
@@ -85,7 +86,7 @@ class BatchJob:
                         image=image,
                         pipeline=image.pipeline_of(place),
                         place=place,
-                        keys=_view_keys(plan.seed, epoch, step, number),
+                        keys=_view_keys(seed, epoch, step, number),
                         requests=stored[field].copy() if unplanned[field] else stored[field],
                         values=image.lend(rows),
                     )

@@ -42,6 +42,8 @@ class Output:
     views : tuple of int
         The numbers that random keys of its images are made with, once for each crop of a FiveCrop or TenCrop; a list of
         tensors if there is more than one.
+    seed : int, optional
+        Of these keys, instead of the loader's.
     follows : str, optional
         The output whose geometry a mask, boxes or points take over.
     """
@@ -51,6 +53,7 @@ class Output:
     transforms: tuple[Any, ...] = ()
     partner: str | None = None
     views: tuple[int, ...] = (0,)
+    seed: int | None = None
     follows: str | None = None
 
     @property
@@ -111,6 +114,7 @@ def choose_outputs(
             transforms=ops,
             partner=partner if is_mask else None,
             views=(0,) if is_places else _numbers_of(name if view else source, transforms, views, numbers),
+            seed=None if view is None else views[view.like or name].seed,
             follows=None if source == name else source,
         )
     return outputs
@@ -130,11 +134,16 @@ def _list_of(given: Sequence[Any] | Compose | View) -> tuple[Any, ...]:
 
 
 def _number_views(views: Mapping[str, View]) -> dict[str, tuple[int, ...]]:
-    """Give all views numbers, from 1: a field that is delivered without a view has number 0."""
+    """Give all views numbers, from 1: a field that is delivered without a view has number 0.
+
+    Those of a view with a seed of its own count from 0.
+    """
     numbers: dict[str, tuple[int, ...]] = {}
     first = 1
     for name, view in views.items():
-        if view.like is None:
+        if view.seed is not None:
+            numbers[name] = tuple(range(view.repeat))
+        elif view.like is None:
             numbers[name] = tuple(range(first, first + view.repeat))
             first += view.repeat
     return {name: numbers[view.like or name] for name, view in views.items()}

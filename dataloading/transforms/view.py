@@ -32,6 +32,8 @@ class View:
     like : str, optional
         Name of another view whose random numbers, and number of repeats, this one shares: equal transforms at equal
         places of the list draw the same.
+    seed : int, optional
+        Of its random numbers, instead of the loader's: views of equal seeds draw the same, in any loader.
 
     Examples
     --------
@@ -45,6 +47,7 @@ class View:
     _: dataclasses.KW_ONLY
     repeat: int = 1
     like: str | None = None
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.field, str):
@@ -53,6 +56,10 @@ class View:
             )
         if self.like is not None and not isinstance(self.like, str):
             raise UsageError(f"View: like must be the name of another view, got {type(self.like).__name__}")
+        if self.seed is not None:
+            at_least("View: seed", self.seed, 0)
+            if self.like is not None:
+                raise UsageError(f"View: like={self.like!r} takes over that view's random numbers: leave out seed")
         given = self.transforms
         if given is not None and (isinstance(given, str) or not isinstance(given, (Sequence, Compose))):
             raise UsageError(

@@ -30,6 +30,7 @@ from dataloading.ffcv.pipeline.pipeline_spec import PipelineSpec
 from dataloading.ffcv.pipeline.state import INITIAL_STATE, State
 from dataloading.ffcv.transforms.module import ModuleWrapper
 from dataloading.ffcv.transforms.ops import ToTensor, ToTorchImage
+from dataloading.transforms.rng import child
 
 __all__ = ["Chain"]
 
@@ -194,6 +195,15 @@ class Chain:
     def state_behind(self, operation: Any) -> State:
         """Return what comes out of an operation of this pipeline."""
         return self._states[id(operation)]
+
+    @property
+    def seed(self) -> int | None:
+        """The seed that FFCV-SSL's operations have on the workers; None: the loader's."""
+        operations = [self.decoder, *self.operations[: len(self.operations) - len(self.rest)]]
+        seeds = [seed for seed in (getattr(each, "seed", None) for each in operations) if seed is not None]
+        if len(set(seeds)) < 2:
+            return seeds[0] if seeds else None
+        return int(functools.reduce(child, seeds))
 
     @property
     def holds_images(self) -> bool:

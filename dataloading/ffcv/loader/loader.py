@@ -19,7 +19,7 @@ from dataloading.ffcv.memory_managers import MemoryManager, OSCacheManager, Proc
 from dataloading.ffcv.pipeline.compiler import Compiler
 from dataloading.ffcv.pipeline.operation import BatchContext
 from dataloading.ffcv.reader import Reader
-from dataloading.ffcv.traversal_order import QuasiRandom, Random, Sequential
+from dataloading.ffcv.traversal_order import QuasiRandom, Random, Sequential, SequentialContiguous
 from dataloading.ffcv.traversal_order.base import EngineOrder, Listed, TraversalOrder
 from dataloading.transforms.view import View
 
@@ -33,6 +33,8 @@ class OrderOption(Enum):
     SEQUENTIAL = auto()
     RANDOM = auto()
     QUASI_RANDOM = auto()
+    SEQUENTIAL_CONTIGUOUS = auto()
+    """FFCV-SSL's: each rank has one run of samples."""
 
 
 ORDER_TYPE: TypeAlias = "OrderOption | TraversalOrder | type[TraversalOrder]"
@@ -41,6 +43,7 @@ ORDER_MAP: dict[OrderOption, type[TraversalOrder]] = {
     OrderOption.SEQUENTIAL: Sequential,
     OrderOption.RANDOM: Random,
     OrderOption.QUASI_RANDOM: QuasiRandom,
+    OrderOption.SEQUENTIAL_CONTIGUOUS: SequentialContiguous,
 }
 
 # These classes give the same samples as the options.
@@ -78,12 +81,18 @@ class Loader:
     batches_ahead : int
     recompile : bool
         Generate the code of operations of your own again for each epoch.
+    order_kwargs : mapping
+        Arguments of the class `order` besides the loader.
+    custom_field_mapper : mapping of str to str
+        FFCV-SSL's: further names of fields, which `pipelines` may give pipelines of their own.
+    path : str
+        FFCV-SSL's name of `fname`.
     """
 
     def __init__(
         self,
-        fname: str | os.PathLike[str],
-        batch_size: int,
+        fname: str | os.PathLike[str] | None = None,
+        batch_size: int | None = None,
         num_workers: int = -1,
         os_cache: bool = not int(os.environ.get("FFCV_DEFAULT_CACHE_PROCESS", "0")),
         order: Any = OrderOption.SEQUENTIAL,
@@ -97,7 +106,11 @@ class Loader:
         recompile: bool = False,
         order_kwargs: Mapping[str, Any] | None = None,
         custom_field_mapper: Mapping[str, str] | None = None,
+        path: str | os.PathLike[str] | None = None,
     ) -> None:
+        fname = path if fname is None else fname
+        if fname is None or batch_size is None:
+            raise UsageError("a Loader needs fname and batch_size")
         if seed is None:
             seed = 0 if distributed else int(np.random.randint(0, 2**31 - 1))  # noqa: NPY002 (scripts seed it)
         self._args = {
@@ -115,6 +128,8 @@ class Loader:
         self.next_epoch = 0
         self._chains, self._by_parent = make_chains(self.memory_manager, pipelines or {}, custom_field_mapper or {})
         self._device = next((each.device for each in self._chains.values() if each.device.type != "cpu"), None)
+        if order is OrderOption.SEQUENTIAL_CONTIGUOUS:
+            order = ORDER_MAP[order]
         order = _OPTIONS.get(order, order)
         if isinstance(order, OrderOption):
             given = None if indices is None else self.indices
@@ -184,7 +199,9 @@ class Loader:
 
     def _transforms(self) -> dict[str, Any]:
         return {
-            name: chain.transforms if name == chain.source else View(chain.source, chain.transforms)
+            name: chain.transforms
+            if name == chain.source and chain.seed is None
+            else View(chain.source, chain.transforms, seed=chain.seed)
             for name, chain in self._chains.items()
             if chain.holds_images
         }

@@ -13,8 +13,8 @@ __all__ = ["RandomHorizontalFlip"]
 class RandomHorizontalFlip(ImageOperation):
     """Mirror left and right with probability `flip_prob`."""
 
-    def __init__(self, flip_prob: float = 0.5) -> None:
-        super().__init__()
+    def __init__(self, flip_prob: float = 0.5, seed: int | None = None) -> None:
+        super().__init__(seed)
         self.flip_prob = flip_prob
 
     def ours(self) -> list[Any]:

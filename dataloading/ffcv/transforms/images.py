@@ -18,7 +18,17 @@ __all__ = ["ImageOperation"]
 
 
 class ImageOperation(EngineOperation):
-    """Does what transforms of ours do. Random numbers depend on seed, epoch and sample."""
+    """Does what transforms of ours do. Random numbers depend on seed, epoch and sample.
+
+    Parameters
+    ----------
+    seed : int, optional
+        FFCV-SSL's: of the random numbers, instead of the loader's.
+    """
+
+    def __init__(self, seed: int | None = None) -> None:
+        super().__init__()
+        self.seed = seed
 
     @abstractmethod
     def ours(self) -> list[Any]:
@@ -42,7 +52,8 @@ class ImageOperation(EngineOperation):
             )
         planes = np.ascontiguousarray(values.transpose(0, 3, 1, 2))
         # Places at which the engine runs are views of their own, from 0 on: these must not meet them.
-        keys = sample_keys(context.seed, context.epoch, context.indices, -1 - context.place)
+        seed = context.seed if self.seed is None else self.seed
+        keys = sample_keys(seed, context.epoch, context.indices, -1 - context.place)
         result, _ = apply_to_batch(self.ours(), planes, keys, name, context.indices)
         return np.ascontiguousarray(result.transpose(0, 2, 3, 1))
 

@@ -16,8 +16,8 @@ __all__ = ["RandomTranslate"]
 class RandomTranslate(ImageOperation):
     """Move the image by up to `padding` pixels in each direction; what comes in has the colour `fill`."""
 
-    def __init__(self, padding: int, fill: Sequence[int] = (0, 0, 0)) -> None:
-        super().__init__()
+    def __init__(self, padding: int, fill: Sequence[int] = (0, 0, 0), seed: int | None = None) -> None:
+        super().__init__(seed)
         self.padding = padding
         self.fill = np.array(fill)
 
