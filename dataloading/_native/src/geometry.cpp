@@ -99,6 +99,7 @@ AxisSpec axis_spec(const beton_request& q, const Geometry& g, bool horizontal) {
   s.interpolation = q.interpolation;
   s.antialias = q.antialias != 0;
   s.reverse = horizontal ? g.mirror : g.upside_down;
+  s.even = !horizontal;
   return s;
 }
 

@@ -52,49 +52,36 @@ bool select_kernels(const char* name) {
 namespace {
 
 bool make_narrow(const Axis& axis, RowPlan* plan) {
-  plan->groups = (axis.count + 3) / 4;
-  plan->pairs = axis.taps / 2;
-  if (plan->pairs > 8) return false;
-  const size_t cells = size_t(plan->groups) * size_t(plan->pairs);
-  plan->base.assign(size_t(plan->groups), 0);
-  plan->masks.assign(cells * 16, 0x80);
-  plan->weights.assign(cells * 8, 0);
-  for (int g = 0; g < plan->groups; g++) {
-    const int outputs = std::min(4, axis.count - 4 * g);
-    const int* start = axis.start.data() + 4 * g;
-    int base = start[0];
-    for (int i = 1; i < outputs; i++) base = std::min(base, start[i]);
-    plan->base[size_t(g)] = base;
-    uint8_t* masks = plan->masks.data() + size_t(g) * size_t(plan->pairs) * 16;
-    int16_t* weights = plan->weights.data() + size_t(g) * size_t(plan->pairs) * 8;
-    for (int i = 0; i < outputs; i++) {
-      const int offset = start[i] - base;
-      const int16_t* w = axis.weight(4 * g + i);
-      for (int t = 0; t < axis.taps; t++) {
-        if (w[t] == 0) continue;
-        if (offset + t > 15) return false;
-        const int cell = t / 2, lane = 2 * i + (t & 1);
-        masks[cell * 16 + 2 * lane] = uint8_t(offset + t);
-        weights[cell * 8 + lane] = w[t];
-      }
+  constexpr int kHalf = kGroup / 2;
+  plan->base.resize(size_t(plan->groups) * 2);
+  plan->masks.resize(size_t(plan->groups) * 32);
+  for (int half = 0; half < 2 * plan->groups; half++) {
+    const int* start = axis.start.data() + kHalf * half;
+    const int* end = axis.end.data() + kHalf * half;
+    const int base = *std::min_element(start, start + kHalf);
+    if (*std::max_element(end, end + kHalf) - base > 16) return false;
+    plan->base[size_t(half)] = base;
+    for (int i = 0; i < kHalf; i++) {
+      // Sample `from`, a zero, sample `from` + 1, a zero.
+      const uint32_t mask = 0x80018000u + uint32_t(start[i] - base) * 0x00010001u;
+      std::memcpy(plan->masks.data() + 16 * half + 4 * i, &mask, 4);
     }
   }
   plan->base_data = plan->base.data();
   plan->masks_data = plan->masks.data();
-  plan->weights_data = plan->weights.data();
   return true;
 }
 
 void make_wide(const Axis& axis, RowPlan* plan) {
-  plan->wide_taps = (axis.taps + 15) & ~15;
-  plan->wide.assign(size_t(plan->wide_taps) * size_t(axis.count), 0);
-  plan->wide_used.assign(size_t(axis.count), 0);
-  for (int i = 0; i < axis.count; i++) {
-    const int16_t* w = axis.weight(i);
-    int used = axis.taps;
-    while (used > 1 && w[used - 1] == 0) used--;
-    std::copy(w, w + used, plan->wide.data() + size_t(i) * size_t(plan->wide_taps));
-    plan->wide_used[size_t(i)] = used;
+  const int outputs = plan->groups * kGroup;
+  plan->wide_taps = (2 * axis.pairs + 15) & ~15;
+  plan->wide.assign(size_t(plan->wide_taps) * size_t(outputs), 0);
+  plan->wide_used.resize(size_t(outputs));
+  for (int i = 0; i < outputs; i++) {
+    const int16_t* from = axis.weight(i);
+    int16_t* to = plan->wide.data() + size_t(i) * size_t(plan->wide_taps);
+    for (int p = 0; p < axis.pairs; p++) std::memcpy(to + 2 * p, from + p * 2 * kGroup, 4);
+    plan->wide_used[size_t(i)] = axis.end[size_t(i)] - axis.start[size_t(i)];
   }
   plan->start_data = axis.start.data();
   plan->wide_used_data = plan->wide_used.data();
@@ -106,7 +93,10 @@ void make_wide(const Axis& axis, RowPlan* plan) {
 void make_row_plan(const Axis& axis, RowPlan* plan) {
   plan->axis = &axis;
   plan->outputs = axis.count;
-  plan->narrow = make_narrow(axis, plan);
+  plan->groups = int(axis.start.size()) / kGroup;
+  plan->pairs = axis.pairs;
+  plan->weights_data = axis.weights.data();
+  plan->narrow = axis.pairs <= 8 && make_narrow(axis, plan);
   if (!plan->narrow) make_wide(axis, plan);
 }
 

@@ -24,38 +24,46 @@ constexpr int kOutPadding = 32;
 // A horizontal Axis arranged for vector code. Kernels read the plain pointers: no library code in vector files.
 struct RowPlan {
   const Axis* axis = nullptr;
-  int outputs = 0;
-  // Narrow: four outputs a group, all their taps within 16 source bytes, gathered by byte shuffles.
+  int outputs = 0, groups = 0, pairs = 0;
+  const int16_t* weights_data = nullptr;  // those of the axis
+  // Narrow: the taps of each half of a group lie within 16 source bytes, gathered by byte shuffles.
   bool narrow = false;
-  int groups = 0, pairs = 0;
-  const int* base_data = nullptr;         // groups: first source sample
-  const uint8_t* masks_data = nullptr;    // groups * pairs * 16: shuffle giving four zero-extended tap pairs
-  const int16_t* weights_data = nullptr;  // groups * pairs * 8
+  const int* base_data = nullptr;       // groups * 2: first source sample
+  const uint8_t* masks_data = nullptr;  // groups * 32: shuffle giving the first pairs, zero-extended; 2 more for each next pair
   // Wide: each output's weights padded to a multiple of 16 taps.
   int wide_taps = 0;
   const int* start_data = nullptr;
-  const int* wide_used_data = nullptr;    // taps up to the last one that counts
-  const int16_t* wide_data = nullptr;     // outputs * wide_taps
+  const int* wide_used_data = nullptr;  // taps up to the last one that counts
+  const int16_t* wide_data = nullptr;   // groups * kGroup * wide_taps
 
   std::vector<int> base, wide_used;
   std::vector<uint8_t> masks;
-  std::vector<int16_t> weights, wide;
+  std::vector<int16_t> wide;
 };
 
 void make_row_plan(const Axis& axis, RowPlan* plan);
 
+// How rows of a middle buffer (passes.h) make an output row of one component.
+struct Column {
+  const int16_t* rows;     // the first pair of rows
+  const int16_t* weights;  // the next pair of these is 2 * kGroup behind
+  int pairs;
+};
+
 struct Kernels {
   const char* name;
-  // dst[row][i] = (sum over t of w[i][t] * src[row][start[i] + t] + 128) >> 8; src points at sample 0 of the axis.
-  void (*horizontal)(const RowPlan& plan, const uint8_t* src, ptrdiff_t src_stride, int rows, int16_t* dst,
+  // Rows 2 * k and 2 * k + 1 go to pair of rows k of a middle buffer:
+  // dst[k * dst_stride + 2 * i + r % 2] = (sum over t of weight(i, t) * src[r * src_stride + start[i] + t] + 128) >> 8.
+  // src points at sample 0 of the axis. Whole groups of outputs are written.
+  void (*horizontal)(const RowPlan& plan, const uint8_t* src, ptrdiff_t src_stride, int row_pairs, int16_t* dst,
                      ptrdiff_t dst_stride);
-  // out[i] = (sum over t of w[t] * src[t * stride + i] + (1 << 13)) >> 14; taps is even.
-  void (*vertical)(const int16_t* src, ptrdiff_t stride, const int16_t* weights, int taps, int n, int16_t* out);
-  // (q + 32) >> 6, clamped to a byte.
-  void (*pack)(const int16_t* src, int n, uint8_t* dst);
-  // JFIF's YCbCr to RGB on values with six fractional bits, then as pack. Where cb and cr are whole levels, mostly because all
-  // pixels around have them, red, green and blue differ from y by whole levels too, as in exact_ycc_to_rgb.
-  void (*ycc_to_rgb)(const int16_t* y, const int16_t* cb, const int16_t* cr, int n, uint8_t* r, uint8_t* g, uint8_t* b);
+  // The vertical pass, n outputs: values (sum over t of weight[t] * row[t][i] + (1 << 13)) >> 14, saturated to 16 bits;
+  // bytes (value + 32) >> 6, clamped.
+  void (*finish_plane)(const Column& column, ptrdiff_t stride, int n, uint8_t* out);
+  // The same for Y, Cb and Cr, then JFIF's YCbCr to RGB on these values with six fractional bits. Where cb and cr are whole
+  // levels, mostly because all pixels around have them, red, green and blue differ from y by whole levels too, as in
+  // exact_ycc_to_rgb.
+  void (*finish_ycc)(const Column columns[3], ptrdiff_t stride, int n, uint8_t* r, uint8_t* g, uint8_t* b);
   void (*split_rgb)(const uint8_t* rgb, int n, uint8_t* r, uint8_t* g, uint8_t* b);
   void (*merge_rgb)(const uint8_t* r, const uint8_t* g, const uint8_t* b, int n, uint8_t* rgb);
   // First position in [data, data + size) of FF followed by a byte that is not 00, or `size`. A last FF counts too.
@@ -88,6 +96,9 @@ struct Kernels {
   // output row `row` down n columns of bytes, of which `src` holds row 0 and up to 15 bytes behind are read.
   void (*fir_rows)(const FirAxis& axis, const uint8_t* const rows[4], uint8_t* const out[4]);
   void (*fir_columns)(const FirAxis& axis, int row, const uint8_t* src, ptrdiff_t stride, int n, uint8_t* out);
+  // The filters of an axis; see weight_loops.h.
+  void (*make_box_filter)(const AxisSpec& spec, const BoxFilter& box);
+  void (*make_weights)(const AxisSpec& spec, const BoxFilter& box, const AxisMemory& memory);
   // out[i] = table[src[i]]; out may be src.
   void (*look_up)(const uint8_t* src, const uint8_t table[256], size_t n, uint8_t* out);
   // out[i] = (x * line[1] + line[2]) + (x * line[3] + line[4]), x = src[i] - line[0], each step rounded to float. The first

@@ -14,8 +14,8 @@ inline __m256i load(const void* p) { return _mm256_loadu_si256(static_cast<const
 
 inline void store(void* p, __m256i v) { _mm256_storeu_si256(static_cast<__m256i*>(p), v); }
 
-// Two rows' 16 bytes, one a lane.
-inline __m256i two_rows(const uint8_t* a, const uint8_t* b) {
+// Sixteen bytes in each lane.
+inline __m256i two_halves(const uint8_t* a, const uint8_t* b) {
   return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(a))),
                                  _mm_loadu_si128(reinterpret_cast<const __m128i*>(b)), 1);
 }
@@ -24,138 +24,109 @@ inline __m256i twice(const void* p) {
   return _mm256_broadcastsi128_si256(_mm_loadu_si128(static_cast<const __m128i*>(p)));
 }
 
+inline __m256i sixteen(const uint8_t* p) {
+  return _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+
 constexpr int kRowShift = kWeightBits - kValueBits;
 
-// Four outputs of four rows: sums in 32 bits, then six fractional bits in 16.
-inline void store_four_rows(__m256i ab, __m256i cd, int16_t* d, ptrdiff_t stride, int rows) {
+// Sums in 32 bits of two rows a and b; values with six fractional bits of both in turns.
+inline __m256i two_rows_of_values(__m256i a, __m256i b) {
   const __m256i half = _mm256_set1_epi32(1 << (kRowShift - 1));
-  ab = _mm256_srai_epi32(_mm256_add_epi32(ab, half), kRowShift);
-  cd = _mm256_srai_epi32(_mm256_add_epi32(cd, half), kRowShift);
-  const __m256i all = _mm256_packs_epi32(ab, cd);  // a c | b d
-  const __m128i ac = _mm256_castsi256_si128(all), bd = _mm256_extracti128_si256(all, 1);
-  _mm_storel_epi64(reinterpret_cast<__m128i*>(d), ac);
-  if (rows > 1) _mm_storel_epi64(reinterpret_cast<__m128i*>(d + stride), bd);
-  if (rows > 2) _mm_storeh_pd(reinterpret_cast<double*>(d + 2 * stride), _mm_castsi128_pd(ac));
-  if (rows > 3) _mm_storeh_pd(reinterpret_cast<double*>(d + 3 * stride), _mm_castsi128_pd(bd));
+  a = _mm256_srli_epi32(_mm256_add_epi32(a, half), kRowShift);
+  b = _mm256_slli_epi32(_mm256_add_epi32(b, half), 16 - kRowShift);
+  return _mm256_blend_epi16(a, b, 0xAA);
 }
 
 // Byte shuffles gather each output's taps; kPairs is a constant so that masks and weights stay in registers.
 template <int kPairs>
-void horizontal_narrow(const RowPlan& plan, const uint8_t* src, ptrdiff_t src_stride, int rows, int16_t* dst,
+void horizontal_narrow(const RowPlan& plan, const uint8_t* src, ptrdiff_t src_stride, int row_pairs, int16_t* dst,
                        ptrdiff_t dst_stride) {
-  const uint8_t* masks = plan.masks_data;
-  const int16_t* weights = plan.weights_data;
   for (int g = 0; g < plan.groups; g++) {
     __m256i mask[kPairs], weight[kPairs];
+    mask[0] = load(plan.masks_data + 32 * g);
     for (int p = 0; p < kPairs; p++) {
-      mask[p] = twice(masks + (g * kPairs + p) * 16);
-      weight[p] = twice(weights + (g * kPairs + p) * 8);
+      if (p > 0) mask[p] = _mm256_add_epi8(mask[p - 1], _mm256_set1_epi8(2));
+      weight[p] = load(plan.weights_data + (g * kPairs + p) * 2 * kGroup);
     }
-    const uint8_t* s = src + plan.base_data[g];
-    int16_t* d = dst + 4 * g;
-    for (int row = 0; row < rows; row += 4) {
-      const int n = rows - row < 4 ? rows - row : 4;
-      // Rows that are not there repeat the first one; their results are not stored.
-      const uint8_t* s1 = n > 1 ? s + src_stride : s;
-      const uint8_t* s2 = n > 2 ? s + 2 * src_stride : s;
-      const uint8_t* s3 = n > 3 ? s + 3 * src_stride : s;
-      const __m256i ab = two_rows(s, s1), cd = two_rows(s2, s3);
-      __m256i sum_ab = _mm256_madd_epi16(_mm256_shuffle_epi8(ab, mask[0]), weight[0]);
-      __m256i sum_cd = _mm256_madd_epi16(_mm256_shuffle_epi8(cd, mask[0]), weight[0]);
+    const uint8_t* low = src + plan.base_data[2 * g];
+    const uint8_t* high = src + plan.base_data[2 * g + 1];
+    int16_t* d = dst + 2 * kGroup * g;
+    for (int k = 0; k < row_pairs; k++) {
+      const __m256i a = two_halves(low, high), b = two_halves(low + src_stride, high + src_stride);
+      __m256i sum_a = _mm256_madd_epi16(_mm256_shuffle_epi8(a, mask[0]), weight[0]);
+      __m256i sum_b = _mm256_madd_epi16(_mm256_shuffle_epi8(b, mask[0]), weight[0]);
       for (int p = 1; p < kPairs; p++) {
-        sum_ab = _mm256_add_epi32(sum_ab, _mm256_madd_epi16(_mm256_shuffle_epi8(ab, mask[p]), weight[p]));
-        sum_cd = _mm256_add_epi32(sum_cd, _mm256_madd_epi16(_mm256_shuffle_epi8(cd, mask[p]), weight[p]));
+        sum_a = _mm256_add_epi32(sum_a, _mm256_madd_epi16(_mm256_shuffle_epi8(a, mask[p]), weight[p]));
+        sum_b = _mm256_add_epi32(sum_b, _mm256_madd_epi16(_mm256_shuffle_epi8(b, mask[p]), weight[p]));
       }
-      store_four_rows(sum_ab, sum_cd, d, dst_stride, n);
-      s += 4 * src_stride;
-      d += 4 * dst_stride;
+      store(d, two_rows_of_values(sum_a, sum_b));
+      low += 2 * src_stride;
+      high += 2 * src_stride;
+      d += dst_stride;
     }
   }
 }
 
-inline int sum_lanes(__m256i v) {
-  __m128i s = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-  s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4E));
-  s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0xB1));
-  return _mm_cvtsi128_si32(s);
+// The sums of four vectors.
+inline __m128i four_sums(const __m256i v[4]) {
+  const __m256i s = _mm256_hadd_epi32(_mm256_hadd_epi32(v[0], v[1]), _mm256_hadd_epi32(v[2], v[3]));
+  return _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
 }
 
-inline int16_t saturate(int v) { return int16_t(v < -32768 ? -32768 : v > 32767 ? 32767 : v); }
-
-// Long filters (strong reduction): one output at a time, 16 taps a step.
-void horizontal_wide(const RowPlan& plan, const uint8_t* src, ptrdiff_t src_stride, int rows, int16_t* dst,
+// Long filters (strong reduction): four outputs of two rows at a time, 16 taps a step.
+void horizontal_wide(const RowPlan& plan, const uint8_t* src, ptrdiff_t src_stride, int row_pairs, int16_t* dst,
                      ptrdiff_t dst_stride) {
   const int taps = plan.wide_taps;
-  for (int row = 0; row < rows; row++) {
-    const uint8_t* s = src + row * src_stride;
-    int16_t* d = dst + row * dst_stride;
-    for (int i = 0; i < plan.outputs; i++) {
-      const uint8_t* p = s + plan.start_data[i];
-      const int16_t* w = plan.wide_data + ptrdiff_t(i) * taps;
-      const int used = plan.wide_used_data[i];
-      __m256i sum = _mm256_setzero_si256();
-      for (int t = 0; t < used; t += 16) {
-        const __m256i v = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + t)));
-        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(v, load(w + t)));
+  for (int k = 0; k < row_pairs; k++, src += 2 * src_stride, dst += dst_stride) {
+    const int16_t* w = plan.wide_data;
+    for (int i = 0; i < kGroup * plan.groups; i += 4) {
+      __m256i a[4], b[4];
+      for (int j = 0; j < 4; j++, w += taps) {
+        const uint8_t* from = src + plan.start_data[i + j];
+        a[j] = b[j] = _mm256_setzero_si256();
+        for (int t = 0; t < plan.wide_used_data[i + j]; t += 16) {
+          const __m256i weight = load(w + t);
+          a[j] = _mm256_add_epi32(a[j], _mm256_madd_epi16(sixteen(from + t), weight));
+          b[j] = _mm256_add_epi32(b[j], _mm256_madd_epi16(sixteen(from + t + src_stride), weight));
+        }
       }
-      d[i] = saturate((sum_lanes(sum) + (1 << (kRowShift - 1))) >> kRowShift);
+      const __m256i both = two_rows_of_values(_mm256_castsi128_si256(four_sums(a)), _mm256_castsi128_si256(four_sums(b)));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(dst + 2 * i), _mm256_castsi256_si128(both));
     }
-    for (int i = plan.outputs; i < 4 * plan.groups; i++) d[i] = 0;  // as in the narrow case: whole groups are defined
   }
 }
 
-void horizontal(const RowPlan& plan, const uint8_t* src, ptrdiff_t src_stride, int rows, int16_t* dst,
+void horizontal(const RowPlan& plan, const uint8_t* src, ptrdiff_t src_stride, int row_pairs, int16_t* dst,
                 ptrdiff_t dst_stride) {
-  if (!plan.narrow) return horizontal_wide(plan, src, src_stride, rows, dst, dst_stride);
+  if (!plan.narrow) return horizontal_wide(plan, src, src_stride, row_pairs, dst, dst_stride);
   switch (plan.pairs) {
-    case 1: return horizontal_narrow<1>(plan, src, src_stride, rows, dst, dst_stride);
-    case 2: return horizontal_narrow<2>(plan, src, src_stride, rows, dst, dst_stride);
-    case 3: return horizontal_narrow<3>(plan, src, src_stride, rows, dst, dst_stride);
-    case 4: return horizontal_narrow<4>(plan, src, src_stride, rows, dst, dst_stride);
-    case 5: return horizontal_narrow<5>(plan, src, src_stride, rows, dst, dst_stride);
-    case 6: return horizontal_narrow<6>(plan, src, src_stride, rows, dst, dst_stride);
-    case 7: return horizontal_narrow<7>(plan, src, src_stride, rows, dst, dst_stride);
-    default: return horizontal_narrow<8>(plan, src, src_stride, rows, dst, dst_stride);
+    case 1: return horizontal_narrow<1>(plan, src, src_stride, row_pairs, dst, dst_stride);
+    case 2: return horizontal_narrow<2>(plan, src, src_stride, row_pairs, dst, dst_stride);
+    case 3: return horizontal_narrow<3>(plan, src, src_stride, row_pairs, dst, dst_stride);
+    case 4: return horizontal_narrow<4>(plan, src, src_stride, row_pairs, dst, dst_stride);
+    case 5: return horizontal_narrow<5>(plan, src, src_stride, row_pairs, dst, dst_stride);
+    case 6: return horizontal_narrow<6>(plan, src, src_stride, row_pairs, dst, dst_stride);
+    case 7: return horizontal_narrow<7>(plan, src, src_stride, row_pairs, dst, dst_stride);
+    default: return horizontal_narrow<8>(plan, src, src_stride, row_pairs, dst, dst_stride);
   }
 }
 
-// kPairs pairs of taps, or `pairs` of them where that is 0; a constant keeps the weights in registers.
+// Sixteen values of an output row, from value i on, in the order 0 to 3, 8 to 11; 4 to 7, 12 to 15. kPairs pairs of rows, or
+// as many as the column has where that is 0.
 template <int kPairs>
-void vertical_pairs(const int16_t* src, ptrdiff_t stride, const int16_t* weights, int pairs, int n, int16_t* out) {
-  const __m256i half = _mm256_set1_epi32(1 << (kWeightBits - 1));
-  const auto weight = [&](int p) {
+inline __m256i column_values(const Column& column, ptrdiff_t stride, int i) {
+  __m256i low = _mm256_set1_epi32(1 << (kWeightBits - 1)), high = low;
+  const int16_t* s = column.rows + 2 * i;
+  const int16_t* w = column.weights;
+  for (int p = 0; p < (kPairs > 0 ? kPairs : column.pairs); p++, s += stride, w += 2 * kGroup) {
     int pair;
-    __builtin_memcpy(&pair, weights + 2 * p, 4);
-    return _mm256_set1_epi32(pair);
-  };
-  __m256i kept[kPairs + 1];
-  for (int p = 0; p < kPairs; p++) kept[p] = weight(p);
-  for (int i = 0; i < n; i += 32) {
-    __m256i low[2] = {half, half}, high[2] = {half, half};
-    const int16_t* s = src + i;
-    for (int p = 0; p < (kPairs > 0 ? kPairs : pairs); p++, s += 2 * stride) {
-      const __m256i w = kPairs > 0 ? kept[p] : weight(p);
-      for (int h = 0; h < 2; h++) {
-        const __m256i a = load(s + 16 * h), b = load(s + 16 * h + stride);
-        low[h] = _mm256_add_epi32(low[h], _mm256_madd_epi16(_mm256_unpacklo_epi16(a, b), w));
-        high[h] = _mm256_add_epi32(high[h], _mm256_madd_epi16(_mm256_unpackhi_epi16(a, b), w));
-      }
-    }
-    for (int h = 0; h < 2; h++) {
-      const __m256i l = _mm256_srai_epi32(low[h], kWeightBits), u = _mm256_srai_epi32(high[h], kWeightBits);
-      store(out + i + 16 * h, _mm256_packs_epi32(l, u));
-    }
+    __builtin_memcpy(&pair, w, 4);
+    const __m256i weight = _mm256_set1_epi32(pair);
+    low = _mm256_add_epi32(low, _mm256_madd_epi16(load(s), weight));
+    high = _mm256_add_epi32(high, _mm256_madd_epi16(load(s + 16), weight));
   }
-}
-
-void vertical(const int16_t* src, ptrdiff_t stride, const int16_t* weights, int taps, int n, int16_t* out) {
-  switch (taps) {
-    case 2: return vertical_pairs<1>(src, stride, weights, 1, n, out);
-    case 4: return vertical_pairs<2>(src, stride, weights, 2, n, out);
-    case 6: return vertical_pairs<3>(src, stride, weights, 3, n, out);
-    case 8: return vertical_pairs<4>(src, stride, weights, 4, n, out);
-    default: return vertical_pairs<0>(src, stride, weights, taps / 2, n, out);
-  }
+  return _mm256_packs_epi32(_mm256_srai_epi32(low, kWeightBits), _mm256_srai_epi32(high, kWeightBits));
 }
 
 inline __m256i round_value(__m256i v) {
@@ -175,8 +146,10 @@ inline void store_bytes(__m256i v, uint8_t* dst, int n) {
   }
 }
 
-inline void store_bytes(__m256i first, __m256i second, uint8_t* dst, int n) {
-  const __m256i bytes = _mm256_permute4x64_epi64(_mm256_packus_epi16(first, second), 0xD8);
+// Thirty-two values in the order of column_values.
+inline void store_values(__m256i first, __m256i second, uint8_t* dst, int n) {
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(first, second), order);
   if (n >= 32) {
     store(dst, bytes);
   } else {
@@ -186,11 +159,25 @@ inline void store_bytes(__m256i first, __m256i second, uint8_t* dst, int n) {
   }
 }
 
-void pack(const int16_t* src, int n, uint8_t* dst) {
-  for (int i = 0; i < n; i += 32) store_bytes(round_value(load(src + i)), round_value(load(src + i + 16)), dst + i, n - i);
+template <int kPairs>
+void finish_plane_of(const Column& column, ptrdiff_t stride, int n, uint8_t* out) {
+  for (int i = 0; i < n; i += 32) {
+    const __m256i first = column_values<kPairs>(column, stride, i), second = column_values<kPairs>(column, stride, i + 16);
+    store_values(round_value(first), round_value(second), out + i, n - i);
+  }
 }
 
-void ycc_to_rgb(const int16_t* y, const int16_t* cb, const int16_t* cr, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
+void finish_plane(const Column& column, ptrdiff_t stride, int n, uint8_t* out) {
+  switch (column.pairs) {
+    case 1: return finish_plane_of<1>(column, stride, n, out);
+    case 2: return finish_plane_of<2>(column, stride, n, out);
+    default: return finish_plane_of<0>(column, stride, n, out);
+  }
+}
+
+// kLuma and kChroma pairs of rows, as in column_values.
+template <int kLuma, int kChroma>
+void finish_ycc_of(const Column columns[3], ptrdiff_t stride, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
   const __m256i middle = _mm256_set1_epi16(128 << kValueBits), zero = _mm256_setzero_si256();
   const __m256i fraction = _mm256_set1_epi16((1 << kValueBits) - 1), half = _mm256_set1_epi16(1 << (kValueBits - 1));
   const __m256i red_v = _mm256_set1_epi16(91881 - 65536), blue_u = _mm256_set1_epi16(116130 - 131072);
@@ -199,7 +186,9 @@ void ycc_to_rgb(const int16_t* y, const int16_t* cb, const int16_t* cr, int n, u
     __m256i red[2], green[2], blue[2];
     for (int h = 0; h < 2; h++) {
       const int at = i + 16 * h;
-      const __m256i u = _mm256_subs_epi16(load(cb + at), middle), v = _mm256_subs_epi16(load(cr + at), middle);
+      const __m256i y = column_values<kLuma>(columns[0], stride, at);
+      const __m256i u = _mm256_subs_epi16(column_values<kChroma>(columns[1], stride, at), middle);
+      const __m256i v = _mm256_subs_epi16(column_values<kChroma>(columns[2], stride, at), middle);
       const __m256i low = _mm256_madd_epi16(_mm256_unpacklo_epi16(u, v), green_uv);
       const __m256i high = _mm256_madd_epi16(_mm256_unpackhi_epi16(u, v), green_uv);
       const __m256i uv = _mm256_packs_epi32(_mm256_srai_epi32(low, 16), _mm256_srai_epi32(high, 16));
@@ -207,16 +196,31 @@ void ycc_to_rgb(const int16_t* y, const int16_t* cb, const int16_t* cr, int n, u
       const __m256i whole = _mm256_cmpeq_epi16(_mm256_and_si256(_mm256_or_si256(u, v), fraction), zero);
       const __m256i more = _mm256_and_si256(whole, half), cut = _mm256_and_si256(whole, fraction);
       const auto value = [&](__m256i x) {
-        return round_value(_mm256_adds_epi16(load(y + at), _mm256_andnot_si256(cut, _mm256_add_epi16(x, more))));
+        return round_value(_mm256_adds_epi16(y, _mm256_andnot_si256(cut, _mm256_add_epi16(x, more))));
       };
       red[h] = value(_mm256_add_epi16(v, _mm256_mulhi_epi16(v, red_v)));
       green[h] = value(_mm256_sub_epi16(uv, v));
       blue[h] = value(_mm256_add_epi16(_mm256_add_epi16(u, u), _mm256_mulhi_epi16(u, blue_u)));
     }
-    store_bytes(red[0], red[1], r + i, n - i);
-    store_bytes(green[0], green[1], g + i, n - i);
-    store_bytes(blue[0], blue[1], b + i, n - i);
+    store_values(red[0], red[1], r + i, n - i);
+    store_values(green[0], green[1], g + i, n - i);
+    store_values(blue[0], blue[1], b + i, n - i);
   }
+}
+
+void finish_ycc(const Column columns[3], ptrdiff_t stride, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
+  const int luma = columns[0].pairs, chroma = columns[1].pairs;
+  if (chroma == columns[2].pairs && luma <= 3 && chroma <= 2) {
+    switch (2 * luma + chroma) {
+      case 3: return finish_ycc_of<1, 1>(columns, stride, n, r, g, b);
+      case 4: return finish_ycc_of<1, 2>(columns, stride, n, r, g, b);
+      case 5: return finish_ycc_of<2, 1>(columns, stride, n, r, g, b);
+      case 6: return finish_ycc_of<2, 2>(columns, stride, n, r, g, b);
+      case 7: return finish_ycc_of<3, 1>(columns, stride, n, r, g, b);
+      case 8: return finish_ycc_of<3, 2>(columns, stride, n, r, g, b);
+    }
+  }
+  finish_ycc_of<0, 0>(columns, stride, n, r, g, b);
 }
 
 void split_rgb(const uint8_t* rgb, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
@@ -301,10 +305,6 @@ inline void each_pair(int n, const Step& step, const One& one) {
   if (i == n - 1) return;
   if (n - 1 >= 16) return step(n - 17);
   for (; i < n - 1; i++) one(i);
-}
-
-inline __m256i sixteen(const uint8_t* p) {
-  return _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
 
 void double_row(const uint8_t* in, int n, uint8_t* out) {
@@ -573,6 +573,7 @@ void idct_pair(const int16_t* a, const uint16_t* quant_a, uint8_t* out_a, ptrdif
 
 #include "block_loops.h"
 #include "symbol_loops.h"
+#include "weight_loops.h"
 
 namespace beton {
 
@@ -703,9 +704,9 @@ void to_floats(const uint8_t* src, const float line[5], size_t n, float* out) {
 }
 
 const Kernels kAvx2Kernels = {
-    "avx2",      horizontal, vertical,   pack,        ycc_to_rgb,       split_rgb,    merge_rgb,   find_marker, unstuff,
+    "avx2",      horizontal, finish_plane, finish_ycc, split_rgb,    merge_rgb,   find_marker, unstuff,
     decode_mcus, blend_rows, double_row, double_both, exact_ycc_to_rgb, colour_excess, read_symbols, write_codes, stuff,       rgb_to_ycc,
-    halve_row,   halve_both, encode_mcus, fir_rows,  fir_columns, look_up, to_floats};
+    halve_row,   halve_both, encode_mcus, fir_rows,  fir_columns, make_box_filter, make_weights, look_up, to_floats};
 
 }  // namespace
 

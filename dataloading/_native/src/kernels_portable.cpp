@@ -128,6 +128,7 @@ void fdct_pair(const uint8_t* a, ptrdiff_t stride_a, const Quantiser& quantiser_
 
 #include "block_loops.h"
 #include "symbol_loops.h"
+#include "weight_loops.h"
 
 namespace beton {
 
@@ -140,59 +141,71 @@ uint8_t byte_of(int q) {
   return uint8_t(v < 0 ? 0 : v > 255 ? 255 : v);
 }
 
-void horizontal(const RowPlan& plan, const uint8_t* src, ptrdiff_t src_stride, int rows, int16_t* dst,
+void horizontal(const RowPlan& plan, const uint8_t* src, ptrdiff_t src_stride, int row_pairs, int16_t* dst,
                 ptrdiff_t dst_stride) {
-  const Axis& axis = *plan.axis;
-  for (int row = 0; row < rows; row++) {
+  const int* start = plan.axis->start.data();
+  const int* end = plan.axis->end.data();
+  for (int row = 0; row < 2 * row_pairs; row++) {
     const uint8_t* s = src + row * src_stride;
-    int16_t* d = dst + row * dst_stride;
-    for (int i = 0; i < axis.count; i++) {
-      const int16_t* w = axis.weight(i);
-      const uint8_t* p = s + axis.start[size_t(i)];
+    int16_t* d = dst + row / 2 * dst_stride + row % 2;
+    for (int i = 0; i < plan.groups * kGroup; i++) {
+      const int16_t* w = plan.axis->weight(i);
+      const uint8_t* p = s + start[i];
       // Taps behind the filter's end have weight 0, and may lie behind the row's end: do not touch them.
-      const int taps = axis.high - axis.start[size_t(i)] < axis.taps ? axis.high - axis.start[size_t(i)] : axis.taps;
+      const int taps = end[i] - start[i];
       int sum = 1 << (kWeightBits - kValueBits - 1);
-      for (int t = 0; t < taps; t++) sum += int(w[t]) * int(p[t]);
-      d[i] = saturate(sum >> (kWeightBits - kValueBits));
+      for (int t = 0; t < taps; t++) sum += int(w[t / 2 * 2 * kGroup + t % 2]) * int(p[t]);
+      d[2 * i] = saturate(sum >> (kWeightBits - kValueBits));
     }
   }
 }
 
-void vertical(const int16_t* src, ptrdiff_t stride, const int16_t* weights, int taps, int n, int16_t* out) {
-  constexpr int kChunk = 64;
+constexpr int kChunk = 64;
+
+// Values i of [at, at + n) of an output row.
+void column_values(const Column& column, ptrdiff_t stride, int at, int n, int16_t* out) {
+  int sum[kChunk];
+  for (int i = 0; i < n; i++) sum[i] = 1 << (kWeightBits - 1);
+  for (int p = 0; p < column.pairs; p++) {
+    const int16_t* s = column.rows + p * stride + 2 * at;
+    const int a = column.weights[p * 2 * kGroup], b = column.weights[p * 2 * kGroup + 1];
+    for (int i = 0; i < n; i++) sum[i] += a * int(s[2 * i]) + b * int(s[2 * i + 1]);
+  }
+  for (int i = 0; i < n; i++) out[i] = saturate(sum[i] >> kWeightBits);
+}
+
+void finish_plane(const Column& column, ptrdiff_t stride, int n, uint8_t* out) {
   for (int at = 0; at < n; at += kChunk) {
     const int m = n - at < kChunk ? n - at : kChunk;
-    int sum[kChunk];
-    for (int i = 0; i < m; i++) sum[i] = 1 << (kWeightBits - 1);
-    for (int t = 0; t < taps; t++) {
-      const int16_t* s = src + t * stride + at;
-      const int w = weights[t];
-      for (int i = 0; i < m; i++) sum[i] += w * int(s[i]);
-    }
-    for (int i = 0; i < m; i++) out[at + i] = saturate(sum[i] >> kWeightBits);
+    int16_t value[kChunk];
+    column_values(column, stride, at, m, value);
+    for (int i = 0; i < m; i++) out[at + i] = byte_of(value[i]);
   }
-}
-
-void pack(const int16_t* src, int n, uint8_t* dst) {
-  for (int i = 0; i < n; i++) dst[i] = byte_of(src[i]);
 }
 
 int whole_levels(int v) { return (v + (1 << (kValueBits - 1))) & -(1 << kValueBits); }
 
-void ycc_to_rgb(const int16_t* y, const int16_t* cb, const int16_t* cr, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
-  for (int i = 0; i < n; i++) {
-    const int u = saturate(cb[i] - (128 << kValueBits)), v = saturate(cr[i] - (128 << kValueBits));
-    // The factors of exact_ycc_to_rgb less what exceeds 16 bits.
-    int red = v + ((v * (91881 - 65536)) >> 16), green = ((-22554 * u + (65536 - 46802) * v) >> 16) - v;
-    int blue = 2 * u + ((u * (116130 - 131072)) >> 16);
-    if (((u | v) & ((1 << kValueBits) - 1)) == 0) {
-      red = whole_levels(red);
-      green = whole_levels(green);
-      blue = whole_levels(blue);
+void finish_ycc(const Column columns[3], ptrdiff_t stride, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
+  for (int at = 0; at < n; at += kChunk) {
+    const int m = n - at < kChunk ? n - at : kChunk;
+    int16_t y[kChunk], cb[kChunk], cr[kChunk];
+    column_values(columns[0], stride, at, m, y);
+    column_values(columns[1], stride, at, m, cb);
+    column_values(columns[2], stride, at, m, cr);
+    for (int i = 0; i < m; i++) {
+      const int u = saturate(cb[i] - (128 << kValueBits)), v = saturate(cr[i] - (128 << kValueBits));
+      // The factors of exact_ycc_to_rgb less what exceeds 16 bits.
+      int red = v + ((v * (91881 - 65536)) >> 16), green = ((-22554 * u + (65536 - 46802) * v) >> 16) - v;
+      int blue = 2 * u + ((u * (116130 - 131072)) >> 16);
+      if (((u | v) & ((1 << kValueBits) - 1)) == 0) {
+        red = whole_levels(red);
+        green = whole_levels(green);
+        blue = whole_levels(blue);
+      }
+      r[at + i] = byte_of(saturate(y[i] + red));
+      g[at + i] = byte_of(saturate(y[i] + green));
+      b[at + i] = byte_of(saturate(y[i] + blue));
     }
-    r[i] = byte_of(saturate(y[i] + red));
-    g[i] = byte_of(saturate(y[i] + green));
-    b[i] = byte_of(saturate(y[i] + blue));
   }
 }
 
@@ -375,8 +388,8 @@ void to_floats(const uint8_t* src, const float line[5], size_t n, float* out) {
 }  // namespace
 
 const Kernels kPortableKernels = {
-    "portable", horizontal,  vertical,    pack,       ycc_to_rgb,  split_rgb,        merge_rgb,    find_marker, unstuff,
+    "portable", horizontal,  finish_plane, finish_ycc, split_rgb,        merge_rgb,    find_marker, unstuff,
     decode_mcus, blend_rows, double_row,  double_both, exact_ycc_to_rgb, colour_excess, read_symbols, write_codes, stuff, rgb_to_ycc,
-    halve_row,  halve_both,  encode_mcus, fir_rows, fir_columns, look_up, to_floats};
+    halve_row,  halve_both,  encode_mcus, fir_rows, fir_columns, make_box_filter, make_weights, look_up, to_floats};
 
 }  // namespace beton

@@ -6,25 +6,23 @@
 namespace beton {
 
 void finish_rows(const Geometry& g, int components, bool ycc, const int16_t* const middle[3], ptrdiff_t stride,
-                 const Axis* const axis_y[3], const Target& target, Scratch* s) {
+                 const Axis* const axis_y[3], const Target& target) {
   const Kernels& k = kernels();
-  int16_t* line = s->line.get<int16_t>(size_t(stride) * 3);
   for (int i = 0; i < g.height; i++) {
+    Column columns[3];
     for (int c = 0; c < components; c++) {
       const Axis& a = *axis_y[c];
-      k.vertical(middle[c] + (a.start[size_t(i)] - a.low) * stride, stride, a.weight(i), a.taps, g.width,
-                 line + c * stride);
+      const int first = middle_pair(a, a.start[size_t(i)]), last = middle_pair(a, a.end[size_t(i)] - 1);
+      columns[c] = {middle[c] + first * stride, a.weight(i), last - first + 1};
     }
     uint8_t* d[3] = {nullptr, nullptr, nullptr};
     for (int c = 0; c < target.channels; c++) d[c] = target.plane[c] + i * target.stride;
-    if (components == 1) {
-      k.pack(line, g.width, d[0]);
-      for (int c = 1; c < target.channels; c++) std::memcpy(d[c], d[0], size_t(g.width));
-    } else if (ycc) {
-      k.ycc_to_rgb(line, line + stride, line + 2 * stride, g.width, d[0], d[1], d[2]);
-    } else {
-      for (int c = 0; c < 3; c++) k.pack(line + c * stride, g.width, d[c]);
+    if (ycc) {
+      k.finish_ycc(columns, stride, g.width, d[0], d[1], d[2]);
+      continue;
     }
+    for (int c = 0; c < components; c++) k.finish_plane(columns[c], stride, g.width, d[c]);
+    for (int c = components; c < target.channels; c++) std::memcpy(d[c], d[0], size_t(g.width));
   }
 }
 
@@ -42,13 +40,10 @@ void reverse_row(uint8_t* row, int n) {
   std::reverse(row + first, row + last);
 }
 
-ptrdiff_t middle_stride(int width) { return (width + kOutPadding + 31) & ~31; }
+ptrdiff_t middle_stride(int width) { return 2 * ((width + kOutPadding + 31) & ~31); }
 
 int16_t* make_middle(const Axis& y, ptrdiff_t stride, Buffer* buffer) {
-  const size_t rows = size_t(y.high - y.low), spare = size_t(y.taps);
-  int16_t* middle = buffer->get<int16_t>((rows + spare) * size_t(stride));
-  std::memset(middle + rows * size_t(stride), 0, spare * size_t(stride) * sizeof(int16_t));
-  return middle;
+  return buffer->get<int16_t>(size_t(middle_pair(y, y.high - 1) + 1) * size_t(stride));
 }
 
 }  // namespace beton

@@ -21,16 +21,21 @@ struct Target {
 // Puts the bytes of a row into the opposite order.
 void reverse_row(uint8_t* row, int n);
 
-// Values from one row of a middle buffer to the next, for outputs `width` wide.
+// A middle buffer holds what the horizontal pass makes of an axis' source rows. Rows 2 * k and 2 * k + 1 of the source lie in
+// pair k: value i of row r is at 2 * i + r % 2. The first pair is the one that holds row `low` of the axis; what a pair
+// holds beside the axis' rows counts for nothing.
+
+// Values from one pair of rows to the next, for outputs `width` wide.
 ptrdiff_t middle_stride(int width);
 
-// Room for what the horizontal pass makes of an axis' source rows, and zeroed rows behind them that unused taps (of
-// weight 0) fall on.
 int16_t* make_middle(const Axis& y, ptrdiff_t stride, Buffer* buffer);
+
+// The pair of row y.
+inline int middle_pair(const Axis& axis, int y) { return (y >> 1) - (axis.low >> 1); }
 
 // The vertical pass over the middles, and the colours.
 void finish_rows(const Geometry& g, int components, bool ycc, const int16_t* const middle[3], ptrdiff_t stride,
-                 const Axis* const axis_y[3], const Target& target, Scratch* s);
+                 const Axis* const axis_y[3], const Target& target);
 
 }  // namespace beton
 

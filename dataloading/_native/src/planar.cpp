@@ -213,53 +213,64 @@ class FullRows {
   // Sets memory aside, and makes rows [y.low, last) of what the horizontal pass has made of the components so far.
   void start(const int16_t* const middle[3], const Axis* const axis_y[3], ptrdiff_t stride, int width, int last) {
     stride_ = stride;
+    done_ = last;
     for (int c = 0; c < 3; c++) full_[c] = make_middle(y_, stride, &s_->full[c]);
-    int16_t* line = s_->line.get<int16_t>(size_t(stride) * 5);
-    uint8_t* bytes = reinterpret_cast<uint8_t*>(line + 3 * stride);
+    uint8_t* bytes = s_->line.get<uint8_t>(size_t(stride) * 3);
     for (int y = y_.low; y < last; y++) {
+      Column columns[3];
+      int16_t weights[3][4 * kGroup] = {};
       for (int c = 0; c < 3; c++) {
         const Axis& a = *axis_y[c];
         const int near_y = y / up_[c].y;
         const int far_y = !up_[c].fancy_y ? near_y : (y & 1) ? near_y + 1 : near_y - 1;
         const int near = std::min(std::max(near_y, a.low), a.high - 1), far = std::min(std::max(far_y, a.low), a.high - 1);
-        const int16_t one = 1 << kWeightBits, w[2] = {int16_t(near == far ? one : near < far ? one / 4 * 3 : one / 4),
-                                                      int16_t(near == far ? 0 : near < far ? one / 4 : one / 4 * 3)};
-        k_.vertical(middle[c] + (std::min(near, far) - a.low) * stride, stride, w, 2, width, line + c * stride);
+        constexpr int16_t kQuarter = 1 << (kWeightBits - 2);
+        const int first = std::min(near, far) & ~1;
+        const auto weight = [&](int row) -> int16_t& { return weights[c][(row - first) / 2 * 2 * kGroup + row % 2]; };
+        weight(near) = 3 * kQuarter;
+        weight(far) = int16_t(weight(far) + kQuarter);
+        columns[c] = {middle[c] + middle_pair(a, first) * stride, weights[c], (std::max(near, far) - first) / 2 + 1};
       }
-      k_.ycc_to_rgb(line, line + stride, line + 2 * stride, width, bytes, bytes + stride, bytes + 2 * stride);
+      k_.finish_ycc(columns, stride, width, bytes, bytes + stride, bytes + 2 * stride);
       for (int c = 0; c < 3; c++) {
-        int16_t* out = full_[c] + (y - y_.low) * stride;
-        const uint8_t* from = bytes + c * stride;
-        for (ptrdiff_t at = 0; at < stride; at += 32) {  // a fixed count compiles to vector code
-          for (int i = 0; i < 32; i++) out[at + i] = int16_t(from[at + i] << kValueBits);
-        }
+        int16_t* out = full_[c] + middle_pair(y_, y) * stride + y % 2;
+        for (int i = 0; i < width; i++) out[2 * i] = int16_t(bytes[c * stride + i] << kValueBits);
       }
     }
   }
 
-  // The horizontal pass over rows [first, last).
-  void filter(int first, int last) {
+  // The horizontal pass over the rows up to `last` that it has not seen.
+  void filter(int last) {
+    // Whole pairs of rows, but for the first one, of which start() may have made a row, and the last one.
+    if (last < y_.high) last &= ~1;
     uint8_t* rgb[3];
     for (int c = 0; c < 3; c++) rgb[c] = lines_ + (3 + c * kRows) * line_bytes_;
-    for (int y = first; y < last; y += kRows) {
-      const int rows = std::min(kRows, last - y);
-      for (int i = 0; i < rows; i++) {
+    while (done_ < last) {
+      const int first = done_ & ~1, rows = std::min(done_ % 2 == 0 ? kRows : 2, last - first);
+      for (int i = done_ - first; i < rows; i++) {
         const uint8_t* full[3];
-        for (int c = 0; c < 3; c++) full[c] = row(c, y + i);
+        for (int c = 0; c < 3; c++) full[c] = row(c, first + i);
         const ptrdiff_t at = i * line_bytes_;
         k_.exact_ycc_to_rgb(full[0], full[1], full[2], x_.high - x_.low, rgb[0] + at, rgb[1] + at, rgb[2] + at);
       }
+      const bool keep = done_ % 2 != 0 && done_ > y_.low;  // the pair's other row
+      const int pairs = (rows + 1) / 2;
       for (int c = 0; c < 3; c++) {
-        int16_t* out = full_[c] + (y - y_.low) * stride_;
-        k_.horizontal(plan_, rgb[c] - x_.low, line_bytes_, rows, out, stride_);
+        int16_t* out = full_[c] + middle_pair(y_, first) * stride_;
+        int16_t* made = keep ? s_->line.get<int16_t>(size_t(stride_)) : out;
+        k_.horizontal(plan_, rgb[c] - x_.low, line_bytes_, pairs, made, stride_);
         // Whole levels between the passes, as in Pillow: rounding there tells where the same pixels come again and again.
-        for (ptrdiff_t at = 0; at < rows * stride_; at += 32) {
+        // All arithmetic fits 16 bits.
+        for (ptrdiff_t at = 0; at < pairs * stride_; at += 32) {  // a fixed count compiles to vector code
           for (int i = 0; i < 32; i++) {
-            const int v = (out[at + i] + (1 << (kValueBits - 1))) >> kValueBits;
-            out[at + i] = int16_t(std::min(std::max(v, 0), 255) << kValueBits);
+            int16_t v = int16_t(made[at + i] + (1 << (kValueBits - 1)));
+            v = int16_t(v >> kValueBits);
+            made[at + i] = int16_t(std::min<int16_t>(std::max<int16_t>(v, 0), 255) << kValueBits);
           }
         }
+        for (ptrdiff_t at = 1; keep && at < stride_; at += 2) out[at] = made[at];
       }
+      done_ = first + rows;
     }
   }
 
@@ -283,6 +294,7 @@ class FullRows {
   uint8_t* lines_;  // a row of each component, then kRows rows of each colour
   int16_t* full_[3] = {nullptr, nullptr, nullptr};
   int step_ = 1;
+  int done_ = 0;  // rows before this one have gone through the horizontal pass
   int64_t excess_ = 0;
 };
 
@@ -332,8 +344,8 @@ Status resize_planar(const beton_request& q, const Geometry& g, const JpegHeader
   const Kernels& k = kernels();
   const int n = header.num_components;
   const bool ycc = n == 3 && header.space == BETON_SPACE_YCBCR;
-  make_box_filter(axis_spec(q, g, true), &s->box_x);
-  make_box_filter(axis_spec(q, g, false), &s->box_y);
+  make_box(axis_spec(q, g, true), &s->box_x);
+  make_box(axis_spec(q, g, false), &s->box_y);
   Cover cover;
   Upsampling up[3];
   int of[3] = {0, 0, 0};  // which component's filters this one shares
@@ -389,22 +401,23 @@ Status resize_planar(const beton_request& q, const Geometry& g, const JpegHeader
         clip = true;
         rgb->start(middle, axis_y, stride, g.width, done);
       }
-      if (clip) rgb->filter(done, ready);
+      if (clip) rgb->filter(ready);
       done = ready;
     }
     for (int c = 0; c < n && !clip; c++) {
       const int top = row * cover.v[c] * 8;
-      const int first = std::max(top, axis_y[c]->low), last = std::min(top + cover.v[c] * 8, axis_y[c]->high);
+      // Whole pairs of rows: decoded ones all of them, though some may not count.
+      const int first = std::max(top, axis_y[c]->low) & ~1, last = std::min(top + cover.v[c] * 8, axis_y[c]->high);
       if (first >= last) continue;
-      k.horizontal(s->plan[of[c]], cover.row(c, first), cover.strips.stride[c], last - first,
-                   filled[c] + (first - axis_y[c]->low) * stride, stride);
+      k.horizontal(s->plan[of[c]], cover.row(c, first), cover.strips.stride[c], (last - first + 1) / 2,
+                   filled[c] + middle_pair(*axis_y[c], first) * stride, stride);
     }
   }
   for (int c = 0; c < n && clip; c++) {
     axis_y[c] = &s->y[full];
     middle[c] = rgb->middle(c);
   }
-  finish_rows(g, n, ycc && !clip, middle, stride, axis_y, target, s);
+  finish_rows(g, n, ycc && !clip, middle, stride, axis_y, target);
   return kOk;
 }
 

@@ -54,8 +54,8 @@ void copy_pixels(const beton_request& q, const Geometry& g, const PixelSource& s
 
 void make_axes(const beton_request& q, const Geometry& g, Scratch* s) {
   const AxisSpec x = axis_spec(q, g, true), y = axis_spec(q, g, false);
-  make_box_filter(x, &s->box_x);
-  make_box_filter(y, &s->box_y);
+  make_box(x, &s->box_x);
+  make_box(y, &s->box_y);
   make_axis(x, s->box_x, &s->x[0]);
   make_axis(y, s->box_y, &s->y[0]);
 }
@@ -79,20 +79,20 @@ void resize_pixels(const beton_request& q, const Geometry& g, const PixelSource&
     strip[c] = s->strip[c].get<uint8_t>(size_t(strip_stride) * kRows);
     for (int r = 0; r < kRows; r++) std::memset(strip[c] + r * strip_stride + width, 0, size_t(strip_stride - width));
   }
-  for (int y = ay.low; y < ay.high; y += kRows) {
+  for (int y = ay.low & ~1; y < ay.high; y += kRows) {
     const int rows = std::min(kRows, ay.high - y);
-    for (int r = 0; r < rows; r++) {
+    for (int r = y < ay.low ? 1 : 0; r < rows; r++) {
       const uint8_t* row = src.data + size_t(y + r - src.origin_y) * src.stride + size_t(ax.low - src.origin_x) * n;
       uint8_t* d[3] = {nullptr, nullptr, nullptr};
       for (int c = 0; c < n; c++) d[c] = strip[c] + r * strip_stride;
       split(k, n, row, width, d);
     }
     for (int c = 0; c < n; c++) {
-      k.horizontal(plan, strip[c] - ax.low, strip_stride, rows, middle[c] + (y - ay.low) * stride, stride);
+      k.horizontal(plan, strip[c] - ax.low, strip_stride, (rows + 1) / 2, middle[c] + middle_pair(ay, y) * stride, stride);
     }
   }
   const Axis* axis_y[3] = {&ay, &ay, &ay};
-  finish_rows(g, n, false, middle, stride, axis_y, target, s);
+  finish_rows(g, n, false, middle, stride, axis_y, target);
 }
 
 // Any JPEG, through libjpeg.

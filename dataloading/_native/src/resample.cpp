@@ -5,12 +5,13 @@
 #include <cstring>
 
 #include "beton_native.h"
+#include "kernels.h"
 
 namespace beton {
 
 namespace {
 
-constexpr int kBeside = 4;
+constexpr int kBeside = 4;  // zeros beside a filter of the box
 
 // Halves go up, for negative numbers too; library rounding is a function call here.
 int nearest_int(double v) { return int(v + 65536.5) - 65536; }
@@ -117,77 +118,152 @@ int through_upsampling(const AxisSpec& s, const double* w, int first, int count,
   return high - low + 1;
 }
 
-}  // namespace
-
-void make_box_filter(const AxisSpec& spec, BoxFilter* box) {
-  const double scale = double(spec.length) / double(spec.scaled);
-  const double support = (spec.interpolation == BETON_BICUBIC ? 2.0 : 1.0) * (spec.antialias ? std::max(scale, 1.0) : 1.0);
-  box->most = int(std::ceil(support)) * 2 + 6;
-  const size_t count = size_t(spec.count);
-  box->outputs.resize(count);
-  box->weights.resize(count * size_t(box->most + 2 * kBeside));
-  double* w = box->weights.data() + kBeside;
-  for (int i = 0; i < spec.count; i++, w += box->most + 2 * kBeside) {
-    BoxFilter::Output& output = box->outputs[size_t(i)];
-    output.taps = box_weights(spec, spec.first + i, w, &output.first, &output.norm);
-    for (int t = 0; t < kBeside; t++) w[t - kBeside] = w[output.taps + t] = 0.0;
+// Leaves out what is too small to count at both ends.
+void trim(const double** w, int* first, int* n, double norm) {
+  while (*n > 1 && std::fabs((*w)[*n - 1] * norm) < 0.5) --*n;
+  while (*n > 1 && std::fabs((*w)[0] * norm) < 0.5) {
+    ++*w;
+    ++*first;
+    --*n;
   }
 }
 
-void make_axis(const AxisSpec& spec, const BoxFilter& box, Axis* axis) {
-  const int most = box.most;
+// Makes the exact filter of one output, trimmed; returns its taps. `memory` has room for twice the taps of the box.
+int exact_output(const AxisSpec& s, int at, double* memory, const double** w, int* first, double* norm) {
+  const int output = s.first + (s.reverse ? s.count - 1 - at : at);
+  double* from_box = memory + kBeside;
+  int n = box_weights(s, output, from_box, first, norm);
+  *w = from_box;
+  if (s.ratio == 1) {
+    *first += s.box;
+  } else {
+    for (int t = 0; t < kBeside; t++) from_box[t - kBeside] = from_box[n + t] = 0.0;
+    double* component = from_box + n + kBeside;
+    n = through_upsampling(s, from_box, *first, n, component, first);
+    *w = component;
+  }
+  *norm *= 1 << kWeightBits;
+  trim(w, first, &n, *norm);
+  return n;
+}
+
+void store_output(int at, const double* w, int first, int n, double norm, Axis* axis) {
+  axis->start[size_t(at)] = first;
+  axis->end[size_t(at)] = first + n;
+  int16_t* out = axis->weights.data() + (axis->weight(at) - axis->weights.data());
+  for (int t = 0; t < 2 * axis->pairs; t++) out[t / 2 * 2 * kGroup + t % 2] = 0;
+  // Rounding the running sum makes the weights add up to exactly 1, so that a constant area stays constant.
+  double sum = 0.0;
+  int before = 0;
+  for (int t = 0; t < n; t++) {
+    sum += w[t] * norm;
+    const int now = t < n - 1 ? nearest_int(sum) : 1 << kWeightBits;
+    const int place = first - axis->origin(at) + t;
+    out[place / 2 * 2 * kGroup + place % 2] = int16_t(now - before);
+    before = now;
+  }
+}
+
+int whole_groups(int count) { return (count + kGroup - 1) & -kGroup; }
+
+void set_pairs(int pairs, Axis* axis) {
+  axis->pairs = pairs;
+  axis->weights.resize(size_t(whole_groups(axis->count)) * size_t(pairs) * 2);
+}
+
+// Moves an output's weights to where they would be, had its first tap been one that counts.
+void move_weights(int at, int taps, Axis* axis) {
+  int16_t* w = axis->weights.data() + (axis->weight(at) - axis->weights.data());
+  const auto place = [](int t) { return t / 2 * 2 * kGroup + t % 2; };
+  for (int t = 0; t < 2 * axis->pairs; t++) w[place(t)] = t + taps < 2 * axis->pairs ? w[place(t + taps)] : int16_t(0);
+}
+
+// Whether libjpeg's upsampling treats some samples of an output as the image's edge.
+bool at_edge(const AxisSpec& s, const BoxFilter& box, int at) {
+  const int begin = s.box + box.first[at], last = begin + box.taps[at] - 1;
+  return s.fancy && (begin < 2 || last / 2 >= s.component_length - 1);
+}
+
+// Returns false where there are more taps than vector code takes.
+bool make_axis_by_vectors(const AxisSpec& spec, const BoxFilter& box, Axis* axis) {
+  const int padded = whole_groups(spec.count);
+  const int most = *std::max_element(box.taps, box.taps + padded);
+  const int pairs = ((spec.fancy ? most / 2 + 2 : most) + spec.even + 1) / 2;
+  if (2 * pairs > kMostVectorTaps) return false;
+  set_pairs(pairs, axis);
+  axis->stored_at.resize(size_t(padded));
+  const AxisMemory memory = {pairs, axis->stored_at.data(), axis->start.data(), axis->end.data(), axis->weights.data()};
+  kernels().make_weights(spec, box, memory);
+  for (int at = 0; at < padded; at++) {
+    const int taps = axis->origin(at) - axis->stored_at[size_t(at)];
+    if (taps > 0) move_weights(at, taps, axis);
+    if (!at_edge(spec, box, at)) continue;
+    axis->scratch.resize(size_t(box.most + kBeside) * 4);
+    const double* w;
+    int first;
+    double norm;
+    const int n = exact_output(spec, std::min(at, spec.count - 1), axis->scratch.data(), &w, &first, &norm);
+    if (n + (spec.even ? first & 1 : 0) > 2 * pairs) return false;
+    store_output(at, w, first, n, norm, axis);
+  }
+  return true;
+}
+
+void make_axis_one_by_one(const AxisSpec& spec, Axis* axis) {
+  const double scale = double(spec.length) / double(spec.scaled);
+  const size_t room = size_t(std::ceil(2.0 * std::max(scale, 1.0)) * 2.0) + 6 + kBeside;
+  axis->scratch.resize(2 * room);
+  const double* w;
+  int first;
+  double norm;
+  // How many taps there are is known only at the end.
+  int pairs = 1;
+  for (int at = 0; at < spec.count; at++) {
+    const int n = exact_output(spec, at, axis->scratch.data(), &w, &first, &norm);
+    pairs = std::max(pairs, (n + (spec.even ? first & 1 : 0) + 1) / 2);
+  }
+  set_pairs(pairs, axis);
+  for (int at = 0; at < whole_groups(spec.count); at++) {
+    const int n = exact_output(spec, std::min(at, spec.count - 1), axis->scratch.data(), &w, &first, &norm);
+    store_output(at, w, first, n, norm, axis);
+  }
+}
+
+}  // namespace
+
+void make_box(const AxisSpec& spec, Box* box) {
+  box->vectors = spec.antialias && spec.interpolation != BETON_NEAREST;
+  if (!box->vectors) return;
+  BoxFilter& f = box->filter;
+  f.cubic = spec.interpolation == BETON_BICUBIC;
+  f.scale = double(spec.length) / double(spec.scaled);
+  const double wide = std::max(f.scale, 1.0);
+  f.inverse = 1.0 / wide;
+  f.support = (f.cubic ? 2.0 : 1.0) * wide;
+  f.most = int(std::ceil(2.0 * f.support)) + 1;
+  box->vectors = f.most <= kMostVectorTaps;
+  if (!box->vectors) return;
+  const size_t padded = size_t(whole_groups(spec.count));
+  box->first.resize(padded);
+  box->taps.resize(padded);
+  box->center.resize(padded);
+  box->norm.resize(padded);
+  f.first = box->first.data();
+  f.taps = box->taps.data();
+  f.center = box->center.data();
+  f.norm = box->norm.data();
+  kernels().make_box_filter(spec, f);
+}
+
+void make_axis(const AxisSpec& spec, const Box& box, Axis* axis) {
   axis->count = spec.count;
-  axis->start.resize(size_t(spec.count));
-  axis->scratch.resize(size_t(most));
-  axis->wide.resize(size_t(most) * size_t(spec.count));
-  double* component = axis->scratch.data();
-  const double* from_box = box.weights.data() + kBeside;
-  axis->low = spec.box + spec.length;
-  axis->high = 0;
-  int counts_most = 1;
-  // First with room for the most taps there may be; how many there are is known only at the end.
-  for (int i = 0; i < spec.count; i++, from_box += most + 2 * kBeside) {
-    int first = box.outputs[size_t(i)].first;
-    int n = box.outputs[size_t(i)].taps;
-    const double* w = from_box;
-    if (spec.ratio == 1) {
-      first += spec.box;
-    } else {
-      n = through_upsampling(spec, from_box, first, n, component, &first);
-      w = component;
-    }
-    const double norm = box.outputs[size_t(i)].norm * (1 << kWeightBits);
-    while (n > 1 && std::fabs(w[n - 1] * norm) < 0.5) n--;
-    while (n > 1 && std::fabs(w[0] * norm) < 0.5) {
-      w++;
-      first++;
-      n--;
-    }
-    const int at = spec.reverse ? spec.count - 1 - i : i;
-    int16_t* out = axis->wide.data() + size_t(at) * size_t(most);
-    // Rounding the running sum makes the weights add up to exactly 1, so that a constant area stays constant.
-    double sum = 0.0;
-    int before = 0;
-    for (int t = 0; t < n - 1; t++) {
-      sum += w[t] * norm;
-      const int now = nearest_int(sum);
-      out[t] = int16_t(now - before);
-      before = now;
-    }
-    out[n - 1] = int16_t((1 << kWeightBits) - before);
-    for (int t = n; t < most; t++) out[t] = 0;
-    axis->start[size_t(at)] = first;
-    axis->low = std::min(axis->low, first);
-    axis->high = std::max(axis->high, first + n);
-    counts_most = std::max(counts_most, n);
-  }
-  axis->taps = (counts_most + 1) & ~1;
-  axis->weights.resize(size_t(axis->taps) * size_t(spec.count));
-  const int16_t* from = axis->wide.data();
-  int16_t* to = axis->weights.data();
-  for (int i = 0; i < spec.count; i++, from += most, to += axis->taps) {
-    for (int t = 0; t < axis->taps; t += 2) std::memcpy(to + t, from + t, 4);
-  }
+  axis->even = spec.even;
+  axis->start.resize(size_t(whole_groups(spec.count)));
+  axis->end.resize(axis->start.size());
+  const bool done = box.vectors && (spec.ratio == 1 || spec.fancy) && make_axis_by_vectors(spec, box.filter, axis);
+  if (!done) make_axis_one_by_one(spec, axis);
+  axis->low = *std::min_element(axis->start.begin(), axis->start.end());
+  axis->high = *std::max_element(axis->end.begin(), axis->end.end());
 }
 
 }  // namespace beton

@@ -13,17 +13,22 @@ namespace beton {
 constexpr int kWeightBits = 14;  // weights are fixed point: 1.0 = 1 << 14
 constexpr int kValueBits = 6;    // between the two passes a sample carries six more bits than its byte
 
-// The filter of outputs [0, count): output i is sum over t of weight(i)[t] * source[start[i] + t].
+constexpr int kGroup = 8;      // outputs whose weights lie together
+
+// The filter of outputs [0, count): output i is the sum of weight(i, t) * source[origin(i) + t] over t.
 struct Axis {
   int count = 0;
-  int taps = 0;                  // taps stored for each output: the largest number needed, rounded up to even
-  int low = 0, high = 0;         // all taps with a weight read source samples in [low, high)
-  std::vector<int> start;
-  std::vector<int16_t> weights;  // count * taps; unused ones are 0
-  std::vector<int16_t> wide;     // scratch of make_axis, as is the next
+  int pairs = 0;               // of taps, stored for each output; unused taps are 0
+  int low = 0, high = 0;       // all taps with a weight read source samples in [low, high)
+  bool even = false;           // as in AxisSpec
+  std::vector<int> start, end; // the source samples that have weights, of each output; up to whole groups
+  std::vector<int16_t> weights;  // groups of outputs; of each the pairs; of these two weights for each output
+  std::vector<int> stored_at;    // scratch of make_axis, as is the next
   std::vector<double> scratch;
 
-  const int16_t* weight(int i) const { return weights.data() + size_t(i) * size_t(taps); }
+  int origin(int i) const { return even ? start[size_t(i)] & ~1 : start[size_t(i)]; }
+  // The first pair of output i; the next ones follow at distances of 2 * kGroup.
+  const int16_t* weight(int i) const { return weights.data() + ptrdiff_t(i / kGroup * pairs * kGroup + i % kGroup) * 2; }
 };
 
 struct AxisSpec {
@@ -33,26 +38,44 @@ struct AxisSpec {
   int interpolation = 0;    // BETON_NEAREST | BETON_BILINEAR | BETON_BICUBIC
   bool antialias = true;
   bool reverse = false;     // list the outputs from last to first: a mirrored image for free
+  bool even = false;        // begin each output's taps at an even source sample: rows come in pairs
   // A subsampled component: full-resolution sample i comes from component samples through libjpeg's upsampling.
   int ratio = 1;            // full-resolution samples per component sample: 1, 2, 4 (3 too)
   bool fancy = false;       // ratio 2 only: triangle filter 3/4, 1/4; otherwise plain repetition
   int component_length = 0; // samples the component has along this axis
 };
 
-// The filter over full-resolution samples of the crop, from which those of all components are made.
+// The filters that vector code makes, antialiased ones, over full-resolution samples of the crop. Plain memory, filled up to
+// whole groups: of each output the samples in the box, the filter's centre, and what its weights are to be multiplied by.
 struct BoxFilter {
-  struct Output {
-    int first, taps;
-    double norm;  // what its weights are to be multiplied by
-  };
-  int most = 0;  // taps there is room for
-  std::vector<Output> outputs;
-  std::vector<double> weights;  // a few zeros, `most`, a few zeros for each output
+  bool cubic;
+  double scale, inverse, support;
+  int most;  // taps
+  int *first, *taps;
+  double *center, *norm;
 };
 
-void make_box_filter(const AxisSpec& spec, BoxFilter* box);
+// Where vector code puts an Axis. An output may begin with taps that are too small to count.
+struct AxisMemory {
+  int pairs;
+  int *stored_at, *start, *end;
+  int16_t* weights;
+};
 
-void make_axis(const AxisSpec& spec, const BoxFilter& box, Axis* axis);
+// More taps than this are left to the one-by-one code.
+constexpr int kMostVectorTaps = 64;
+
+// What the axes of all components share.
+struct Box {
+  bool vectors = false;  // whether there is a filter for vector code
+  BoxFilter filter;
+  std::vector<int> first, taps;
+  std::vector<double> center, norm;
+};
+
+void make_box(const AxisSpec& spec, Box* box);
+
+void make_axis(const AxisSpec& spec, const Box& box, Axis* axis);
 
 }  // namespace beton
 

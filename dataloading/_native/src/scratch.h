@@ -60,14 +60,14 @@ struct Scratch {
   std::vector<size_t> segments;     // offsets into the JPEG
   Buffer segment;                   // the unstuffed one
   int64_t stray_bytes = 0;          // behind the scan's segments, as far as they were read
-  BoxFilter box_x, box_y;
+  Box box_x, box_y;
   Axis x[4], y[4];       // per component, and of full resolution where no component has it
   RowPlan plan[4];
   Buffer strip[3];       // decoded or split rows of a component
   Buffer whole[3];       // rows of a component that several requests share
   Buffer middle[3];      // after the horizontal pass
   Buffer full[3];        // the same of colours, where components come too early
-  Buffer line;           // one output row of each component
+  Buffer line;           // a few rows of each component
   Buffer rgb;            // interleaved pixels from libjpeg, or rows at full resolution
   Buffer core;           // planar result before padding
   SymbolTable symbol_tables[2][4];  // [DC, AC][slot]
