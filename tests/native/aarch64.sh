@@ -34,7 +34,7 @@ build() {
     -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
     -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ \
     -DJPEG_INCLUDE_DIR="$1/include" -DJPEG_LIBRARY="$libjpeg/usr/lib/aarch64-linux-gnu/libjpeg.so"
-  cmake --build "$1"
+  cmake --build "$1" -- --no-print-directory -s
 }
 
 case ${1:-} in
