@@ -14,6 +14,7 @@ module        what it holds
 ``jpeg``      one JPEG at a time: probe, decode, encode, transcode
 ``augment``   random operations on pixels: drawing, and running compiled kernels
 ``gate``      waiting for other threads where no signal handler can run
+``samples``   random keys of samples, and requests for their stored images
 ``resize``    whole images resized exactly as Pillow does
 ============= ==========================================================================================
 """
@@ -24,7 +25,7 @@ from .augment import AugmentFailure, AugmentProgram, Draws
 from .gate import Gate, close_gates, this_thread_is_own
 from .jpeg import JpegInfo, check_jpeg, decode_jpeg, encode_jpeg, probe_jpeg, transcode_jpeg
 from .library import kernels_in_use, library_path, use_kernels
-from .plan import BoxesOfSamples, PlanFailure, plan_requests
+from .plan import BoxesOfSamples, PlanFailure, RequestPlanner
 from .regions import (
     BICUBIC,
     BILINEAR,
@@ -36,10 +37,12 @@ from .regions import (
     PAD_REFLECT,
     PAD_SYMMETRIC,
     REQUEST,
+    aim,
     decode_regions,
     status_text,
 )
 from .resize import resize_rgb
+from .samples import FileTables, ImageLayout, ImageTables, sample_keys
 
 __all__ = [
     "BICUBIC",
@@ -56,9 +59,14 @@ __all__ = [
     "AugmentProgram",
     "BoxesOfSamples",
     "Draws",
+    "FileTables",
     "Gate",
+    "ImageLayout",
+    "ImageTables",
     "JpegInfo",
     "PlanFailure",
+    "RequestPlanner",
+    "aim",
     "check_jpeg",
     "close_gates",
     "decode_jpeg",
@@ -66,9 +74,9 @@ __all__ = [
     "encode_jpeg",
     "kernels_in_use",
     "library_path",
-    "plan_requests",
     "probe_jpeg",
     "resize_rgb",
+    "sample_keys",
     "status_text",
     "this_thread_is_own",
     "transcode_jpeg",

@@ -82,7 +82,10 @@ def _load() -> ctypes.CDLL:
     signatures: dict[str, tuple[Any, list[Any]]] = {
         "beton_request_size": (i64, []),
         "beton_decode_regions": (i64, [pointer, i64]),
-        "beton_plan": (i64, [pointer] * 3 + [i64] + [pointer] * 5 + [i64, i64, pointer]),
+        "beton_find_images": (i64, [pointer, i64, pointer, pointer, i64, pointer, pointer]),
+        "beton_aim": (None, [pointer, i64, pointer, i64, i64, i64]),
+        "beton_sample_keys": (None, [ctypes.c_uint64, pointer, pointer, ctypes.c_uint64, i64, pointer]),
+        "beton_plan": (i64, [pointer] * 3 + [i64] + [pointer] * 3 + [i64, i64, pointer]),
         "beton_augment_draw": (i64, [pointer, pointer, i64, pointer, pointer]),
         "beton_augment_run": (i32, [pointer] * 4 + [i64, i64, pointer, pointer]),
         "beton_augment_last_failure": (None, [pointer]),

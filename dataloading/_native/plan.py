@@ -14,7 +14,7 @@ import numpy.typing as npt
 from .library import LIBRARY
 from .regions import REQUEST
 
-__all__ = ["ROW_LENGTH", "BoxesOfSamples", "PlanFailure", "plan_requests"]
+__all__ = ["ROW_LENGTH", "BoxesOfSamples", "PlanFailure", "RequestPlanner"]
 
 ROW_LENGTH = 64  # BETON_PLAN_ROW_LENGTH in src/plan.h
 
@@ -46,8 +46,8 @@ class BoxesOfSamples(NamedTuple):
     """The boxes of n samples, in pixels of the stored images.
 
     ``corners``: float64, shape (m, 4): left, top, right, bottom. ``starts``: int64, shape (n + 1,): boxes of sample i
-    are ``starts[i]`` to ``starts[i + 1] - 1``. ``kept``: uint8, shape (m,): ones, of which `plan_requests` makes 0 what
-    a crop has cut off.
+    are ``starts[i]`` to ``starts[i + 1] - 1``. ``kept``: uint8, shape (m,): ones, of which `RequestPlanner.plan` makes
+    0 what a crop has cut off.
     """
 
     corners: npt.NDArray[np.float64]
@@ -63,18 +63,8 @@ class PlanFailure(NamedTuple):
     reason: str
 
 
-def plan_requests(
-    codes: npt.NDArray[np.int64],
-    positions: npt.NDArray[np.int64],
-    rows: npt.NDArray[np.float64],
-    widths: npt.NDArray[np.int64],
-    heights: npt.NDArray[np.int64],
-    keys: npt.NDArray[np.uint64],
-    requests: npt.NDArray[np.void],
-    start: int = 0,
-    boxes: BoxesOfSamples | None = None,
-) -> PlanFailure | None:
-    """Draw the geometry of each sample and write it to its request.
+class RequestPlanner:
+    """A list of geometric operations, which draws the geometry of samples into their requests.
 
     Parameters
     ----------
@@ -83,21 +73,6 @@ def plan_requests(
         random streams.
     rows : ndarray of float64, shape (k, ROW_LENGTH)
         Their parameters.
-    widths, heights : ndarray of int64, shape (n,)
-        Of the stored images.
-    keys : ndarray of uint64, shape (n,)
-        Random keys of the samples.
-    requests : ndarray of REQUEST, shape (n,)
-        The columns from ``box_x`` to ``antialias`` are written.
-    start : int
-        First sample to plan.
-    boxes : BoxesOfSamples, optional
-        For operations that read them; without, no sample has any.
-
-    Returns
-    -------
-    PlanFailure or None
-        The first sample that could not be planned; the ones before it are done.
 
     Raises
     ------
@@ -109,56 +84,87 @@ def plan_requests(
     >>> one = np.ones(1, np.int64)
     >>> row = np.zeros((1, ROW_LENGTH)); row[0, :2] = 2, 4
     >>> requests = np.zeros(1, REQUEST)
-    >>> plan_requests(4 * one, one, row, 8 * one, 6 * one, np.zeros(1, np.uint64), requests)  # a centre crop
+    >>> requests["src_width"], requests["src_height"] = 8, 6
+    >>> RequestPlanner(4 * one, one, row).plan(np.zeros(1, np.uint64), requests)  # a centre crop
     >>> requests["box_x"][0], requests["box_y"][0]
     (np.int32(2), np.int32(2))
     """
-    k, n = len(codes), len(requests)
-    for name, array, dtype, shape in (
-        ("codes", codes, np.dtype(np.int64), (k,)),
-        ("positions", positions, np.dtype(np.int64), (k,)),
-        ("rows", rows, np.dtype(np.float64), (k, ROW_LENGTH)),
-        ("widths", widths, np.dtype(np.int64), (n,)),
-        ("heights", heights, np.dtype(np.int64), (n,)),
-        ("keys", keys, np.dtype(np.uint64), (n,)),
-        ("requests", requests, REQUEST, (n,)),
-        *_boxes_checked(boxes, n),
-    ):
-        if array.dtype != dtype or array.shape != shape or not array.flags.c_contiguous:
-            raise TypeError(
-                f"{name} must be a contiguous {dtype} array of shape {shape}, got {array.dtype} {array.shape}"
-            )
-    failure = _Failure()
-    given = None if boxes is None else _Boxes(*(array.ctypes.data for array in boxes))
-    failed: int = LIBRARY.beton_plan(
-        codes.ctypes.data,
-        positions.ctypes.data,
-        rows.ctypes.data,
-        k,
-        widths.ctypes.data,
-        heights.ctypes.data,
-        keys.ctypes.data,
-        None if given is None else ctypes.addressof(given),
-        requests.ctypes.data,
-        start,
-        n,
-        ctypes.addressof(failure),
-    )
-    if failed < 0:
-        return None
-    values = {name: int(getattr(failure, name)) for name, *_ in _Failure._fields_}
-    return PlanFailure(failed, values["position"], _REASONS[values["reason"]].format(**values))
+
+    def __init__(
+        self, codes: npt.NDArray[np.int64], positions: npt.NDArray[np.int64], rows: npt.NDArray[np.float64]
+    ) -> None:
+        k = len(codes)
+        for name, array, dtype, shape in (
+            ("codes", codes, np.dtype(np.int64), (k,)),
+            ("positions", positions, np.dtype(np.int64), (k,)),
+            ("rows", rows, np.dtype(np.float64), (k, ROW_LENGTH)),
+        ):
+            _check(name, array, dtype, shape)
+        self._arrays = codes, positions, rows  # kept alive
+        self._operations = codes.ctypes.data, positions.ctypes.data, rows.ctypes.data, k
+
+    def plan(
+        self,
+        keys: npt.NDArray[np.uint64],
+        requests: npt.NDArray[np.void],
+        start: int = 0,
+        boxes: BoxesOfSamples | None = None,
+    ) -> PlanFailure | None:
+        """Draw the geometry of each sample and write it to its request.
+
+        Parameters
+        ----------
+        keys : ndarray of uint64, shape (n,)
+            Random keys of the samples.
+        requests : ndarray of REQUEST, shape (n,)
+            ``src_width`` and ``src_height`` are read, the columns from ``box_x`` to ``antialias`` written.
+        start : int
+            First sample to plan.
+        boxes : BoxesOfSamples, optional
+            For operations that read them; without, no sample has any.
+
+        Returns
+        -------
+        PlanFailure or None
+            The first sample that could not be planned; the ones before it are done.
+
+        Raises
+        ------
+        TypeError
+            If an array is not of the type stated, contiguous and of the right length.
+        """
+        n = len(requests)
+        _check("keys", keys, np.dtype(np.uint64), (n,))
+        _check("requests", requests, REQUEST, (n,))
+        given = None
+        if boxes is not None:
+            _check_boxes(boxes, n)
+            given = _Boxes(*(array.ctypes.data for array in boxes))
+        failure = _Failure()
+        failed: int = LIBRARY.beton_plan(
+            *self._operations,
+            keys.ctypes.data,
+            None if given is None else ctypes.addressof(given),
+            requests.ctypes.data,
+            start,
+            n,
+            ctypes.addressof(failure),
+        )
+        if failed < 0:
+            return None
+        values = {name: int(getattr(failure, name)) for name, *_ in _Failure._fields_}
+        return PlanFailure(failed, values["position"], _REASONS[values["reason"]].format(**values))
 
 
-def _boxes_checked(boxes: BoxesOfSamples | None, n: int) -> list[tuple[str, npt.NDArray[Any], Any, tuple[int, ...]]]:
-    """Return what the arrays of boxes must be."""
-    if boxes is None:
-        return []
+def _check(name: str, array: npt.NDArray[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    if array.dtype != dtype or array.shape != shape or not array.flags.c_contiguous:
+        raise TypeError(f"{name} must be a contiguous {dtype} array of shape {shape}, got {array.dtype} {array.shape}")
+
+
+def _check_boxes(boxes: BoxesOfSamples, n: int) -> None:
     count = int(boxes.starts[-1]) if len(boxes.starts) else 0
-    if len(boxes.starts) == n + 1 and (boxes.starts[0] != 0 or (np.diff(boxes.starts) < 0).any()):
+    _check("boxes.corners", boxes.corners, np.dtype(np.float64), (count, 4))
+    _check("boxes.starts", boxes.starts, np.dtype(np.int64), (n + 1,))
+    _check("boxes.kept", boxes.kept, np.dtype(np.uint8), (count,))
+    if boxes.starts[0] != 0 or (np.diff(boxes.starts) < 0).any():
         raise TypeError("boxes.starts must begin with 0 and not decrease")
-    return [
-        ("boxes.corners", boxes.corners, np.dtype(np.float64), (count, 4)),
-        ("boxes.starts", boxes.starts, np.dtype(np.int64), (n + 1,)),
-        ("boxes.kept", boxes.kept, np.dtype(np.uint8), (count,)),
-    ]

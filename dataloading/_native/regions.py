@@ -23,6 +23,7 @@ __all__ = [
     "PAD_REFLECT",
     "PAD_SYMMETRIC",
     "REQUEST",
+    "aim",
     "decode_regions",
     "status_text",
 ]
@@ -69,6 +70,27 @@ if LIBRARY.beton_request_size() != REQUEST.itemsize:
     )
 
 
+def aim(requests: npt.NDArray[np.void], images: npt.NDArray[np.uint8]) -> None:
+    """Write to requests where their images go.
+
+    Parameters
+    ----------
+    requests : ndarray of REQUEST, shape (n,)
+        Contiguous and writable.
+    images : ndarray, shape (n, channels, height, width)
+        Rows are contiguous; the memory must live until the requests are decoded.
+
+    Raises
+    ------
+    TypeError
+        If an array is not as stated.
+    """
+    _check(requests)
+    if images.ndim != 4 or len(images) != len(requests) or (len(images) and images.strides[3] != images.itemsize):
+        raise TypeError(f"images must be {len(requests)} planar ones with contiguous rows, got shape {images.shape}")
+    LIBRARY.beton_aim(requests.ctypes.data, len(requests), images.ctypes.data, *images.strides[:3])
+
+
 def decode_regions(requests: npt.NDArray[np.void]) -> int:
     """Decode every request: equal to torchvision's crop, resize, crop or pad, flip.
 
@@ -113,13 +135,17 @@ def decode_regions(requests: npt.NDArray[np.void]) -> int:
     >>> out[:, 0, 1].tolist()
     [3, 4, 5]
     """
+    _check(requests)
+    failed: int = LIBRARY.beton_decode_regions(requests.ctypes.data, len(requests))
+    return failed
+
+
+def _check(requests: npt.NDArray[np.void]) -> None:
     if requests.dtype != REQUEST or requests.ndim != 1 or not requests.flags.carray:
         raise TypeError(
             f"requests must be a contiguous, writable 1-D array of REQUEST, got dtype {requests.dtype} of shape "
             f"{requests.shape}"
         )
-    failed: int = LIBRARY.beton_decode_regions(requests.ctypes.data, len(requests))
-    return failed
 
 
 @lru_cache(maxsize=64)

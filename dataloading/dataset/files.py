@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dataloading._native import FileTables, ImageLayout, ImageTables
 from dataloading.arrays import Indices
 from dataloading.dataset.agreement import check_fields, common_classes
 from dataloading.errors import UsageError
@@ -150,6 +151,16 @@ class FileSet:
             rows = missing[files[missing] == file]
             pointers[rows], sizes[rows] = self.readers[file].locate(field, samples[rows])
         return files, pointers, sizes
+
+    def image_tables(self, field: str) -> ImageTables:
+        """Return what finds the stored images of samples, by address, where nothing is out of the ordinary."""
+        return ImageTables(
+            ImageLayout(*self.readers[0].image_layout(field)),
+            [
+                FileTables(reader.table, reader.allocations, memory, reader.table_end, reader.data_end)
+                for reader, memory in zip(self.readers, self.memory, strict=True)
+            ],
+        )
 
     def addresses(self, files: Indices, pointers: Integers) -> Integers:
         """Turn positions in files into memory addresses."""

@@ -125,19 +125,27 @@ class ImageDecoder:
         self._files = files
         self._channels = field.channels
         self._dtype = field.dtype
+        self._tables: _native.ImageTables | None = None
 
-    def requests(self, indices: Indices) -> npt.NDArray[np.void]:
+    def requests(self, indices: Indices) -> tuple[npt.NDArray[np.void], int]:
         """Find where the stored bytes of `indices` lie (hop 2); geometry and destination stay zero.
 
         Returns
         -------
-        ndarray of `_native.REQUEST`, shape (len(indices),)
+        ndarray of `_native.REQUEST`, shape (len(indices),), and the size of all stored bytes
 
         Raises
         ------
         FormatError
             A sample's data lies outside the file.
         """
+        if self._tables is None:
+            self._tables = self._files.image_tables(self.name)
+        found = self._tables.find(indices)
+        return self._searched(indices) if found is None else found
+
+    def _searched(self, indices: Indices) -> tuple[npt.NDArray[np.void], int]:
+        """Do the same where samples are not where they are expected, or damaged."""
         files, pointers, sizes = self._files.locate(self.name, indices)
         stored = self._files.records(self.name, indices)
         requests = np.zeros(len(indices), _native.REQUEST)
@@ -147,7 +155,7 @@ class ImageDecoder:
         requests["src_width"] = stored["width"]
         requests["src_height"] = stored["height"]
         requests["channels"] = self._channels
-        return requests
+        return requests, int(sizes.sum())
 
     def decode(self, requests: npt.NDArray[np.void], out_NCHW: npt.NDArray[np.uint8]) -> list[Failure]:
         """Decode a group of requests into `out_NCHW` (hop 3), uint8 of shape (n, channels, height, width)."""
@@ -186,10 +194,7 @@ class ImageDecoder:
 def _aim(requests: npt.NDArray[np.void], out_NCHW: npt.NDArray[np.uint8]) -> None:
     """Write to requests where their images go."""
     assert len(requests) == len(out_NCHW)
-    assert out_NCHW.strides[3] == 1 or not len(requests)  # an empty batch may have any strides
-    requests["dst"] = out_NCHW.ctypes.data + np.arange(len(requests)) * out_NCHW.strides[0]
-    requests["plane_stride"] = out_NCHW.strides[1]
-    requests["row_stride"] = out_NCHW.strides[2]
+    _native.aim(requests, out_NCHW)
 
 
 def _failures(status: npt.NDArray[np.int32]) -> list[Failure]:

@@ -164,9 +164,9 @@ class MaskDecoder(WordDecoder):
         super().__init__(files, name)
         self._partner = partner
 
-    def requests(self, indices: Indices) -> npt.NDArray[np.void]:
+    def requests(self, indices: Indices) -> tuple[npt.NDArray[np.void], int]:
         """See `ImageDecoder.requests`."""
-        requests = super().requests(indices)
+        requests, num_bytes = super().requests(indices)
         if self._partner is not None:
             image = self._files.records(self._partner, indices)
             misfit = (image["width"] != requests["src_width"]) | (image["height"] != requests["src_height"])
@@ -174,7 +174,7 @@ class MaskDecoder(WordDecoder):
             # `decode` makes the reason of the image's size.
             requests["plane_stride"][misfit] = image["width"][misfit]
             requests["row_stride"][misfit] = image["height"][misfit]
-        return requests
+        return requests, num_bytes
 
     def decode(self, requests: npt.NDArray[np.void], out_NCHW: npt.NDArray[Any]) -> list[Failure]:
         """See `ImageDecoder.decode`, of int64."""
@@ -209,7 +209,7 @@ class ListDecoder:
         failures: list[Failure] = []
         for row, index in enumerate(indices.tolist()):
             try:
-                request = self._decoder.requests(np.array([index]))
+                request, _ = self._decoder.requests(np.array([index]))
             except ValueError as error:  # FormatError: a pointer outside the file
                 failures.append((row, str(error)))
                 continue

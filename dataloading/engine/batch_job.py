@@ -78,8 +78,8 @@ class BatchJob:
             seed = plan.seed if image.output.seed is None else image.output.seed
             with clock.measure("view"):
                 if field not in stored:
-                    stored[field] = image.decoder.requests(step.indices)
-                    clock.count_bytes(int(stored[field]["src_bytes"].sum()))
+                    stored[field], num_bytes = image.decoder.requests(step.indices)
+                    clock.count_bytes(num_bytes)
                 for place, number in enumerate(image.output.views):
                     unplanned[field] -= 1
                     view = _View(
@@ -385,8 +385,7 @@ class _View:
 
     def plan(self, start: int = 0) -> None:
         """Draw the geometry; see `Pipeline.plan`."""
-        widths, heights = self.requests["src_width"], self.requests["src_height"]
-        self.pipeline.plan(widths, heights, self.keys, self.requests, start, self.boxes)
+        self.pipeline.plan(self.keys, self.requests, start, self.boxes)
 
 
 def _decoded_together(views: Sequence[_View]) -> list[list[_View]]:

@@ -139,8 +139,8 @@ class KernelCeiling:
         started = time.perf_counter()
         order = self._order(num_samples)
         keys = sample_keys(self._seed, self._epoch, order)
-        requests = self._decoder.requests(order)
-        self._pipeline.plan(requests["src_width"], requests["src_height"], keys, requests)
+        requests, _ = self._decoder.requests(order)
+        self._pipeline.plan(keys, requests)
         view_seconds = time.perf_counter() - started
         work = list(range(0, num_samples, self._group_size))
         hops: list[tuple[float, float]] = []

@@ -215,6 +215,23 @@ class Reader(FileInfo):
         )
         return pointers, sizes, list(problems.items())
 
+    def image_layout(self, field: str) -> tuple[int, ...]:
+        """Return where an image field's numbers lie in the tables.
+
+        Returns
+        -------
+        tuple of int
+            Bytes of a sample's record, the first of the field's; the field's number among those with stored bytes,
+            and how many such there are; the first mode, the one after the last; bytes of a raw pixel, its channels.
+        """
+        kind = self.fields[field]
+        assert isinstance(kind, ImageField)
+        assert self.record.fields is not None
+        at = self.record.fields[self._columns[field]][1]
+        modes = kind.modes
+        return (self.record.itemsize, at, self._ordinals[field], len(self._ordinals), modes.start, modes.stop,
+                kind.pixel_bytes, kind.channels)  # fmt: skip
+
     def view(self, field: str, index: int) -> npt.NDArray[np.uint8]:
         """Return a sample's stored bytes as a read-only view of the map; copies nothing.
 

@@ -114,13 +114,13 @@ def _decoded(pipeline: Pipeline, batch: npt.NDArray[np.uint8], keys: npt.NDArray
     n, channels, height, width = batch.shape
     decoded: npt.NDArray[np.uint8] = np.empty((n, *pipeline.decode_shape), np.uint8)
     planned = np.zeros(n, REQUEST)
-    pipeline.plan(np.full(n, width), np.full(n, height), keys, planned)
+    planned["src_width"], planned["src_height"] = width, height
+    pipeline.plan(keys, planned)
     planes = np.repeat(planned, channels)
     _, out_height, out_width = pipeline.decode_shape
     planes["src"] = batch.ctypes.data + np.arange(n * channels, dtype=np.uint64) * np.uint64(height * width)
     planes["dst"] = decoded.ctypes.data + np.arange(n * channels, dtype=np.uint64) * np.uint64(out_height * out_width)
     planes["src_bytes"], planes["mode"], planes["channels"] = height * width, MODE_RAW, 1
-    planes["src_height"], planes["src_width"] = height, width
     planes["plane_stride"], planes["row_stride"] = out_height * out_width, out_width
     if channels == 3:
         planes["fill"][:, 0] = planned["fill"][:, :3].reshape(-1)

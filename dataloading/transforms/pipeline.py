@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dataloading._native import AugmentProgram, BoxesOfSamples, Draws, plan_requests
+from dataloading._native import AugmentProgram, BoxesOfSamples, Draws, RequestPlanner
 from dataloading.errors import UsageError
 from dataloading.transforms.base import (
     ROW_LENGTH,
@@ -266,6 +266,7 @@ class Pipeline:
         self.reads_boxes = IOU_CROP in codes or CROP_AROUND_BOX in codes
         self._positions = np.array(positions, dtype=np.int64)
         self._rows = np.array(rows, dtype=np.float64).reshape(len(codes), ROW_LENGTH)
+        self._planner = RequestPlanner(self._codes, self._positions, self._rows)
         self.decode_shape = (state.channels, state.height, state.width)
         return state
 
@@ -340,8 +341,6 @@ class Pipeline:
 
     def plan(
         self,
-        widths: npt.NDArray[np.int64],
-        heights: npt.NDArray[np.int64],
         keys: npt.NDArray[np.uint64],
         requests: npt.NDArray[Any],
         start: int = 0,
@@ -351,12 +350,11 @@ class Pipeline:
 
         Parameters
         ----------
-        widths, heights : ndarray of integers, shape (n,)
-            Of the stored images.
         keys : ndarray of uint64, shape (n,)
             From ``sample_keys``.
         requests : ndarray of the decoder's REQUEST, shape (n,), contiguous
-            The columns box, scaled, window, out, pad_mode, fill, flip, interpolation and antialias are written.
+            With the sizes of the stored images, src_width and src_height. The columns box, scaled, window, out,
+            pad_mode, fill, flip, interpolation and antialias are written.
         start : int
             First row to plan.
         boxes : BoxesOfSamples, optional
@@ -367,17 +365,7 @@ class Pipeline:
         PipelineFault
             For the first sample whose image does not suit the transforms, say one smaller than a RandomCrop.
         """
-        failure = plan_requests(
-            self._codes,
-            self._positions,
-            self._rows,
-            np.ascontiguousarray(widths, dtype=np.int64),
-            np.ascontiguousarray(heights, dtype=np.int64),
-            keys,
-            requests,
-            start,
-            boxes,
-        )
+        failure = self._planner.plan(keys, requests, start, boxes)
         if failure is not None:
             raise PipelineFault(failure.sample, ValueError(failure.reason), self._where(failure.position))
 
@@ -512,7 +500,6 @@ class Pipeline:
     ) -> dict[str, npt.NDArray[Any]]:
         """Plan with the first operation, the first two and so on, and look what each has added."""
         result: dict[str, npt.NDArray[Any]] = {}
-        widths, heights = (np.ascontiguousarray(requests[name], np.int64) for name in ("src_width", "src_height"))
         flips = np.zeros(len(requests), requests["flip"].dtype)
         for k, code in enumerate(self._codes.tolist()):
             if code == CORNER_CROP:
@@ -520,13 +507,11 @@ class Pipeline:
             if code in (RESIZE, RESIZE_SHORT, RESIZE_LONG, CENTER_CROP, CORNER_CROP):
                 continue
             planned, part = requests.copy(), slice(k + 1)
+            planner = RequestPlanner(self._codes[part], self._positions[part], self._rows[part])
             given = None if boxes is None else boxes._replace(kept=np.ones_like(boxes.kept))
             start = 0
             while True:
-                failure = plan_requests(
-                    self._codes[part], self._positions[part], self._rows[part], widths, heights, keys, planned, start,
-                    given,
-                )  # fmt: skip
+                failure = planner.plan(keys, planned, start, given)
                 if failure is None:
                     break
                 start = failure.sample + 1

@@ -10,16 +10,19 @@ and keys nest: every level of the tree below is one more ``child``::
     ROOT -> seed -> epoch -> sample index -> view -> transform's position -> counter of the number drawn
             `---------- sample key ----------------'  `---- stream ----'     `--- 64 random bits ---'
 
-This module is the NumPy side (keys of whole batches, and the reference the compiled side is tested against);
-``kernels/rng.py`` is the compiled side. It knows nothing of transforms.
+This module has the keys of whole batches, which the native core computes, and the reference in Python against which
+compiled code is tested; ``kernels/rng.py`` is the side of kernels. It knows nothing of transforms.
 """
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import numpy.typing as npt
 
-from dataloading.sampling.random import MASK, child, children
+from dataloading._native import sample_keys as keys_of_samples
+from dataloading.sampling.random import child
 
 __all__ = ["batch_key", "child", "randint", "sample_keys", "uniform"]
 
@@ -57,8 +60,13 @@ def sample_keys(
     >>> bool(one[0] == many[1])
     True
     """
-    epoch_key = child(child(_ROOT, seed), epoch)
-    return children(children(epoch_key, indices), view & MASK if isinstance(view, int) else view)
+    views = None if isinstance(view, int) else view
+    return keys_of_samples(_epoch_key(seed, epoch), indices, views, view if isinstance(view, int) else 0)
+
+
+@functools.lru_cache(maxsize=16)
+def _epoch_key(seed: int, epoch: int) -> int:
+    return child(child(_ROOT, seed), epoch)
 
 
 def batch_key(seed: int, epoch: int, step: int) -> int:

@@ -46,7 +46,8 @@ def plan(pipeline: Pipeline, sizes: Sequence[tuple[int, int]], keys: np.ndarray)
     """Return the requests for images of these (height, width)."""
     heights, widths = (np.array(v, dtype=np.int64) for v in zip(*sizes, strict=True))
     requests = np.zeros(len(sizes), REQUEST)
-    pipeline.plan(widths, heights, keys, requests)
+    requests["src_width"], requests["src_height"] = widths, heights
+    pipeline.plan(keys, requests)
     return requests
 
 

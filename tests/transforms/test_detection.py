@@ -125,7 +125,8 @@ def test_iou_crops_and_what_they_cut_off_are_torchvisions_for_the_same_numbers()
     requests = np.zeros(N, REQUEST)
     pipeline = Pipeline([T.RandomIoUCrop(), T.Resize((64, 64))])
     assert pipeline.reads_boxes
-    pipeline.plan(np.full(N, W), np.full(N, H), keys, requests, 0, boxes)
+    requests["src_width"], requests["src_height"] = W, H
+    pipeline.plan(keys, requests, 0, boxes)
     crops = 0
     for i, key in enumerate(keys):
         got = tuple(int(requests[name][i]) for name in PARTS)
@@ -180,7 +181,8 @@ def test_crops_around_a_box_are_those_of_the_definition(size, options, pick):
     op = T.CropAroundBox(size, pick=pick, **options)
     pipeline, keys, requests = Pipeline([op]), keys_for(N), np.zeros(N, REQUEST)
     boxes = BoxesOfSamples(corners, starts, np.ones(len(corners), np.uint8))
-    pipeline.plan(np.full(N, W), np.full(N, H), keys, requests, 0, boxes)
+    requests["src_width"], requests["src_height"] = W, H
+    pipeline.plan(keys, requests, 0, boxes)
     for i, key in enumerate(keys):
         got = tuple(int(requests[f"box_{name}"][i]) for name in "xywh")
         assert got == reference_crop(corners[starts[i] : starts[i + 1]], op, child(int(key), 0))

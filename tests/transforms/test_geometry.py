@@ -248,11 +248,11 @@ def test_a_sample_that_does_not_fit_is_named_and_the_rest_can_go_on():
     sizes = [(60, 60), (60, 40), (50, 50)]
     keys = keys_for(3)
     requests = np.zeros(3, REQUEST)
-    arrays = (np.array([60, 40, 50]), np.array([60, 60, 50]), keys, requests)
+    requests["src_width"], requests["src_height"] = [60, 40, 50], [60, 60, 50]
     with pytest.raises(PipelineFault, match=r"transform 1 \(RandomCrop\).*60x40.*50x50") as info:
-        pipeline.plan(*arrays)
+        pipeline.plan(keys, requests)
     assert info.value.position == 1 and isinstance(info.value.cause, ValueError)
-    pipeline.plan(*arrays, start=2)
+    pipeline.plan(keys, requests, start=2)
     assert requests["out_w"].tolist() == [50, 0, 50]
     assert np.array_equal(requests[[0, 2]], plan(pipeline, [sizes[0], sizes[2]], keys[[0, 2]]))
 

@@ -10,6 +10,7 @@
 #include "kernels.h"
 #include "libjpeg_io.h"
 #include "planar.h"
+#include "raw.h"
 #include "region.h"
 #include "resize.h"
 #include "scan.h"
@@ -93,7 +94,7 @@ int64_t beton_decode_regions(beton_request* requests, int64_t count) {
     if (i + 1 < count) fetch_ahead(requests[i + 1]);
     Status status;
     try {
-      status = decode_region(requests[i], shared ? &cover : nullptr);
+      if (!copy_raw(requests[i], &status)) status = decode_region(requests[i], shared ? &cover : nullptr);
     } catch (const std::bad_alloc&) {
       status = kOutOfMemory;
     } catch (...) {

@@ -444,10 +444,10 @@ class Plan {
 }  // namespace
 
 int64_t beton_plan(const int64_t* codes, const int64_t* positions, const double* rows, int64_t num_operations,
-                   const int64_t* widths, const int64_t* heights, const uint64_t* keys, const beton_plan_boxes* boxes,
-                   beton_request* requests, int64_t start, int64_t count, beton_plan_failure* failure) {
+                   const uint64_t* keys, const beton_plan_boxes* boxes, beton_request* requests, int64_t start,
+                   int64_t count, beton_plan_failure* failure) {
   for (int64_t i = start; i < count; ++i) {
-    Plan plan(widths[i], heights[i]);
+    Plan plan(requests[i].src_width, requests[i].src_height);
     Boxes own;
     if (boxes != nullptr) {
       const int64_t first = boxes->starts[i];

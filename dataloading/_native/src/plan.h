@@ -52,12 +52,11 @@ typedef struct beton_plan_failure {
 } beton_plan_failure;
 
 // Fills the geometry of requests start .. count - 1 from `num_operations` operations (codes, places in the user's
-// list, rows of BETON_PLAN_ROW_LENGTH numbers), sizes and keys of the samples, and boxes (may be null: no sample has
-// any). Returns -1, or the first sample that failed, with the reason in `failure`; the ones before it are done.
+// list, rows of BETON_PLAN_ROW_LENGTH numbers), the sizes in the requests, the samples' keys, and boxes (may be null: no
+// sample has any). Returns -1, or the first sample that failed, with the reason in `failure`; the ones before it are done.
 BETON_API int64_t beton_plan(const int64_t* codes, const int64_t* positions, const double* rows, int64_t num_operations,
-                             const int64_t* widths, const int64_t* heights, const uint64_t* keys,
-                             const beton_plan_boxes* boxes, beton_request* requests, int64_t start, int64_t count,
-                             beton_plan_failure* failure);
+                             const uint64_t* keys, const beton_plan_boxes* boxes, beton_request* requests,
+                             int64_t start, int64_t count, beton_plan_failure* failure);
 
 #ifdef __cplusplus
 }
