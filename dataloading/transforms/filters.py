@@ -83,9 +83,12 @@ class GaussianBlur(PixelOp):
                 f"{self.name}: a kernel of {width}x{height} reaches beyond the mirrored edges of images of "
                 f"{state.size_text}. Take a kernel_size of less than twice the image"
             )
+        params = {"sigma_x": uniform(*self.sigma, number=0), "sigma_y": uniform(*self.sigma, number=0)}
+        if state.dtype == "uint8":
+            return Operation("", params, kind="blur", constants=[width, height])
         return Operation(
             "filters.gaussian_blur",
-            {"sigma_x": uniform(*self.sigma, number=0), "sigma_y": uniform(*self.sigma, number=0)},
+            params,
             constants=[width, height],
             work_bytes=blur_work_bytes(state, width // 2, height // 2),
         )

@@ -51,6 +51,8 @@ Kinds of operations
 ``"lookup"``    no kernel: ``lookup=`` is a table (channels, 256) of results, as ``Normalize`` to floats has it.
 ``"custom"``, ``"custom_writes"``  a user's function, ``kernel(image, key)`` or ``kernel(image, key, out)``.
 ``"jpeg"``      no kernel: through a JPEG of quality ``params[0]`` and back, in the native core.
+``"blur"``      no kernel: uint8 blurred by a Gaussian, in the native core; params are sigma across and down, constants
+                the kernel's width and height.
 ``"mix_begin"``, ``"mix_add"``, ``"mix_end"``  no kernels: a weighted sum of versions of one uint8 image. The first
                 keeps the image and starts the sum with ``params[0]`` times it; its params are the weights. The second
                 adds the image with weight number ``constants[0]`` and goes back to the one kept; the last takes the
@@ -168,7 +170,7 @@ class Operation:
         kinds without one.
     params : mapping of str to Law, or sequence of str
         Names of what is drawn, and how. Names alone go with ``draw``.
-    kind : {"apply", "in_place", "table", "statistics", "lookup", "custom", "custom_writes", "jpeg", "mix_begin", ...}
+    kind : {"apply", "in_place", "table", "statistics", "lookup", "custom", "custom_writes", "jpeg", "blur", "mix_begin", ...}
         How the kernel is called, see above.
     p : float, optional
         Probability that it happens at all: number 0 of its stream. None: always, and number 0 is the first param's.

@@ -5,11 +5,13 @@
 // are compiled by Numba, which passes an array as seven numbers or more; no Python runs here.
 #include "augment.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <new>
 
 #include "beton_native.h"
+#include "blur.h"
 #include "random.h"
 #include "round_trip.h"
 #include "scratch.h"
@@ -201,12 +203,17 @@ void look_up(const uint16_t* source, Value* target, const Value* table, size_t n
   for (size_t i = 0; i < n; i++) target[i] = table[source[i]];
 }
 
-// A table of bytes, of which those of identity, inversion and posterizing keep some bits and turn some over.
+// Whether a table keeps some bits and turns some over, as those of identity, inversion and posterizing do.
+bool is_of_bits(const uint8_t* table) {
+  const uint8_t turned = table[0], kept = table[0] ^ table[255];
+  bool is = true;
+  for (int v = 0; v < 256; v++) is &= table[v] == ((v & kept) ^ turned);
+  return is;
+}
+
 void map_bytes(const uint8_t* source, uint8_t* target, const uint8_t* table, size_t n) {
   const uint8_t turned = table[0], kept = table[0] ^ table[255];
-  bool simple = true;
-  for (int v = 0; v < 256; v++) simple &= table[v] == ((v & kept) ^ turned);
-  if (!simple) {
+  if (!is_of_bits(table)) {
     beton::kernels().look_up(source, table, n, target);
   } else if (turned != 0 || kept != 255 || source != target) {
     for (size_t i = 0; i < n; i++) target[i] = static_cast<uint8_t>((source[i] & kept) ^ turned);
@@ -214,7 +221,7 @@ void map_bytes(const uint8_t* source, uint8_t* target, const uint8_t* table, siz
 }
 
 struct ThreadImages {
-  beton::Buffer first, second, work, tables, lookup, params, tape, kept, sum;
+  beton::Buffer first, second, work, tables, lookup, params, tape, kept, sum, blur;
   beton_augment_failure failure{};
 };
 
@@ -264,7 +271,7 @@ class Runner {
  private:
   static bool moves(const beton_leaf& leaf) {
     return leaf.kind == BETON_OP_APPLY || leaf.kind == BETON_OP_LOOKUP || leaf.kind == BETON_OP_USER_WRITES ||
-           leaf.kind == BETON_OP_JPEG;
+           leaf.kind == BETON_OP_JPEG || leaf.kind == BETON_OP_BLUR;
   }
 
   uint8_t* other() const { return image_ == spare_[0] ? spare_[1] : spare_[0]; }
@@ -290,6 +297,11 @@ class Runner {
     if (pending_) write_tables(image_, shape);
     if (leaf.kind == BETON_OP_JPEG) {
       return beton::round_trip(image_, int(shape[0]), int(shape[1]), int(shape[2]), int(params[0]), target);
+    }
+    if (leaf.kind == BETON_OP_BLUR) {
+      beton::gaussian_blur(image_, int(shape[0]), int(shape[1]), int(shape[2]), params,
+                           static_cast<const double*>(constants), &memory_.blur, target);
+      return 0;
     }
     if (leaf.kind >= BETON_OP_MIX_BEGIN) {
       mix(leaf, size_t(shape[0] * shape[1] * shape[2]), params);
@@ -359,14 +371,28 @@ class Runner {
     }
   }
 
+  // A part of the pixels after the other, so that what tables make of them stays in cache.
+  void plane_to_floats(const uint8_t* source, const uint8_t* table, const float line[5], size_t n, float* out) {
+    constexpr size_t kPart = 8192;
+    uint8_t part[kPart];
+    for (size_t first = 0; first < n; first += kPart) {
+      const size_t count = std::min(kPart, n - first);
+      if (pending_) map_bytes(source + first, part, table, count);
+      beton::kernels().to_floats(pending_ ? part : source + first, line, count, out + first);
+    }
+  }
+
   void look_up_all(const beton_leaf& leaf, uint8_t* target) {
     const int64_t channels = leaf.source_shape[0], plane = leaf.source_shape[1] * leaf.source_shape[2];
-    if (!pending_ && leaf.num_constants == 5 * channels) {
+    bool is_simple = true;
+    for (int64_t c = 0; pending_ && c < channels; c++) is_simple &= is_of_bits(tables_ + 256 * c);
+    if (is_simple && leaf.num_constants == 5 * channels) {
       const double* constants = reinterpret_cast<const double*>(leaf.constants);
       for (int64_t c = 0; c < channels; c++) {
         float line[5];
         for (int k = 0; k < 5; k++) line[k] = float(constants[5 * c + k]);
-        beton::kernels().to_floats(image_ + c * plane, line, size_t(plane), reinterpret_cast<float*>(target) + c * plane);
+        plane_to_floats(image_ + c * plane, tables_ + 256 * c, line, size_t(plane),
+                        reinterpret_cast<float*>(target) + c * plane);
       }
       return;
     }
@@ -446,6 +472,7 @@ int32_t beton_augment_run(const beton_program* sizes, const uint64_t* keys, uint
       memory.work.trim(kKeep);
       memory.kept.trim(kKeep);
       memory.sum.trim(kKeep);
+      memory.blur.trim(kKeep);
     }
     return result;
   } catch (const std::bad_alloc&) {

@@ -32,6 +32,7 @@ enum {
   BETON_OP_USER_WRITES,  // kernel(image, key, out)
   BETON_OP_STATISTICS,   // as BETON_OP_TABLE, with source up to date and tables as they begin: v means v
   BETON_OP_JPEG,         // no kernel: through a JPEG of quality params[0] and back
+  BETON_OP_BLUR,         // no kernel: params are sigma across and down, constants the kernel's width and height; bytes
   BETON_OP_MIX_BEGIN,    // no kernel: keeps the image, starts a sum with params[0] times it; params are the weights
   BETON_OP_MIX_ADD,      // no kernel: adds the image with weight constants[0], goes back to the one that was kept
   BETON_OP_MIX_END,      // no kernel: the sum, cut off to integers, is the image
