@@ -170,7 +170,7 @@ class Operation:
         kinds without one.
     params : mapping of str to Law, or sequence of str
         Names of what is drawn, and how. Names alone go with ``draw``.
-    kind : {"apply", "in_place", "table", "statistics", "lookup", "custom", "custom_writes", "jpeg", "blur", "mix_begin", ...}
+    kind : {"apply", "in_place", "table", "statistics", "lookup", "custom", "custom_writes", "jpeg", "blur", ...}
         How the kernel is called, see above.
     p : float, optional
         Probability that it happens at all: number 0 of its stream. None: always, and number 0 is the first param's.
