@@ -34,6 +34,7 @@ from dataloading.sampling.ranks import Ranks
 from dataloading.transforms.base import BatchOp, FieldOp, Geometry
 from dataloading.transforms.crops import one_list_per_crop
 from dataloading.transforms.custom import PadBatch
+from dataloading.transforms.mix import Mixing
 from dataloading.transforms.pipeline import Pipeline, PipelineFault
 from dataloading.transforms.view import View
 
@@ -377,6 +378,8 @@ class Plan:
                 f"{mixes[0]} mixes labels too, and needs an integer field named 'label' (or a single integer field); "
                 f"the fields are {', '.join(self.names)}. Deliver such a field, or leave {mixes[0]} out"
             )
+        if mixing and label is not None:
+            self._check_labels(mixing[0], label)
         masks = [name for name in self.fields if isinstance(self.files.fields[name], MaskField)]
         places = [name for name, output in self.outputs.items() if output.follows and name in self.others]
         if mixes and (masks or places):
@@ -384,6 +387,21 @@ class Plan:
             raise UsageError(
                 f"{mixes[0]} mixes images and labels, but not {what}, which would no longer fit; "
                 f"leave it out, or {'the masks' if masks else repr(places[0])} with fields=[...]"
+            )
+
+    def _check_labels(self, mixing: BatchTransform, label: str) -> None:
+        """Refuse to mix class numbers of an unknown number of classes."""
+        values = (self.values.get(label) or self.others[label]).allocate(1)
+        are_numbers = isinstance(values, np.ndarray) and values.ndim == 1
+        if any(each.output.name == label for each in self.batch_transforms) or not are_numbers:
+            return
+        if isinstance(mixing.op, Mixing) and not mixing.op.takes_class_numbers:
+            names = self.files.class_names
+            count = "the number of classes" if names is None else str(len(names))
+            raise UsageError(
+                f"transforms[{mixing.output.name!r}]: {mixing.op.name} mixes rows with a number for each class, but "
+                f"'{label}' holds class numbers. Pass num_classes={count}, or put OneHot(...) into the list of "
+                f"'{label}'"
             )
 
     def error(

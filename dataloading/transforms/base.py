@@ -122,6 +122,8 @@ class ImageTransform(Transform, abc.ABC):
     dtypes: ClassVar[tuple[str, ...]] = ("uint8",)
     # True where values mean something by themselves: then floats must be between 0 and 1, as before Normalize.
     bounded: ClassVar[bool] = True
+    # Why it works on uint8 only, if that is its nature.
+    needs_bytes: ClassVar[str] = ""
 
     def operation(self, state: ImageState) -> Operation:
         """Return what to do with the pixels of images of this size, number of channels and dtype.
@@ -175,11 +177,12 @@ class ImageTransform(Transform, abc.ABC):
     def check_images(self, state: ImageState) -> None:
         """Raise UsageError where such images cannot be used."""
         if state.dtype not in self.dtypes or (self.bounded and state.bound is None and state.dtype != "int64"):
-            fix = {"uint16": "Leave it out", "int64": "Such a field takes geometry only"}
-            raise UsageError(
-                f"{self.name} needs {self.dtypes[0]} images, got {state.dtype}. "
-                f"{fix.get(state.dtype, 'Put it before Normalize')}"
-            )
+            fix = {
+                "uint16": "Leave it out, or store the images as uint8",
+                "int64": "Such a field takes geometry only",
+            }.get(state.dtype, "Put it before Normalize and ToDtype" if self.needs_bytes else "Put it before Normalize")
+            because = f": {self.needs_bytes}" if self.needs_bytes else ""
+            raise UsageError(f"{self.name} needs {self.dtypes[0]} images, got {state.dtype}. {fix}{because}")
         if state.channels not in (1, 3) and not self.any_channels:
             raise UsageError(
                 f"{self.name} works on gray or RGB images, got {state.channels} channels. Leave it out; "

@@ -202,6 +202,8 @@ class JPEG(PixelOp):
     JPEG(quality=(5, 50))
     """
 
+    needs_bytes: ClassVar[str] = "JPEG files hold 8 bits a value"
+
     quality: int | Sequence[int]
 
     def __post_init__(self) -> None:

@@ -41,6 +41,11 @@ class Mixing(BatchOp):
 
     smoothing: float
 
+    @property
+    def takes_class_numbers(self) -> bool:
+        """Whether labels may be class numbers: the number of classes is known."""
+        raise NotImplementedError
+
     def soft_labels(self, labels: Any) -> Any:
         """Return labels as rows of floats, (B, num_classes), which is what mixing starts from."""
         raise NotImplementedError
@@ -62,6 +67,11 @@ class _Mix(Mixing):
 
     alpha: float
     num_classes: int | None
+
+    @property
+    def takes_class_numbers(self) -> bool:
+        """See ``Mixing.takes_class_numbers``."""
+        return self.num_classes is not None
 
     def _check_parameters(self, labels_getter: object) -> None:
         if labels_getter != "default":
@@ -260,6 +270,11 @@ class _MixingOf(Mixing):
                 each.check(state)
             except UsageError as error:
                 raise UsageError(f"{self.name}: transform {place}: {error}") from None
+
+    @property
+    def takes_class_numbers(self) -> bool:
+        """See ``Mixing.takes_class_numbers``."""
+        return all(each.takes_class_numbers for each in self.transforms)
 
     def soft_labels(self, labels: Any) -> Any:
         """See ``Mixing.soft_labels``."""

@@ -222,6 +222,8 @@ class AugMix(Policy):
     3
     """
 
+    needs_bytes: ClassVar[str] = "it mixes versions of 8-bit images"
+
     severity: int = 3
     mixture_width: int = 3
     chain_depth: int = -1
@@ -285,6 +287,7 @@ class ThreeAugment(PixelOp):
     ThreeAugment(color_jitter=0.3)
     """
 
+    needs_bytes: ClassVar[str] = "its threshold is one of 0 to 255"
     mirrors: ClassVar[bool] = True
 
     color_jitter: float = 0.3

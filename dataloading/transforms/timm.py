@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import statistics
-from typing import Any
+from typing import Any, ClassVar
 
 from dataloading.errors import UsageError
 from dataloading.transforms.base import ImageState
@@ -45,6 +45,8 @@ class TimmRandAugment(Policy):
     >>> TimmRandAugment("rand-m9-mstd0.5-inc1").config
     'rand-m9-mstd0.5-inc1'
     """
+
+    needs_bytes: ClassVar[str] = "timm's magnitudes are of values from 0 to 255"
 
     config: str
     interpolation: Any = "bilinear"

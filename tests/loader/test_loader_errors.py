@@ -122,6 +122,14 @@ def test_an_image_too_small_for_its_crop_is_named(tmp_path):
         ({"transforms": {"image": T.CenterCrop(8)}}, "must be a list"),
         ({"transforms": {"label": [T.Normalize(0.5, 0.5)]}}, r"\['label'\]: transform 0 \(Normalize\) works on images"),
         ({"transforms": {"label": [T.MixUp(num_classes=3)]}}, r"\['label'\]: transform 0 \(MixUp\) works on images"),
+        (
+            {"transforms": {"image": [T.CenterCrop(8), T.CutMix()]}},
+            r"\['image'\]: CutMix mixes rows .* 'label' holds class numbers. Pass num_classes=",
+        ),
+        (
+            {"transforms": {"image": [T.CenterCrop(8), T.RandomChoice([T.CutMix(num_classes=3), T.CutMix()])]}},
+            "RandomChoice mixes rows .* or put OneHot",
+        ),
         ({"transforms": {"label": [torch.neg, 3]}}, r"\['label'\]: transform 1 must be a transform .* got int: 3"),
         (
             {"transforms": {"label": [torch.nn.Identity]}},

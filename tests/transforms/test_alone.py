@@ -183,3 +183,21 @@ def test_policies_do_to_deep_images_what_they_do_to_uint8(policy, dtype):
 def test_wrong_images_are_refused(call, message):
     with pytest.raises(UsageError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("transform", "reason"),
+    [
+        (T.JPEG(50), "JPEG files hold 8 bits a value"),
+        (T.AugMix(), "it mixes versions of 8-bit images"),
+        (T.ThreeAugment(), "its threshold is one of 0 to 255"),
+        (T.RandAugment.from_timm("rand-m9-n2"), "timm's magnitudes are of values from 0 to 255"),
+    ],
+)
+def test_what_works_on_bytes_only_says_why_and_what_to_do(transform, reason):
+    with pytest.raises(UsageError, match=f"got uint16. Leave it out, or store the images as uint8: {reason}"):
+        transform(np.zeros((3, 8, 8), np.uint16))
+    with pytest.raises(UsageError, match=f"got float32. Put it before Normalize and ToDtype: {reason}"):
+        transform(np.zeros((3, 8, 8), np.float32))
+    with pytest.raises(UsageError, match="works on gray or RGB images, got 4 channels. Leave it out"):
+        transform(np.zeros((4, 8, 8), np.uint8))
