@@ -25,102 +25,123 @@ inline void store_bytes(uint8x16_t v, uint8_t* dst, int n) {
   }
 }
 
-// Byte shuffles gather each output's taps; kPairs is a constant so that masks and weights stay in registers.
+// Values with six fractional bits of four outputs of two rows, in turns; sums in 32 bits.
+inline void store_two_rows(int32x4_t a, int32x4_t b, int16_t* d) {
+  a = vrshrq_n_s32(a, kRowShift);
+  b = vrshrq_n_s32(b, kRowShift);
+  vst1q_s16(d, vreinterpretq_s16_s32(vsliq_n_s32(a, b, 16)));
+}
+
+// Byte shuffles gather the taps of half a group; kPairs is a constant so that masks and weights stay in registers.
 template <int kPairs>
-void horizontal_narrow(const RowPlan& plan, const uint8_t* src, ptrdiff_t src_stride, int rows, int16_t* dst,
+void horizontal_narrow(const RowPlan& plan, const uint8_t* src, ptrdiff_t src_stride, int row_pairs, int16_t* dst,
                        ptrdiff_t dst_stride) {
-  const uint8_t* masks = plan.masks_data;
-  const int16_t* weights = plan.weights_data;
-  for (int g = 0; g < plan.groups; g++, masks += 16 * kPairs, weights += 8 * kPairs) {
+  for (int half = 0; half < 2 * plan.groups; half++) {
+    const int16_t* weights = plan.weights_data + half / 2 * kPairs * 2 * kGroup + half % 2 * kGroup;
     uint8x16_t mask[kPairs];
     int16x8_t weight[kPairs];
+    mask[0] = vld1q_u8(plan.masks_data + 16 * half);
     for (int p = 0; p < kPairs; p++) {
-      mask[p] = vld1q_u8(masks + 16 * p);
-      weight[p] = vld1q_s16(weights + 8 * p);
+      if (p > 0) mask[p] = vaddq_u8(mask[p - 1], vdupq_n_u8(2));
+      weight[p] = vld1q_s16(weights + p * 2 * kGroup);
     }
-    const uint8_t* s = src + plan.base_data[g];
-    int16_t* d = dst + 4 * g;
-    for (int row = 0; row < rows; row++, s += src_stride, d += dst_stride) {
-      const uint8x16_t bytes = vld1q_u8(s);
+    const auto four_sums = [&](const uint8_t* from) {
+      const uint8x16_t bytes = vld1q_u8(from);
       int32x4_t low = vdupq_n_s32(0), high = low;  // two products of outputs 0 and 1, of 2 and 3
       for (int p = 0; p < kPairs; p++) {
         const int16x8_t taps = vreinterpretq_s16_u8(vqtbl1q_u8(bytes, mask[p]));
         low = vmlal_s16(low, vget_low_s16(taps), vget_low_s16(weight[p]));
         high = vmlal_high_s16(high, taps, weight[p]);
       }
-      vst1_s16(d, vqrshrn_n_s32(vpaddq_s32(low, high), kRowShift));
+      return vpaddq_s32(low, high);
+    };
+    const uint8_t* from = src + plan.base_data[half];
+    int16_t* d = dst + kGroup * half;
+    for (int k = 0; k < row_pairs; k++, from += 2 * src_stride, d += dst_stride) {
+      store_two_rows(four_sums(from), four_sums(from + src_stride), d);
     }
   }
 }
 
-inline int16_t saturate(int v) { return int16_t(v < -32768 ? -32768 : v > 32767 ? 32767 : v); }
-
-// Long filters (strong reduction): one output at a time, 16 taps a step.
-void horizontal_wide(const RowPlan& plan, const uint8_t* src, ptrdiff_t src_stride, int rows, int16_t* dst,
+// Long filters (strong reduction): four outputs of two rows at a time, 16 taps a step.
+void horizontal_wide(const RowPlan& plan, const uint8_t* src, ptrdiff_t src_stride, int row_pairs, int16_t* dst,
                      ptrdiff_t dst_stride) {
-  const int taps = plan.wide_taps;
-  for (int row = 0; row < rows; row++) {
-    const uint8_t* s = src + row * src_stride;
-    int16_t* d = dst + row * dst_stride;
-    for (int i = 0; i < plan.outputs; i++) {
-      const uint8_t* p = s + plan.start_data[i];
-      const int16_t* w = plan.wide_data + ptrdiff_t(i) * taps;
-      const int used = plan.wide_used_data[i];
-      int32x4_t sum = vdupq_n_s32(0), more = sum;
-      for (int t = 0; t < used; t += 16) {
-        const uint8x16_t bytes = vld1q_u8(p + t);
-        const int16x8_t first = vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(bytes)));
-        const int16x8_t second = vreinterpretq_s16_u16(vmovl_high_u8(bytes));
-        const int16x8_t w_first = vld1q_s16(w + t), w_second = vld1q_s16(w + t + 8);
-        sum = vmlal_s16(sum, vget_low_s16(first), vget_low_s16(w_first));
-        more = vmlal_high_s16(more, first, w_first);
-        sum = vmlal_s16(sum, vget_low_s16(second), vget_low_s16(w_second));
-        more = vmlal_high_s16(more, second, w_second);
+  const auto add = [](int32x4_t sum, const uint8_t* from, const int16_t* w) {
+    const uint8x16_t bytes = vld1q_u8(from);
+    const int16x8_t first = vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(bytes))), w_first = vld1q_s16(w);
+    const int16x8_t second = vreinterpretq_s16_u16(vmovl_high_u8(bytes)), w_second = vld1q_s16(w + 8);
+    sum = vmlal_s16(sum, vget_low_s16(first), vget_low_s16(w_first));
+    sum = vmlal_high_s16(sum, first, w_first);
+    sum = vmlal_s16(sum, vget_low_s16(second), vget_low_s16(w_second));
+    return vmlal_high_s16(sum, second, w_second);
+  };
+  for (int k = 0; k < row_pairs; k++, src += 2 * src_stride, dst += dst_stride) {
+    const int16_t* w = plan.wide_data;
+    for (int i = 0; i < kGroup * plan.groups; i += 4) {
+      int32x4_t a[4], b[4];
+      for (int j = 0; j < 4; j++, w += plan.wide_taps) {
+        const uint8_t* from = src + plan.start_data[i + j];
+        a[j] = b[j] = vdupq_n_s32(0);
+        for (int t = 0; t < plan.wide_used_data[i + j]; t += 16) {
+          a[j] = add(a[j], from + t, w + t);
+          b[j] = add(b[j], from + t + src_stride, w + t);
+        }
       }
-      d[i] = saturate((vaddvq_s32(vaddq_s32(sum, more)) + (1 << (kRowShift - 1))) >> kRowShift);
+      store_two_rows(vpaddq_s32(vpaddq_s32(a[0], a[1]), vpaddq_s32(a[2], a[3])),
+                     vpaddq_s32(vpaddq_s32(b[0], b[1]), vpaddq_s32(b[2], b[3])), dst + 2 * i);
     }
-    for (int i = plan.outputs; i < 4 * plan.groups; i++) d[i] = 0;  // as in the narrow case: whole groups are defined
   }
 }
 
-void horizontal(const RowPlan& plan, const uint8_t* src, ptrdiff_t src_stride, int rows, int16_t* dst,
+void horizontal(const RowPlan& plan, const uint8_t* src, ptrdiff_t src_stride, int row_pairs, int16_t* dst,
                 ptrdiff_t dst_stride) {
-  if (!plan.narrow) return horizontal_wide(plan, src, src_stride, rows, dst, dst_stride);
+  if (!plan.narrow) return horizontal_wide(plan, src, src_stride, row_pairs, dst, dst_stride);
   switch (plan.pairs) {
-    case 1: return horizontal_narrow<1>(plan, src, src_stride, rows, dst, dst_stride);
-    case 2: return horizontal_narrow<2>(plan, src, src_stride, rows, dst, dst_stride);
-    case 3: return horizontal_narrow<3>(plan, src, src_stride, rows, dst, dst_stride);
-    case 4: return horizontal_narrow<4>(plan, src, src_stride, rows, dst, dst_stride);
-    case 5: return horizontal_narrow<5>(plan, src, src_stride, rows, dst, dst_stride);
-    case 6: return horizontal_narrow<6>(plan, src, src_stride, rows, dst, dst_stride);
-    case 7: return horizontal_narrow<7>(plan, src, src_stride, rows, dst, dst_stride);
-    default: return horizontal_narrow<8>(plan, src, src_stride, rows, dst, dst_stride);
+    case 1: return horizontal_narrow<1>(plan, src, src_stride, row_pairs, dst, dst_stride);
+    case 2: return horizontal_narrow<2>(plan, src, src_stride, row_pairs, dst, dst_stride);
+    case 3: return horizontal_narrow<3>(plan, src, src_stride, row_pairs, dst, dst_stride);
+    case 4: return horizontal_narrow<4>(plan, src, src_stride, row_pairs, dst, dst_stride);
+    case 5: return horizontal_narrow<5>(plan, src, src_stride, row_pairs, dst, dst_stride);
+    case 6: return horizontal_narrow<6>(plan, src, src_stride, row_pairs, dst, dst_stride);
+    case 7: return horizontal_narrow<7>(plan, src, src_stride, row_pairs, dst, dst_stride);
+    default: return horizontal_narrow<8>(plan, src, src_stride, row_pairs, dst, dst_stride);
   }
 }
 
-void vertical(const int16_t* src, ptrdiff_t stride, const int16_t* weights, int taps, int n, int16_t* out) {
-  for (int i = 0; i < n; i += 32) {
-    int32x4_t low[4], high[4];
-    for (int h = 0; h < 4; h++) low[h] = high[h] = vdupq_n_s32(1 << (kWeightBits - 1));
-    const int16_t* s = src + i;
-    for (int t = 0; t < taps; t++, s += stride) {
-      const int16x8_t w = vld1q_dup_s16(weights + t);
-      for (int h = 0; h < 4; h++) {
-        const int16x8_t v = vld1q_s16(s + 8 * h);
-        low[h] = vmlal_s16(low[h], vget_low_s16(v), vget_low_s16(w));
-        high[h] = vmlal_high_s16(high[h], v, w);
-      }
-    }
-    for (int h = 0; h < 4; h++) {
-      vst1q_s16(out + i + 8 * h, vqshrn_high_n_s32(vqshrn_n_s32(low[h], kWeightBits), high[h], kWeightBits));
-    }
+// Eight values of an output row, from value i on. kPairs pairs of rows, or as many as the column has where that is 0.
+template <int kPairs>
+inline int16x8_t column_values(const Column& column, ptrdiff_t stride, int i) {
+  // Each sum is kept in two halves, one of each row of the pairs.
+  int32x4_t sum[4];
+  for (int32x4_t& four : sum) four = vdupq_n_s32(1 << (kWeightBits - 2));
+  const int16_t* s = column.rows + 2 * i;
+  const int16_t* w = column.weights;
+  for (int p = 0; p < (kPairs > 0 ? kPairs : column.pairs); p++, s += stride, w += 2 * kGroup) {
+    int32_t pair;
+    __builtin_memcpy(&pair, w, 4);
+    const int16x8_t weight = vreinterpretq_s16_s32(vdupq_n_s32(pair)), low = vld1q_s16(s), high = vld1q_s16(s + 8);
+    sum[0] = vmlal_s16(sum[0], vget_low_s16(low), vget_low_s16(weight));
+    sum[1] = vmlal_high_s16(sum[1], low, weight);
+    sum[2] = vmlal_s16(sum[2], vget_low_s16(high), vget_low_s16(weight));
+    sum[3] = vmlal_high_s16(sum[3], high, weight);
   }
+  const int32x4_t first = vpaddq_s32(sum[0], sum[1]), second = vpaddq_s32(sum[2], sum[3]);
+  return vqshrn_high_n_s32(vqshrn_n_s32(first, kWeightBits), second, kWeightBits);
 }
 
-void pack(const int16_t* src, int n, uint8_t* dst) {
+template <int kPairs>
+void finish_plane_of(const Column& column, ptrdiff_t stride, int n, uint8_t* out) {
   for (int i = 0; i < n; i += 16) {
-    const uint8x8_t low = vqrshrun_n_s16(vld1q_s16(src + i), kValueBits);
-    store_bytes(vqrshrun_high_n_s16(low, vld1q_s16(src + i + 8), kValueBits), dst + i, n - i);
+    const uint8x8_t low = vqrshrun_n_s16(column_values<kPairs>(column, stride, i), kValueBits);
+    store_bytes(vqrshrun_high_n_s16(low, column_values<kPairs>(column, stride, i + 8), kValueBits), out + i, n - i);
+  }
+}
+
+void finish_plane(const Column& column, ptrdiff_t stride, int n, uint8_t* out) {
+  switch (column.pairs) {
+    case 1: return finish_plane_of<1>(column, stride, n, out);
+    case 2: return finish_plane_of<2>(column, stride, n, out);
+    default: return finish_plane_of<0>(column, stride, n, out);
   }
 }
 
@@ -129,27 +150,28 @@ inline int16x8_t upper(int32x4_t low, int32x4_t high) {
   return vuzp2q_s16(vreinterpretq_s16_s32(low), vreinterpretq_s16_s32(high));
 }
 
-void ycc_to_rgb(const int16_t* y, const int16_t* cb, const int16_t* cr, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
+// kLuma and kChroma pairs of rows, as in column_values.
+template <int kLuma, int kChroma>
+void finish_ycc_of(const Column columns[3], ptrdiff_t stride, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
   const int16x8_t middle = vdupq_n_s16(128 << kValueBits);
   const int16x8_t fraction = vdupq_n_s16((1 << kValueBits) - 1), half = vdupq_n_s16(1 << (kValueBits - 1));
   for (int i = 0; i < n; i += 16) {
     uint8x8_t red[2], green[2], blue[2];
     for (int h = 0; h < 2; h++) {
       const int at = i + 8 * h;
-      const int16x8_t l = vld1q_s16(y + at);
-      const int16x8_t u = vqsubq_s16(vld1q_s16(cb + at), middle), v = vqsubq_s16(vld1q_s16(cr + at), middle);
+      const int16x8_t y = column_values<kLuma>(columns[0], stride, at);
+      const int16x8_t u = vqsubq_s16(column_values<kChroma>(columns[1], stride, at), middle);
+      const int16x8_t v = vqsubq_s16(column_values<kChroma>(columns[2], stride, at), middle);
       // Whole chroma: these three are rounded here, to no bits of a fraction; elsewhere 0 is added and nothing is cut off.
       const int16x8_t whole = vreinterpretq_s16_u16(vceqzq_s16(vandq_s16(vorrq_s16(u, v), fraction)));
       const int16x8_t more = vandq_s16(whole, half), cut = vandq_s16(whole, fraction);
       const auto value = [&](int16x8_t x) {
-        return vqrshrun_n_s16(vqaddq_s16(l, vbicq_s16(vaddq_s16(x, more), cut)), kValueBits);
+        return vqrshrun_n_s16(vqaddq_s16(y, vbicq_s16(vaddq_s16(x, more), cut)), kValueBits);
       };
-      const auto product = [](int16x8_t x, int factor) {
-        return upper(vmull_n_s16(vget_low_s16(x), int16_t(factor)), vmull_high_n_s16(x, int16_t(factor)));
-      };
+      const int16x8_t red_v = upper(vmull_n_s16(vget_low_s16(v), 91881 - 65536), vmull_high_n_s16(v, 91881 - 65536));
       const int32x4_t low = vmlal_n_s16(vmull_n_s16(vget_low_s16(u), -22554), vget_low_s16(v), 65536 - 46802);
       const int32x4_t high = vmlal_high_n_s16(vmull_high_n_s16(u, -22554), v, 65536 - 46802);
-      red[h] = value(vaddq_s16(v, product(v, 91881 - 65536)));
+      red[h] = value(vaddq_s16(v, red_v));
       green[h] = value(vsubq_s16(upper(low, high), v));
       // The factor is even: half of it in a product that is doubled.
       blue[h] = value(vaddq_s16(vaddq_s16(u, u), vqdmulhq_n_s16(u, (116130 - 131072) / 2)));
@@ -158,6 +180,21 @@ void ycc_to_rgb(const int16_t* y, const int16_t* cb, const int16_t* cr, int n, u
     store_bytes(low_and_high(green[0], green[1]), g + i, n - i);
     store_bytes(low_and_high(blue[0], blue[1]), b + i, n - i);
   }
+}
+
+void finish_ycc(const Column columns[3], ptrdiff_t stride, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
+  const int luma = columns[0].pairs, chroma = columns[1].pairs;
+  if (chroma == columns[2].pairs && luma <= 3 && chroma <= 2) {
+    switch (2 * luma + chroma) {
+      case 3: return finish_ycc_of<1, 1>(columns, stride, n, r, g, b);
+      case 4: return finish_ycc_of<1, 2>(columns, stride, n, r, g, b);
+      case 5: return finish_ycc_of<2, 1>(columns, stride, n, r, g, b);
+      case 6: return finish_ycc_of<2, 2>(columns, stride, n, r, g, b);
+      case 7: return finish_ycc_of<3, 1>(columns, stride, n, r, g, b);
+      case 8: return finish_ycc_of<3, 2>(columns, stride, n, r, g, b);
+    }
+  }
+  finish_ycc_of<0, 0>(columns, stride, n, r, g, b);
 }
 
 void split_rgb(const uint8_t* rgb, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
@@ -525,6 +562,7 @@ void idct_pair(const int16_t* a, const uint16_t* quant_a, uint8_t* out_a, ptrdif
 
 #include "block_loops.h"
 #include "symbol_loops.h"
+#include "weight_loops.h"
 
 namespace beton {
 
@@ -636,9 +674,9 @@ void to_floats(const uint8_t* src, const float line[5], size_t n, float* out) {
 }
 
 const Kernels kNeonKernels = {
-    "neon",      horizontal, vertical,   pack,        ycc_to_rgb,       split_rgb,    merge_rgb,   find_marker, unstuff,
+    "neon",      horizontal, finish_plane, finish_ycc, split_rgb,    merge_rgb,   find_marker, unstuff,
     decode_mcus, blend_rows, double_row, double_both, exact_ycc_to_rgb, colour_excess, read_symbols, write_codes, stuff,       rgb_to_ycc,
-    halve_row,   halve_both, encode_mcus, fir_rows,  fir_columns, look_up, to_floats};
+    halve_row,   halve_both, encode_mcus, fir_rows,  fir_columns, make_box_filter, make_weights, look_up, to_floats};
 
 }  // namespace
 
