@@ -44,7 +44,6 @@ def shard(path: Path, first: int, count: int) -> Path:
     return tar_of(path, entries)
 
 
-@pytest.mark.filterwarnings(r"ignore:unclosed file .*a-00\d\.tar:ResourceWarning")  # the library leaves them open
 def test_samples_are_those_of_the_webdataset_library(tmp_path: Path) -> None:
     import webdataset
 
