@@ -67,7 +67,7 @@ LATE_IMPORTS = [
 FRONT_DOOR = {"checks", "cli", "errors", "messages", "testing", "tools", "transforms"}
 MAY_IMPORT = {
     "torch": {"engine/transfer.py", "loader.py", "transforms", "ffcv"},
-    "numba": {"decode", "transforms", "ffcv", "engine/kernel_ceiling.py", "testing.py"},
+    "numba": {"transforms", "ffcv", "engine/kernel_ceiling.py", "testing.py"},
 }
 FILES = sorted(path for package in LAYERS for path in (ROOT / package).rglob("*.py"))
 
@@ -175,3 +175,8 @@ def test_the_format_and_the_command_line_start_without_torch_and_numba(module):
     code = f"import {module}, sys; sys.exit(' '.join({{'torch', 'numba'}} & set(sys.modules)) or 0)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{module} imports {done.stderr}"
+
+
+def test_a_loader_without_transforms_that_compile_starts_without_numba():
+    code = "import dataloading.loader, dataloading.transforms, sys; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -13,6 +13,7 @@ module        what it holds
 ``plan``      geometry of a pipeline's front: which region each request asks for
 ``jpeg``      one JPEG at a time: probe, decode, encode, transcode
 ``augment``   random operations on pixels: drawing, and running compiled kernels
+``layout``    pixels that are moved and never mixed
 ``gate``      waiting for other threads where no signal handler can run
 ``samples``   random keys of samples, and requests for their stored images
 ``resize``    whole images resized exactly as Pillow does
@@ -24,6 +25,7 @@ from __future__ import annotations
 from .augment import AugmentFailure, AugmentProgram, Draws
 from .gate import Gate, close_gates, this_thread_is_own
 from .jpeg import JpegInfo, check_jpeg, decode_jpeg, encode_jpeg, probe_jpeg, transcode_jpeg
+from .layout import gather, interleave
 from .library import kernels_in_use, library_path, use_kernels
 from .plan import BoxesOfSamples, PlanFailure, RequestPlanner
 from .regions import (
@@ -72,6 +74,8 @@ __all__ = [
     "decode_jpeg",
     "decode_regions",
     "encode_jpeg",
+    "gather",
+    "interleave",
     "kernels_in_use",
     "library_path",
     "probe_jpeg",

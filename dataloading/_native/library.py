@@ -97,6 +97,8 @@ def _load() -> ctypes.CDLL:
         "beton_jpeg_check": (i32, [pointer, i64, pointer]),
         "beton_jpeg_round_trip": (i32, [pointer, i32, i32, i32, i32, pointer]),
         "beton_resize_rgb": (i32, [pointer, i32, i32, i64, i32, i32, i32, pointer]),
+        "beton_gather": (i32, [pointer, pointer, i32, i32, pointer]),
+        "beton_interleave": (i32, [pointer, i64, i64, i64, i32, pointer]),
         "beton_free": (None, [pointer]),
         "beton_kernels": (text, []),
         "beton_set_kernels": (i32, [text]),

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol, cast
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
@@ -22,7 +21,7 @@ from dataloading.arrays import Indices
 from dataloading.dataset.files import FileSet
 from dataloading.format import ImageField, Reader
 
-__all__ = ["ArrayDecoder", "ColumnDecoder", "Decoder", "Failure", "ImageDecoder", "ObjectDecoder", "interleave"]
+__all__ = ["ArrayDecoder", "ColumnDecoder", "Decoder", "Failure", "ImageDecoder", "ObjectDecoder"]
 
 Failure = tuple[int, str]
 """Row that failed, and why."""
@@ -175,9 +174,6 @@ class ImageDecoder:
         failed = _native.decode_regions(by_sample)
         return [_failures(by_sample["status"][k :: len(views)]) if failed else [] for k in range(len(views))]
 
-    def warm_up(self) -> None:
-        """Compile what the decoder needs: nothing, for the native core."""
-
     def common_size(self) -> tuple[int, int] | None:
         """Return the (height, width) that all images share, or None."""
         common: tuple[int, int] | None = None
@@ -213,17 +209,3 @@ def _common_size(reader: Reader, name: str) -> tuple[int, int] | None:
         if (part["height"] != first[0]).any() or (part["width"] != first[1]).any():
             return None
     return first
-
-
-@numba.njit(nogil=True)
-def _interleave(images_NCHW: Any, out_NHWC: Any) -> None:
-    for n in range(images_NCHW.shape[0]):
-        for c in range(images_NCHW.shape[1]):
-            for y in range(images_NCHW.shape[2]):
-                for x in range(images_NCHW.shape[3]):
-                    out_NHWC[n, y, x, c] = images_NCHW[n, c, y, x]
-
-
-def interleave(images_NCHW: npt.NDArray[Any], out_NHWC: npt.NDArray[Any]) -> None:
-    """Copy planes to interleaved pixels, any dtype; releases the GIL."""
-    _interleave(images_NCHW, out_NHWC)

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dataloading._native import REQUEST
+from dataloading._native import gather
 from dataloading.arrays import Indices
 from dataloading.dataset.files import FileSet
 from dataloading.decode.decoders import ArrayDecoder, ColumnDecoder, Decoder, Failure, ImageDecoder, ObjectDecoder
-from dataloading.decode.gather import gather
 from dataloading.decode.single import decode_png
 from dataloading.errors import DecodeError, UsageError
 from dataloading.format import (
@@ -124,13 +123,6 @@ class WordDecoder(ImageDecoder):
 
     _shares_decodes = False
     _out_dtype: np.dtype[np.generic] | None = None  # by default the field's
-
-    def warm_up(self) -> None:
-        """See `ImageDecoder.warm_up`."""
-        request = np.ones(1, REQUEST)
-        request["box_x"] = request["box_y"] = request["window_x"] = request["window_y"] = 0
-        pixels = np.zeros((1, 1, self._channels), self._dtype)
-        gather(pixels, request[0], np.empty((self._channels, 1, 1), self._out_dtype or self._dtype))
 
     def decode(self, requests: npt.NDArray[np.void], out_NCHW: npt.NDArray[Any]) -> list[Failure]:
         """See `ImageDecoder.decode`; the output may be of any dtype that holds the field's."""

@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dataloading._native import BoxesOfSamples, Draws
+from dataloading._native import BoxesOfSamples, Draws, interleave
 from dataloading.batch import Batch
 from dataloading.cache import PinnedPages
-from dataloading.decode.decoders import interleave
 from dataloading.engine.annotations import Annotations
 from dataloading.engine.outputs import Output
 from dataloading.engine.plan import ImagePlan, Plan

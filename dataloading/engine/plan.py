@@ -296,7 +296,6 @@ class Plan:
         self.annotations = self._annotations()
         self.sizes = self._sizes()
         for image in self.images.values():
-            image.decoder.warm_up()
             for pipeline in image.pipelines:
                 pipeline.warm_up()
         self.compile_seconds = time.perf_counter() - started

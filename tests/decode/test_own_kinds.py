@@ -16,7 +16,6 @@ from torchvision.transforms.v2 import functional as TF
 
 from dataloading import Loader, _native
 from dataloading import transforms as T
-from dataloading.decode.gather import gather
 from dataloading.errors import DecodeError, FormatError, UsageError
 from dataloading.format import (
     MODE_JPEG,
@@ -140,7 +139,7 @@ def requests(draw: st.DrawFn) -> tuple[np.ndarray, np.void]:
 def test_gathering_equals_torchvisions_nearest_then_padding_then_flips(case: tuple[np.ndarray, np.void]) -> None:
     source, request = case
     out = np.full((source.shape[2], int(request["out_h"]), int(request["out_w"])), -1, np.int64)
-    gather(source, request, out)
+    _native.gather(source, request, out)
     np.testing.assert_array_equal(out, slow(source, request))
 
 

@@ -78,6 +78,13 @@ BETON_API int32_t beton_jpeg_round_trip(const uint8_t* source, int32_t channels,
 // Resizes interleaved RGB to out_width * out_height * 3 bytes, exactly as Pillow's Image.resize.
 BETON_API int32_t beton_resize_rgb(const uint8_t* rgb, int32_t width, int32_t height, int64_t row_stride,
                                    int32_t filter, int32_t out_width, int32_t out_height, uint8_t* out);
+// Moves pixels without mixing them, as a request says: nearest interpolation, rows of `channels` interleaved values of 1 or 2
+// bytes to planes of values of 1, 2, 4 or 8 bytes. Returns 0; -1 for other sizes, -2 if there is no memory.
+BETON_API int32_t beton_gather(const beton_request* request, const void* source, int32_t source_bytes,
+                               int32_t out_bytes, void* out);
+// Planes of values of 1, 2, 4 or 8 bytes to interleaved pixels; -1 for other sizes.
+BETON_API int32_t beton_interleave(const void* planes, int64_t images, int64_t channels, int64_t pixels, int32_t bytes,
+                                   void* out);
 BETON_API void beton_free(uint8_t* memory);
 
 // Name of the kernels in use ("avx2", "neon", "portable"); beton_set_kernels returns 0 when this processor can run `name`.

@@ -4,9 +4,6 @@
 
 namespace beton {
 
-namespace {
-
-// Index inside [0, n) that position p shows under the padding rule.
 int resolve(int64_t p, int n, int mode) {
   if (p >= 0 && p < n) return int(p);
   switch (mode) {
@@ -24,6 +21,8 @@ int resolve(int64_t p, int n, int mode) {
     default: return p < 0 ? 0 : n - 1;
   }
 }
+
+namespace {
 
 // Maps one axis of the window; returns the needed range [*low, *low + *count).
 void map_axis(int window, int out, int scaled, int pad_mode, bool flip, std::vector<int>* map, int* low, int* count) {

@@ -27,6 +27,9 @@ bool valid(const beton_request& q);
 
 Geometry make_geometry(const beton_request& q);
 
+// Index inside [0, n) that position p shows under the padding rule.
+int resolve(int64_t p, int n, int mode);
+
 // The filter of one axis at full resolution.
 AxisSpec axis_spec(const beton_request& q, const Geometry& g, bool horizontal);
 
