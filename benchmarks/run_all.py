@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-SCRIPTS = ("throughput", "cold_cache", "first_batch", "epoch_gap", "opening", "memory", "converting")
+SCRIPTS = ("throughput", "cold_cache", "first_batch", "epoch_gap", "utilisation", "opening", "memory", "converting")
 
 
 def main() -> int:

@@ -1,8 +1,9 @@
 """Measures how long each training step waits for data and works, and how busy the GPU is.
 
-On the CPU (and for a simulated device) waiting is the time inside ``next(loader)``. On CUDA the host runs ahead of the
-device, so host time means little: there, waiting is the time that the device's stream was idle between the end of one
-micro-batch's work and the arrival of the next. It is measured with events, which are read only when the log is written.
+On the CPU waiting is the time inside ``next(loader)``. On CUDA the host runs ahead of the device, so host time means
+little: there, waiting is the time that the device's stream was idle between the end of one micro-batch's work and the
+arrival of the next. It is measured with events, which are read only when the log is written. A simulated device gives
+its own times, defined in the same way.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class StepTimes:
     Parameters
     ----------
     start : float
-        Start of its first fetch, in seconds since the clock was created.
+        Start of its first fetch, in seconds since the clock was created. On a simulated device the end of the step
+        before.
     total : float
         Time until its work was done (CUDA: submitted).
     waited : float
@@ -66,6 +68,7 @@ class StepClock:
         self._part_start = 0.0
         self._part_event: torch.cuda.Event | None = None
         self._ready: tuple[float, torch.cuda.Event | None] | None = None
+        self._communicated = 0.0
         self.on_part: Callable[[str, float, float], None] | None = None
         """Called with each part of a step: its name, start and end on the host (`time.perf_counter`)."""
 
@@ -96,7 +99,7 @@ class StepClock:
             self._add(part, *ready)
             part = COMMUNICATION
         if part is None:
-            self._part_start, self._part_event = now, event
+            self._part_start, self._part_event, self._communicated = now, event, 0.0
         else:
             self._add(part, now, event)
 
@@ -104,26 +107,51 @@ class StepClock:
         """Note that backward has computed its last gradient; the rest of it waits for the other ranks."""
         self._ready = time.perf_counter(), _mark() if self._cuda else None
 
+    def communicated(self, start: float, end: float) -> None:
+        """Note that the host waited for other ranks from `start` to `end`, within the part that `mark` ends next."""
+        self._communicated += end - start
+        if self.on_part is not None:
+            self.on_part(COMMUNICATION, start, end)
+
     def _add(self, part: str, now: float, event: torch.cuda.Event | None) -> None:
         if self._current is not None:
             if self._part_event is not None and event is not None:
                 self._current._segments.append((part, self._part_event, event))
             else:
-                self._current.parts[part] += now - self._part_start
+                self._current.parts[part] += now - self._part_start - self._communicated
+                self._current.parts[COMMUNICATION] += self._communicated
             if self.on_part is not None:
                 self.on_part(part, self._part_start, now)
-        self._part_start, self._part_event = now, event
+        self._part_start, self._part_event, self._communicated = now, event, 0.0
 
-    def slept(self, seconds: float) -> None:
-        """Record that a simulated device was busy for `seconds`."""
-        assert self._current is not None, "slept() without fetching()"
-        self._current.slept += seconds
+    @property
+    def step_began(self) -> float:
+        """When the step's first batch was requested, by `time.perf_counter`."""
+        assert self._current is not None, "step_began without fetching()"
+        return self._origin + self._current.start
+
+    def simulated(self, *, began: float, took: float, waited: float, busy: float) -> None:
+        """Replace the host's times of this step by those of a simulated device. For the rest it waits for other ranks.
+
+        Parameters
+        ----------
+        began : float
+            By `time.perf_counter`.
+        took, waited, busy : float
+            Seconds in all, without data, and at work.
+        """
+        assert self._current is not None, "simulated() without fetching()"
+        step = self._current
+        step.start, step.total, step.waited, step.slept = began - self._origin, took, waited, busy
+        step.parts[COMMUNICATION] = max(0.0, took - waited - busy)
+        step._gaps.clear()
 
     def step_done(self) -> StepTimes:
         """Return the times of the step that ends now."""
         assert self._current is not None, "step_done() without fetching()"
         step, self._current = self._current, None
-        step.total = time.perf_counter() - self._origin - step.start
+        if not step.total:
+            step.total = time.perf_counter() - self._origin - step.start
         return step
 
 

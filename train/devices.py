@@ -63,25 +63,31 @@ PUBLISHED = {
 """Names for ``sim:NAME``."""
 
 
-# Matrix units in bfloat16 or float16 with float32 sums, without sparsity, TFLOP/s, from NVIDIA's data sheets. Longer
-# names come before those that they contain.
+_DATA_CENTER = "https://www.nvidia.com/en-us/data-center"
+_GA102 = "https://www.nvidia.com/content/PDF/nvidia-ampere-ga-102-gpu-architecture-whitepaper-v2.pdf"
+_ADA = "https://images.nvidia.com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf"
+
+# Matrix units in bfloat16 or float16 with float32 sums, without sparsity (many data sheets state twice as much, with
+# it), TFLOP/s, and NVIDIA's page or paper. Longer names come before those that they contain.
 _PEAKS = (
-    ("B200", 2250.0),
-    ("GH200", 989.0),
-    ("H200", 989.0),
-    ("H100 PCIe", 756.0),
-    ("H100 NVL", 835.0),
-    ("H100", 989.0),
-    ("A100", 312.0),
-    ("L40S", 362.0),
-    ("RTX 4090", 165.0),
-    ("RTX 3090", 71.0),
-    ("A10", 125.0),
-    ("L4", 121.0),
-    ("V100", 125.0),
-    ("T4", 65.0),
+    ("B200", 2250.0, f"{_DATA_CENTER}/hgx/"),
+    ("GH200", 989.0, f"{_DATA_CENTER}/grace-hopper-superchip/"),
+    ("H200 NVL", 835.0, f"{_DATA_CENTER}/h200/"),
+    ("H200", 989.0, f"{_DATA_CENTER}/h200/"),
+    ("H100 PCIe", 756.0, f"{_DATA_CENTER}/h100/"),
+    ("H100 NVL", 835.0, f"{_DATA_CENTER}/h100/"),
+    ("H100", 989.0, f"{_DATA_CENTER}/h100/"),
+    ("A100", 312.0, f"{_DATA_CENTER}/a100/"),
+    ("L40S", 362.0, f"{_DATA_CENTER}/l40s/"),
+    ("RTX 4090", 165.0, _ADA),
+    ("RTX 3090", 71.0, _GA102),
+    ("A10", 125.0, f"{_DATA_CENTER}/products/a10-gpu/"),
+    ("L4", 121.0, f"{_DATA_CENTER}/l4/"),
+    ("V100-PCIE", 112.0, f"{_DATA_CENTER}/v100/"),
+    ("V100", 125.0, f"{_DATA_CENTER}/v100/"),
+    ("T4", 65.0, f"{_DATA_CENTER}/tesla-t4/"),
 )
-_NO_BFLOAT16 = ("V100", "T4")
+_NO_BFLOAT16 = ("V100-PCIE", "V100", "T4")
 
 
 def peak_flops(device_name: str, precision: str) -> tuple[float, str]:

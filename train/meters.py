@@ -5,38 +5,80 @@ Each meter is read when the log is written; none makes the device wait.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed import _functional_collectives
 from torch.nn.parallel import DistributedDataParallel
 
 from train.clock import DeviceMonitor, StepClock
 from train.host import HostMeter
 from train.loaders.base import TrainingLoader
 
-__all__ = ["Meters", "describe_reading", "watch_gradients"]
+__all__ = ["Meters", "Waits", "describe_reading", "waits_noted", "watch_communication"]
+
+Waits = Callable[[], AbstractContextManager[None]]
 
 
-def watch_gradients(module: nn.Module, clock: StepClock) -> bool:
-    """Tell the clock when the last gradient of a backward pass is there: what follows is exposed communication.
+def watch_communication(module: nn.Module, clock: StepClock, *, cuda: bool) -> tuple[Waits, str]:
+    """Tell the clock which communication nothing hides.
+
+    With `DistributedDataParallel` that is what comes between the last gradient of a backward pass and its end. The
+    other strategies communicate inside forward and backward. On a CPU the host waits for it there. With CUDA it does
+    not, and the streams that do are FSDP2's own.
 
     Returns
     -------
-    bool
-        Whether this is possible: with replicas, whose backward pass ends with a wait for their sums. Sharded networks
-        communicate inside forward and backward.
+    tuple
+        A context for what communicates, and why this communication is not known; empty where it is.
     """
-    if not isinstance(module, DistributedDataParallel):
-        return False
-    # Gradients are computed from the output to the input: that of the first weights comes last.
-    first = next((weight for weight in module.parameters() if weight.requires_grad), None)
-    if first is None:
-        return False
-    first.register_post_accumulate_grad_hook(lambda _: clock.gradients_ready())
-    return True
+    if isinstance(module, DistributedDataParallel):
+        # Gradients are computed from the output to the input: that of the first weights comes last.
+        first = next((weight for weight in module.parameters() if weight.requires_grad), None)
+        if first is not None:
+            first.register_post_accumulate_grad_hook(lambda _: clock.gradients_ready())
+        return nullcontext, "" if first is not None else "no weight is trained"
+    if not dist.is_initialized():
+        return nullcontext, ""
+    if cuda:
+        return nullcontext, "with CUDA it is known for --strategy ddp only; --profile shows it"
+    return partial(waits_noted, clock), ""
+
+
+@contextmanager
+def waits_noted(clock: StepClock) -> Iterator[None]:
+    """Within this context, tell the clock how long this thread waits for collectives.
+
+    Synchronous calls, FSDP2 and pipelines wait with `Work.wait`, tensors of tensor parallelism with `wait_tensor`.
+    """
+    thread = threading.get_ident()  # a checkpoint in the background has collectives of its own
+
+    def noted(wait: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if threading.get_ident() != thread:
+                return wait(*arguments, **options)
+            start = time.perf_counter()
+            try:
+                return wait(*arguments, **options)
+            finally:
+                clock.communicated(start, time.perf_counter())
+
+        return call
+
+    kept = dist.Work.wait, _functional_collectives.wait_tensor
+    dist.Work.wait, _functional_collectives.wait_tensor = map(noted, kept)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        dist.Work.wait, _functional_collectives.wait_tensor = kept  # type: ignore[method-assign]
 
 
 class Meters:

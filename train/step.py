@@ -1,4 +1,4 @@
-"""A training step: train the network, or simulate a device by sleeping.
+"""A training step: train the network, or simulate a device.
 
 Contains forward, backward, loss weighting, scaling, clipping and the optimiser. The loop (``trainer``) does not know
 which of the two runs.
@@ -13,14 +13,15 @@ micro-batches' `global_size` is known only after the last of them; if it is not 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 
-from train.clock import COMMUNICATION, StepClock
+from train.clock import StepClock
 from train.devices import sim_rate
 from train.distributed import World
 from train.loaders.base import Normaliser, TrainBatch
@@ -42,32 +43,53 @@ class Compute(Protocol):
 
 
 class SimulatedCompute:
-    """A simulated device with a fixed number of images per second: it sleeps and computes nothing.
+    """A simulated device with a fixed number of images per second. It computes nothing.
 
-    Ranks synchronise after each step, as they do when gradients are averaged.
+    It works beside the host, as a GPU does: the host hands over a batch and fetches the next one meanwhile. The host
+    waits, by sleeping, only while the batch before is not done, so one batch is at work and at most one is fetched.
+    When the device works follows by arithmetic from the batches' arrivals: a batch begins when it has arrived and the
+    one before is done. So neither a host that wakes up late nor a log line costs device time, unless it takes longer
+    than a batch. Devices of all ranks end a step together, as they do when gradients are averaged.
     """
 
     def __init__(self, rate: float, clock: StepClock) -> None:
         self._rate = rate
         self._clock = clock
         self._zero = torch.zeros((), dtype=torch.float64)
+        self._step_began: float | None = None
+        self._together = False
+        self._free_at = 0.0
+        self._idle = self._busy = 0.0
 
     def micro_batch(self, batch: TrainBatch, *, step: int, micro: int, last: bool) -> torch.Tensor:
-        """Sleep as long as the batch would take."""
+        """Hand a batch over; return when the device begins with it."""
         del step, micro, last
+        now = time.perf_counter()
+        if self._step_began is None:
+            self._step_began = self._free_at = self._clock.step_began
+        begin = max(now, self._free_at)
         seconds = len(batch.labels) / self._rate
-        time.sleep(seconds)
-        # A host that wakes up late has not kept the device busy for longer.
-        self._clock.slept(seconds)
-        self._clock.mark(None)
+        self._idle += begin - self._free_at
+        self._busy += seconds
+        self._free_at = begin + seconds
+        time.sleep(begin - now)
         return self._zero
 
     def update(self, *, step: int, lr: float, num_images: int) -> None:
-        """Wait for the other ranks."""
+        """End the step when the slowest rank's device has."""
         del step, lr, num_images
+        assert self._step_began is not None, "update() without micro_batch()"
+        took = self._idle + self._busy
         if dist.is_initialized():
-            dist.all_reduce(torch.zeros(1))
-        self._clock.mark(COMMUNICATION)
+            # Ranks have no common clock. They begin all steps but the first together, so that durations tell which rank
+            # is the slowest. In the first step the last rank to come here is.
+            longest = torch.tensor(took if self._together else self._free_at - time.perf_counter(), dtype=torch.float64)
+            dist.all_reduce(longest, op=dist.ReduceOp.MAX)
+            since = 0.0 if self._together else time.perf_counter() - self._step_began
+            took, self._together = max(took, since + longest.item()), True
+        self._clock.simulated(began=self._step_began, took=took, waited=self._idle, busy=self._busy)
+        self._step_began = self._free_at = self._step_began + took
+        self._idle = self._busy = 0.0
 
 
 @dataclass
@@ -90,6 +112,8 @@ class NetworkCompute:
         Converts the loader's images into the network's input.
     clock : StepClock
         Is told where the parts of a step end.
+    waits : callable
+        Makes a context for what communicates (`watch_communication`).
     """
 
     options: TrainOptions
@@ -103,6 +127,7 @@ class NetworkCompute:
     normaliser: Normaliser
     mixes: tuple[Any, ...] = ()
     clock: StepClock | None = None
+    waits: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def __post_init__(self) -> None:
         self._clock = self.clock if self.clock is not None else StepClock(self.device)
@@ -136,7 +161,8 @@ class NetworkCompute:
             self._clock.mark("forward")
             return loss
 
-        outputs = self.replica.forward_backward(images, targets, criterion, scaled, last=last)
+        with self.waits():
+            outputs = self.replica.forward_backward(images, targets, criterion, scaled, last=last)
         self._clock.mark("backward")
         if outputs is None or not self.replica.counts:
             return torch.zeros((), dtype=torch.float64, device=self.device)
@@ -152,7 +178,8 @@ class NetworkCompute:
         if 0 < num_images != self._nominal:
             torch._foreach_mul_([local_part(gradient) for gradient in gradients], self._nominal / num_images)
         if self.options.optim.clip_norm:
-            self.replica.clip_gradients(self._parameters, self.options.optim.clip_norm)
+            with self.waits():
+                self.replica.clip_gradients(self._parameters, self.options.optim.clip_norm)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.scaler.step(self.optimizer)

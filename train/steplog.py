@@ -89,6 +89,7 @@ class StepLog:
     def __post_init__(self) -> None:
         self._pending: list[StepRecord] = []
         self._reading: dict[str, Any] = {}
+        self._parts = [name for name in PARTS if name != COMMUNICATION or self.separates_communication]
         self.start_epoch(total_steps=0)
 
     def start_epoch(self, *, total_steps: int) -> None:
@@ -97,7 +98,7 @@ class StepLog:
         self.epoch_images = 0
         self._epoch_waited = 0.0
         self._epoch_total = 0.0
-        self._epoch_parts = dict.fromkeys(PARTS, 0.0)
+        self._epoch_parts = dict.fromkeys(self._parts, 0.0)
         self._epoch_steps: list[tuple[float, float]] = []
         self._epoch_own = [0.0] * self.world.world_size
 
@@ -105,6 +106,11 @@ class StepLog:
     def epoch_wait_pct(self) -> float:
         """Share of this epoch's step time spent waiting for data, percent."""
         return 100.0 * self._epoch_waited / max(self._epoch_total, 1e-9)
+
+    @property
+    def epoch_seconds(self) -> float:
+        """Sum of this epoch's step times."""
+        return self._epoch_total
 
     def epoch_figures(self) -> dict[str, Any]:
         """Return what describes the epoch's steps: rates, percentiles, and the share of each part in percent."""
@@ -225,7 +231,7 @@ class StepLog:
             "images_per_s": rate,
             "wait_pct": 100.0 * waited / max(total, 1e-9),
             "device_pct": busy,
-            "parts_s": dict(zip(PARTS, parts, strict=True)),
+            "parts_s": {name: value for name, value in zip(PARTS, parts, strict=True) if name in self._parts},
         }
         if self.flops_per_image and self.peak_flops:
             peak = self.peak_flops * self.world.world_size

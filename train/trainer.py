@@ -42,7 +42,7 @@ from .data import make_data
 from .devices import peak_flops
 from .distributed import StopVote, World, broadcast_object, detect_world, pick_device, process_group
 from .loaders.base import Normaliser, TrainBatch, TrainingLoader
-from .meters import Meters, watch_gradients
+from .meters import Meters, watch_communication
 from .metrics import RunLog
 from .model import MovingAverage, build_model, count_flops, parameter_groups
 from .optimizers import make_optimizer
@@ -105,7 +105,7 @@ class Trainer:
         self._peak_flops, self._no_mfu = options.run.peak_tflops * 1e12, ""
         if not self._peak_flops:
             self._peak_flops, self._no_mfu = peak_flops(self._device_name, options.model.amp)
-        self._separates_communication = True
+        self._no_communication = ""
         self._network: NetworkCompute | None = None
         simulated = make_simulated(options, self.clock)
         self._compute: Compute = simulated if simulated is not None else self._make_network()
@@ -143,7 +143,7 @@ class Trainer:
                 self._replica.training_module if self._network is not None else None,
                 active=world.is_main,
             ),
-            separates_communication=self._separates_communication,
+            separates_communication=not self._no_communication,
         )
 
     @property
@@ -181,6 +181,8 @@ class Trainer:
         self._ema = MovingAverage(self._replica.module, options.optim.ema) if options.optim.ema else None
         # Initial weights are the same on all ranks; dropout must not be.
         seed_rank(options.run.seed, 0, self._data_world.rank)
+        cuda = self._device.type == "cuda"
+        waits, self._no_communication = watch_communication(self._replica.training_module, self.clock, cuda=cuda)
         self._network = NetworkCompute(
             options,
             world=self._data_world,
@@ -192,8 +194,8 @@ class Trainer:
             normaliser=self._normaliser(self._loader),
             mixes=self._data.mixes,
             clock=self.clock,
+            waits=waits,
         )
-        self._separates_communication = watch_gradients(self._replica.training_module, self.clock)
         return self._network
 
     def _make_profiler(self) -> StepProfiler:
@@ -206,6 +208,8 @@ class Trainer:
     def _say_profile(self, profiler: StepProfiler) -> None:
         parts = profiler.parts()
         lines = amdahl(parts, data="data wait", communication=COMMUNICATION)
+        if self._no_communication:
+            lines.append(f"communication inside forward and backward is not known apart: {self._no_communication}")
         self.log.record("profile", step=self.progress.step, path=str(profiler.path), parts_s=parts, lines=lines)
         self.log.say(f"wrote {profiler.path}, for chrome://tracing or ui.perfetto.dev")
         for line in lines:
@@ -347,7 +351,8 @@ class Trainer:
     def _finish_epoch(self, *, whole: bool) -> None:
         self._steps.flush()
         progress = self.progress
-        seconds = time.perf_counter() - self._epoch_start
+        # A simulated device may still have a batch to do.
+        seconds = max(time.perf_counter() - self._epoch_start, self._steps.epoch_seconds)
         rate = self._steps.epoch_images / max(seconds, 1e-9)
         record: dict[str, Any] = {"epoch": progress.epoch, "step": progress.step, "seconds": seconds}
         record |= {"images_per_s": rate, **self._steps.epoch_figures()}
@@ -409,6 +414,8 @@ class Trainer:
             total_steps=self._total_steps(),
             startup_s=time.perf_counter() - self._start_time,
             device_monitor=self._steps.meters.problem or "nvml",
+            communication=self._no_communication or "measured",
+            notes=self._notes(),
             mfu=self._no_mfu or f"of {self._peak_flops / 1e12:g} TFLOP/s",
         )
         simulated = self._network is None
@@ -426,7 +433,7 @@ class Trainer:
             self.log.say(f"no checkpoint in {options.run.output} to resume: a new run")
         if self._output is None and not simulated:
             self.log.say("warning: without --output nothing of this run will be saved, neither weights nor log")
-        for note in self._data.notes:
+        for note in self._notes():
             self.log.say(note)
         self.log.say(
             f"{options.data.loader} loader, {counted(self._world.world_size, 'process')} on {self._device.type}, "
@@ -437,6 +444,15 @@ class Trainer:
             )
             + f", {self._steps_per_epoch} steps per epoch, steps {self.progress.step} to {self._total_steps()}"
         )
+
+    def _notes(self) -> list[str]:
+        """Return what the user should know about data and options."""
+        notes = list(self._data.notes)
+        if self._no_communication:
+            notes.append(f"exposed communication is left out: {self._no_communication}")
+        if self._options.model.fsdp_offload and self._device.type == "cpu" and self._network is not None:
+            notes.append("--fsdp-offload does nothing on CPUs: parameters and optimiser are in host memory anyway")
+        return notes
 
     # ------------------------------------------------------------------ checkpoints and signals
 

@@ -30,9 +30,9 @@ def start(target: Callable[..., None], world: int, folder: Path, *args: object) 
     return processes
 
 
-def join(processes: list[multiprocessing.Process]) -> None:
+def join(processes: list[multiprocessing.Process], *, seconds: float = 270.0) -> None:
     """Wait until all have ended well; a machine with much else to do gets nearly as long as pytest allows."""
-    until = time.monotonic() + 270
+    until = time.monotonic() + seconds
     for process in processes:
         process.join(max(0.0, until - time.monotonic()))
     assert [process.exitcode for process in processes] == [0] * len(processes)

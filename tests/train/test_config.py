@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
 from torch import nn
 
-from dataloading import UsageError
+from dataloading import ImageField, IntField, UsageError, Writer
 from train import cli
 from train.config import read_config, shipped_configs
 from train.distributed import World
@@ -37,6 +39,30 @@ def test_a_shipped_config_makes_options_and_a_network(name: str, tmp_path: Path)
             options.model.model, 10, image_size=options.data.image_size, drop_path=options.model.drop_path
         )
         assert model.eval()(torch.empty(1, 3, options.data.image_size, options.data.image_size)).shape == (1, 10)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """25 images of 32 pixels, as those of CIFAR."""
+    path = tmp_path_factory.mktemp("photos") / "photos.beton"
+    rng = np.random.default_rng(5)
+    with Writer(path, {"image": ImageField(), "label": IntField()}, num_samples=25) as writer:
+        for number in range(25):
+            writer.append({"image": rng.integers(0, 256, (32, 32, 3), dtype=np.uint8), "label": number % 5})
+    return path
+
+
+@pytest.mark.parametrize("name", ["cifar10-resnet9", "ffcv-rn18-16"])
+def test_a_shipped_config_trains_and_validates(name: str, photos: Path, tmp_path: Path) -> None:
+    """Two steps of small images in float32, progressive resizing included; the other configs take too long here."""
+    values = read_config(name)
+    small = {"image_size": 32, "resize_size": 32, "batch_size": 2, "steps": 2, "amp": "none", "val_fraction": 0.2}
+    if "start_size" in values:
+        small |= {"start_size": 32, "val_size": 32}
+    small |= {"loader": "beton", "num_workers": 1, "checkpoints": False}
+    records = train_here(tmp_path, data=str(photos), **{**values, **small})
+    assert len(losses(records)) == 2 and all(math.isfinite(loss) for loss in losses(records))
+    assert [record["num_images"] for record in only(records, "eval")] == [5]
 
 
 def test_ffcv_trains_at_160_pixels_until_epoch_11_and_at_192_from_epoch_12(tmp_path: Path) -> None:

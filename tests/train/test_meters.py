@@ -6,19 +6,22 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import types
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from dataloading import UsageError
 from train.clock import COMMUNICATION, PARTS, DeviceMonitor, StepClock
 from train.devices import peak_flops
 from train.host import HostMeter
-from train.meters import describe_reading
+from train.meters import describe_reading, waits_noted, watch_communication
 from train.metrics import RunLog
 from train.profile import amdahl
 from train.steplog import find_straggler
@@ -72,6 +75,56 @@ def test_without_other_ranks_all_of_backward_is_backward(monkeypatch: pytest.Mon
     hours.pass_(4.0)
     clock.mark("backward")
     assert clock.step_done().parts == {**dict.fromkeys(PARTS, 0.0), "backward": 4.0}
+
+
+def test_waits_for_other_ranks_are_taken_out_of_the_part_they_fall_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sharded networks communicate inside forward and backward; other threads' waits do not count."""
+    hours = Hours(monkeypatch)
+    monkeypatch.setattr("train.meters.time", types.SimpleNamespace(perf_counter=lambda: hours.now))
+
+    class Work:
+        def wait(self, seconds: float) -> str:
+            hours.pass_(seconds)
+            return "done"
+
+    monkeypatch.setattr(dist, "Work", Work)
+    real = Work.wait
+    clock = StepClock(torch.device("cpu"))
+    ranges: list[tuple[str, float, float]] = []
+    clock.on_part = lambda *part: ranges.append(part)
+    clock.fetching()
+    clock.fetched()
+    with waits_noted(clock):
+        hours.pass_(1.0)
+        assert Work().wait(0.5) == "done"
+        clock.mark("forward")
+        hours.pass_(3.0)
+        Work().wait(0.25)
+        other = threading.Thread(target=lambda: Work().wait(4.0))
+        other.start()
+        other.join()
+    assert Work.wait is real
+    Work().wait(8.0)
+    clock.mark("backward")
+    expected = {"forward": 1.0, "backward": 15.0, COMMUNICATION: 0.75}
+    assert clock.step_done().parts == {**dict.fromkeys(PARTS, 0.0), **expected}
+    assert ranges[1] == (COMMUNICATION, 101.0, 101.5)
+
+
+def test_what_is_not_known_of_communication_is_left_out_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, beton: Path, tmp_path: Path
+) -> None:
+    clock = StepClock(torch.device("cpu"))
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    waits, reason = watch_communication(torch.nn.Linear(2, 2), clock, cuda=True)
+    assert waits is nullcontext and "--profile" in reason
+    monkeypatch.undo()
+    monkeypatch.setattr("train.trainer.watch_communication", lambda *_, **__: (nullcontext, "not here"))
+    records = train_here(tmp_path, data=str(beton), epochs=1)
+    assert only(records, "start")[0]["communication"] == "not here"
+    names = [name for name in PARTS if name != COMMUNICATION]
+    assert all(list(step["parts_s"]) == names for step in only(records, "step"))
+    assert list(only(records, "epoch")[0]["parts_pct"]) == names
 
 
 def test_a_straggler_is_clearly_slower_than_the_median_rank() -> None:
@@ -248,7 +301,10 @@ def test_peaks_are_those_of_the_device_or_say_why_not() -> None:
     assert peak_flops("NVIDIA H100 80GB HBM3", "bf16") == (989e12, "")
     assert peak_flops("NVIDIA H100 PCIe", "fp16") == (756e12, "")
     assert peak_flops("Tesla V100-SXM2-16GB", "fp16") == (125e12, "")
-    assert "bfloat16" in peak_flops("Tesla V100-SXM2-16GB", "bf16")[1]
+    assert peak_flops("Tesla V100-PCIE-32GB", "fp16") == (112e12, "")
+    assert peak_flops("NVIDIA H200 NVL", "bf16") == (835e12, "") and peak_flops("NVIDIA H200", "bf16") == (989e12, "")
+    for name in ("Tesla V100-SXM2-16GB", "Tesla V100-PCIE-32GB", "Tesla T4"):
+        assert "bfloat16" in peak_flops(name, "bf16")[1]
     for name in ("NVIDIA A10G", "NVIDIA GeForce RTX 4090 Laptop GPU", "x86_64"):
         assert peak_flops(name, "bf16") == (0.0, f"no peak is known for {name}; pass --peak-tflops")
     assert peak_flops("NVIDIA A100-SXM4-80GB", "none")[0] == 0.0

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from dataloading import UsageError
 from tests.support.processes import init, join, start
+from train.clock import COMMUNICATION
 from train.distributed import World
 from train.loaders import make_loader
 from train.loaders.base import LoaderSpec
@@ -28,6 +29,8 @@ from train.strategies.tensor import HeadsAttention
 from train.trainer import Trainer
 
 from .conftest import NUM_IMAGES, SMALL, losses, only, train_here
+
+pytestmark = pytest.mark.timeout(1200)  # a loaded machine needs minutes for the one launch
 
 WORLD_SIZE, PER_NODE = 4, 2
 VALUES: dict[str, Any] = {
@@ -107,7 +110,7 @@ def train_ranks(rank: int, world_size: int, folder: Path, data: str) -> None:
 def root(beton: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of all runs."""
     folder = tmp_path_factory.mktemp("strategies")
-    join(start(train_ranks, WORLD_SIZE, folder, str(beton)))
+    join(start(train_ranks, WORLD_SIZE, folder, str(beton)), seconds=1100)
     return folder
 
 
@@ -134,6 +137,22 @@ def test_a_strategy_trains_and_validates_like_one_process(name: str, root: Path,
     for record, counted in zip(evaluations, only(expected, "eval")[-len(evaluations) :], strict=True):
         assert record["num_images"] == NUM_IMAGES
         assert record["loss"] == pytest.approx(counted["loss"], rel=tolerance)
+
+
+def test_offloading_on_a_cpu_says_that_it_does_nothing(root: Path) -> None:
+    notes = {name: only(read_log(root / name / "log.jsonl"), "start")[0]["notes"] for name in ("fsdp", "fsdp-offload")}
+    assert notes["fsdp"] == []
+    assert [note[:40] for note in notes["fsdp-offload"]] == ["--fsdp-offload does nothing on CPUs: par"]
+
+
+@pytest.mark.parametrize("name", ["ddp-static", "fsdp", "hsdp", "zero1", "tp", "pp"])
+def test_each_strategy_tells_its_communication_apart(name: str, root: Path) -> None:
+    records = read_log(root / name / "log.jsonl")
+    assert only(records, "start")[0]["communication"] == "measured"
+    for step in only(records, "step"):
+        assert 0 < step["parts_s"][COMMUNICATION] < step["step_s"]
+        assert all(seconds >= 0 for seconds in step["parts_s"].values())
+        assert sum(step["parts_s"].values()) + step["wait_s"] <= step["step_s"] * 1.001
 
 
 @pytest.mark.parametrize("name", ["tiny-bn", "tiny-vit", "resnet18"])

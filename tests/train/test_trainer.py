@@ -141,6 +141,8 @@ def test_a_simulated_device_sleeps_and_trains_nothing(beton: Path, tmp_path: Pat
     records = train_here(tmp_path, data=str(beton), accelerator="sim:200", epochs=1, val_fraction=0.2)
     for step in only(records, "step"):
         assert step["loss"] is None and 0.02 <= step["sleep_s"] <= step["step_s"]
+    (epoch,) = only(records, "epoch")
+    assert epoch["images_per_s"] <= 200 and epoch["seconds"] >= 20 / 200 - 1e-9
     assert not only(records, "eval") and not (tmp_path / "checkpoints").exists()
     assert only(records, "start")[0]["options"]["accelerator"] == "sim:200"
 

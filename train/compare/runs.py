@@ -7,7 +7,7 @@ Definitions, over the steps after the warm-up, means over ranks:
 - images/s: images of all ranks / step time;
 - data wait: time waiting for the next batch / step time;
 - device busy: what NVML reports on a GPU; on a CPU the share of the step that is not waiting for data; with a
-  simulated device the share it slept;
+  simulated device the share of the time in which it had a batch;
 - time to N steps: from making the loader (workers, compilation) to the end of step N, warm-up included.
 """
 
