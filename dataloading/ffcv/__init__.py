@@ -12,10 +12,14 @@ import sys
 
 from dataloading.errors import UsageError
 
+from .absent import Absent
 from .loader import Loader
 from .writer import DatasetWriter
 
 __all__ = ["DatasetWriter", "Loader", "install"]
+
+__version__ = "1.0.2"
+"""Of FFCV, whose names these are."""
 
 
 def install() -> None:
@@ -33,3 +37,4 @@ def install() -> None:
     for module in pkgutil.walk_packages(own.__path__, f"{__name__}."):
         if not module.name.endswith("__main__"):
             sys.modules[module.name.removeprefix("dataloading.")] = importlib.import_module(module.name)
+    sys.meta_path.append(Absent())

@@ -19,7 +19,11 @@ from dataloading.ffcv.reader import FIELDS
 from dataloading.format import Field as StoredField
 from dataloading.format import Writer
 
-__all__ = ["DatasetWriter"]
+__all__ = ["MAX_PAGE_SIZE", "MIN_PAGE_SIZE", "DatasetWriter"]
+
+MIN_PAGE_SIZE = 1 << 21
+MAX_PAGE_SIZE = 1 << 32
+"""Pages are smaller than this."""
 
 _work: dict[str, Any] = {}
 
@@ -43,7 +47,7 @@ class DatasetWriter:
         self,
         fname: str | os.PathLike[str],
         fields: Mapping[str, Field],
-        page_size: int = 1 << 23,
+        page_size: int = 4 * MIN_PAGE_SIZE,
         num_workers: int = -1,
     ) -> None:
         for name, field in fields.items():
@@ -103,7 +107,7 @@ class DatasetWriter:
 
     def _writer(self, num_samples: int) -> Writer:
         stored = {name: _stored(field) for name, field in self.fields.items()}
-        page_size = None if self.page_size == 1 << 23 else self.page_size
+        page_size = None if self.page_size == 4 * MIN_PAGE_SIZE else self.page_size
         return Writer(self.fname, stored, num_samples=num_samples, page_size=page_size, overwrite=True)
 
     def _encoded(self, dataset: Any, chunks: Sequence[tuple[int, list[int]]]) -> Iterator[list[Any]]:

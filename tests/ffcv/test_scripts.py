@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torchvision.transforms import Normalize
 
 import dataloading
 from dataloading import ffcv
@@ -112,6 +113,14 @@ def test_images_are_permuted_normalized_and_converted(path, samples):
     planes = [SimpleRGBImageDecoder(), ToTensor(), ToTorchImage(channels_last=False), Convert(torch.float32)]
     images, _ = next(iter(loader(path, planes)))
     assert images.is_contiguous() and np.array_equal(images.numpy(), samples.pixels[:10].transpose(0, 3, 1, 2))
+
+
+def test_torchvisions_normalize_behind_convert_gives_the_exact_values_rounded_once(path, samples):
+    normalize = Normalize(MEAN.tolist(), STD.tolist())
+    image = [SimpleRGBImageDecoder(), ToTensor(), ToDevice("cpu"), ToTorchImage(), Convert(torch.float16), normalize]
+    images, _ = next(iter(loader(path, image)))
+    exact = ((samples.pixels[:10] - MEAN) / STD).astype(np.float16)
+    assert np.array_equal(images.permute(0, 2, 3, 1).numpy(), exact)
 
 
 def test_the_drop_last_default_and_the_last_batch_of_one(path):

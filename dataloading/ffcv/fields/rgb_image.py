@@ -24,12 +24,57 @@ from dataloading.transforms.base import Geometry, ImageState
 from dataloading.transforms.geometry import CENTER_PART, check_before_resize, row_of
 
 __all__ = [
+    "IMAGE_MODES",
     "CenterCropRGBImageDecoder",
     "RGBImageField",
     "RandomResizedCropRGBImageDecoder",
     "ResizedCropRGBImageDecoder",
     "SimpleRGBImageDecoder",
+    "encode_jpeg",
+    "get_center_crop",
+    "get_random_crop",
+    "resizer",
 ]
+
+IMAGE_MODES = {"jpg": kinds.MODE_JPEG, "raw": kinds.MODE_RAW}
+
+
+def get_center_crop(height: Any, width: Any, scale: Any, ratio: Any) -> Any:
+    """Return first row, first column, height and width of the square in the middle, for decoders of your own."""
+    side = int(ratio * min(height, width))
+    return (height - side) // 2, (width - side) // 2, side, side
+
+
+def get_random_crop(height: Any, width: Any, scale: Any, ratio: Any) -> Any:
+    """Draw a part of random area and shape by torchvision's law, from NumPy's generator; as `get_center_crop`."""
+    least, most = np.log(ratio[0]), np.log(ratio[1])
+    for _ in range(10):
+        area = height * width * np.random.uniform(scale[0], scale[1])  # noqa: NPY002 (Numba has no other)
+        shape = np.exp(np.random.uniform(least, most))  # noqa: NPY002
+        columns, rows = round(np.sqrt(area * shape)), round(np.sqrt(area / shape))
+        if 0 < columns <= width and 0 < rows <= height:
+            top = np.random.randint(0, height - rows + 1)  # noqa: NPY002
+            return top, np.random.randint(0, width - columns + 1), rows, columns  # noqa: NPY002
+    columns = min(width, round(height * ratio[1]))
+    rows = min(height, round(width / ratio[0]))
+    return (height - rows) // 2, (width - columns) // 2, rows, columns
+
+
+def encode_jpeg(numpy_image: npt.NDArray[np.uint8], quality: int) -> npt.NDArray[np.uint8]:
+    """Encode RGB pixels."""
+    memory = io.BytesIO()
+    Image.fromarray(numpy_image).save(memory, "JPEG", quality=int(quality))
+    return np.frombuffer(memory.getvalue(), np.uint8)
+
+
+def resizer(image: npt.NDArray[np.uint8], target_resolution: int | None) -> npt.NDArray[np.uint8]:
+    """Make an image smaller whose longer side has more than `target_resolution` pixels."""
+    height, width = image.shape[:2]
+    if target_resolution is None or max(height, width) <= target_resolution:
+        return image
+    ratio = target_resolution / max(height, width)
+    size = max(1, int(ratio * width)), max(1, int(ratio * height))
+    return np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BOX))
 
 
 class SimpleRGBImageDecoder(Decoder):
@@ -244,21 +289,12 @@ class RGBImageField(EngineField):
                 f"RGBImageField takes PIL images of mode RGB, or uint8 arrays (height, width, 3), got "
                 f"{type(value).__name__}{mode}{shape}"
             )
-        pixels = self._shrunk(pixels)
+        pixels = resizer(pixels, self.max_resolution)
         if not self._as_jpeg(pixels, place):
             return pixels
-        memory = io.BytesIO()
-        Image.fromarray(pixels).save(memory, "JPEG", quality=self.jpeg_quality)
         height, width = pixels.shape[:2]
-        return kinds.EncodedImage(kinds.MODE_JPEG, width, height, memory.getvalue())
-
-    def _shrunk(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        height, width = pixels.shape[:2]
-        if self.max_resolution is None or max(height, width) <= self.max_resolution:
-            return pixels
-        ratio = self.max_resolution / max(height, width)
-        size = max(1, int(ratio * width)), max(1, int(ratio * height))
-        return np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.BOX))
+        data = encode_jpeg(pixels, self.jpeg_quality).tobytes()
+        return kinds.EncodedImage(kinds.MODE_JPEG, width, height, data)
 
     def _as_jpeg(self, pixels: npt.NDArray[np.uint8], place: int) -> bool:
         if self.write_mode == "smart":

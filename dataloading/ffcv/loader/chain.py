@@ -149,9 +149,9 @@ class Chain:
         self._states[id(self.decoder)] = state
         lowering = lowering and id(self.decoder) not in self._branches
         for place, operation in enumerate(self.operations, 1):
-            lowered = operation.lowered(state) if lowering and engine_does(operation) else None  # type: ignore[attr-defined]
-            if lowered is not None and (self.holds_images or not lowered):
-                self.transforms = self.transforms + lowered
+            together = self._with(operation, state) if lowering and engine_does(operation) else None
+            if together is not None:
+                self.transforms = together
                 self._image = operation if isinstance(operation, ToTorchImage) else self._image
                 state = self._cut = operation.after(state)  # type: ignore[attr-defined]
                 self._last = operation
@@ -161,6 +161,13 @@ class Chain:
                 self.rest.append((place, operation, state))
                 state = self._state_behind(operation, state)
             self._states[id(operation)] = state
+
+    def _with(self, operation: Any, state: State) -> list[Any] | None:
+        """Return the workers' transforms with those of one more operation, or None if they cannot do it."""
+        if self.holds_images and self._image is not None and isinstance(operation, ModuleWrapper):
+            return operation.merged(self.transforms)
+        lowered = operation.lowered(state)
+        return self.transforms + lowered if lowered is not None and (self.holds_images or not lowered) else None
 
     def _begin(self) -> tuple[list[Any], State, bool]:
         """Return the engine's part of decoding, what comes out, and whether the workers can go on with it."""
@@ -188,8 +195,7 @@ class Chain:
     def _state_behind(self, operation: Any, state: State) -> State:
         if engine_does(operation) and not isinstance(operation, Decoder):
             return operation.after(state)  # type: ignore[no-any-return]
-        operation.accept_field(self._handler)
-        operation.accept_globals(self._reader.column(self.source), self._memory.read)
+        self._introduce(operation)
         return operation.declare_state_and_memory(state)[0]  # type: ignore[no-any-return]
 
     def state_behind(self, operation: Any) -> State:
@@ -229,7 +235,13 @@ class Chain:
             if not engine_does(operation):
                 self.code[place] = self._generated(operation, state)
 
+    def _introduce(self, operation: Operation) -> None:
+        """Tell an operation its field; several pipelines may hold one operation."""
+        operation.accept_field(self._handler)
+        operation.accept_globals(self._reader.column(self.source), self._memory.read)
+
     def _generated(self, operation: Operation, state: State) -> Any:
+        self._introduce(operation)
         after, memory = operation.declare_state_and_memory(state)
         shared = operation.declare_shared_memory(state)
         code, fill = operation.generate_code(), operation.generate_code_for_shared_state()

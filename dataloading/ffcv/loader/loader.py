@@ -186,6 +186,7 @@ class Loader:
             "num_workers": num_workers if num_workers >= 1 else None,
             "drop_last": self.drop_last,
             "device": self._device or "cpu",
+            "place": "workers" if self._device is None else "device",
             "memory_format": "channels_last" if wants_rows else "contiguous",
             "os_cache": bool(self._args["os_cache"]),
             "prefetch_batches": max(1, self.batches_ahead),

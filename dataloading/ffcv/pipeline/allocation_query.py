@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-__all__ = ["Allocation", "AllocationQuery", "allocate"]
+__all__ = ["Allocation", "AllocationQuery", "allocate", "allocate_query"]
 
 
 @dataclass(frozen=True)
@@ -42,3 +42,8 @@ def allocate(query: Any, rows: int) -> Any:
     if isinstance(query.dtype, torch.dtype):
         return torch.zeros(shape, dtype=query.dtype, device=query.device)
     return np.zeros(shape, query.dtype)
+
+
+def allocate_query(memory_allocation: AllocationQuery, batch_size: int, batches_ahead: int) -> list[Any]:
+    """Make memory for several batches."""
+    return [allocate(memory_allocation, batch_size) for _ in range(batches_ahead)]

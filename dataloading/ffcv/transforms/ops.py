@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dataloading import transforms as T
 from dataloading.errors import UsageError
 from dataloading.ffcv.pipeline.operation import BatchContext, EngineOperation
 from dataloading.ffcv.pipeline.state import State
@@ -115,6 +116,12 @@ class Convert(EngineOperation):
         super().__init__()
         self.target_dtype = target_dtype
 
+    def lowered(self, state: State) -> list[Any] | None:
+        """See ``EngineOperation``."""
+        name = str(torch_dtype(self.target_dtype)).removeprefix("torch.")
+        is_pixels = str(state.dtype).removeprefix("torch.") == "uint8"
+        return [T.ToDtype(name)] if is_pixels and name in ("float32", "float16") else None
+
     def after(self, state: State) -> State:
         """See ``EngineOperation``."""
         wanted = self.target_dtype
@@ -131,6 +138,10 @@ class Convert(EngineOperation):
 
 class View(Convert):
     """Take the bytes for another dtype."""
+
+    def lowered(self, state: State) -> list[Any] | None:
+        """See ``EngineOperation``."""
+        return None
 
     def on_batch(self, values: Any, context: BatchContext) -> Any:
         """See ``EngineOperation``."""
