@@ -57,8 +57,8 @@ struct Kernels {
   // src points at sample 0 of the axis. Whole groups of outputs are written.
   void (*horizontal)(const RowPlan& plan, const uint8_t* src, ptrdiff_t src_stride, int row_pairs, int16_t* dst,
                      ptrdiff_t dst_stride);
-  // The vertical pass, n outputs: values (sum over t of weight[t] * row[t][i] + (1 << 13)) >> 14, saturated to 16 bits;
-  // bytes (value + 32) >> 6, clamped.
+  // The vertical pass, n outputs: values (sum over t of weight[t] * row[t][i] + (1 << 13)) >> 14, which fit
+  // 15 bits and a sign; bytes (value + 32) >> 6, clamped.
   void (*finish_plane)(const Column& column, ptrdiff_t stride, int n, uint8_t* out);
   // The same for Y, Cb and Cr, then JFIF's YCbCr to RGB on these values with six fractional bits. Where cb and cr are whole
   // levels, mostly because all pixels around have them, red, green and blue differ from y by whole levels too, as in

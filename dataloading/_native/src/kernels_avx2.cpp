@@ -112,11 +112,11 @@ void horizontal(const RowPlan& plan, const uint8_t* src, ptrdiff_t src_stride, i
   }
 }
 
-// Sixteen values of an output row, from value i on, in the order 0 to 3, 8 to 11; 4 to 7, 12 to 15. kPairs pairs of rows, or
-// as many as the column has where that is 0.
-template <int kPairs>
+// Sixteen values of an output row less `minus`, from value i on, in the order 0 to 3, 8 to 11; 4 to 7, 12 to 15. kPairs pairs
+// of rows, or as many as the column has where that is 0.
+template <int kPairs, int kMinus = 0>
 inline __m256i column_values(const Column& column, ptrdiff_t stride, int i) {
-  __m256i low = _mm256_set1_epi32(1 << (kWeightBits - 1)), high = low;
+  __m256i low = _mm256_set1_epi32((1 << (kWeightBits - 1)) - (kMinus << kWeightBits)), high = low;
   const int16_t* s = column.rows + 2 * i;
   const int16_t* w = column.weights;
   for (int p = 0; p < (kPairs > 0 ? kPairs : column.pairs); p++, s += stride, w += 2 * kGroup) {
@@ -129,9 +129,8 @@ inline __m256i column_values(const Column& column, ptrdiff_t stride, int i) {
   return _mm256_packs_epi32(_mm256_srai_epi32(low, kWeightBits), _mm256_srai_epi32(high, kWeightBits));
 }
 
-inline __m256i round_value(__m256i v) {
-  return _mm256_srai_epi16(_mm256_adds_epi16(v, _mm256_set1_epi16(1 << (kValueBits - 1))), kValueBits);
-}
+// (v + 32) >> 6.
+inline __m256i round_value(__m256i v) { return _mm256_mulhrs_epi16(v, _mm256_set1_epi16(1 << (15 - kValueBits))); }
 
 // Sixteen values to sixteen bytes; the last few outputs go through a small buffer, so nothing behind n is written.
 inline void store_bytes(__m256i v, uint8_t* dst, int n) {
@@ -175,32 +174,36 @@ void finish_plane(const Column& column, ptrdiff_t stride, int n, uint8_t* out) {
   }
 }
 
+// What red, green and blue are more than y: the factors of exact_ycc_to_rgb less what exceeds 16 bits, of green by half.
+inline void colours_of(__m256i u, __m256i v, __m256i* red, __m256i* green, __m256i* blue) {
+  const __m256i green_uv = _mm256_set1_epi32(int(uint32_t(-46802 / 2) << 16 | uint16_t(-22554 / 2)));
+  const __m256i low = _mm256_srai_epi32(_mm256_madd_epi16(_mm256_unpacklo_epi16(u, v), green_uv), 15);
+  const __m256i high = _mm256_srai_epi32(_mm256_madd_epi16(_mm256_unpackhi_epi16(u, v), green_uv), 15);
+  *red = _mm256_add_epi16(v, _mm256_mulhi_epi16(v, _mm256_set1_epi16(91881 - 65536)));
+  *green = _mm256_packs_epi32(low, high);
+  *blue = _mm256_add_epi16(_mm256_add_epi16(u, u), _mm256_mulhi_epi16(u, _mm256_set1_epi16(116130 - 131072)));
+  const __m256i fraction = _mm256_set1_epi16((1 << kValueBits) - 1), zero = _mm256_setzero_si256();
+  const __m256i whole = _mm256_cmpeq_epi16(_mm256_and_si256(_mm256_or_si256(u, v), fraction), zero);
+  // Whole chroma: these three are rounded, to no bits of a fraction; elsewhere 0 is added and nothing is cut off.
+  const __m256i more = _mm256_and_si256(whole, _mm256_set1_epi16(1 << (kValueBits - 1))), cut = _mm256_and_si256(whole, fraction);
+  for (__m256i* colour : {red, green, blue}) *colour = _mm256_andnot_si256(cut, _mm256_add_epi16(*colour, more));
+}
+
 // kLuma and kChroma pairs of rows, as in column_values.
 template <int kLuma, int kChroma>
 void finish_ycc_of(const Column columns[3], ptrdiff_t stride, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
-  const __m256i middle = _mm256_set1_epi16(128 << kValueBits), zero = _mm256_setzero_si256();
-  const __m256i fraction = _mm256_set1_epi16((1 << kValueBits) - 1), half = _mm256_set1_epi16(1 << (kValueBits - 1));
-  const __m256i red_v = _mm256_set1_epi16(91881 - 65536), blue_u = _mm256_set1_epi16(116130 - 131072);
-  const __m256i green_uv = _mm256_set1_epi32(int(uint32_t(65536 - 46802) << 16 | uint16_t(-22554)));
+  const Column luma = columns[0], chroma_u = columns[1], chroma_v = columns[2];
   for (int i = 0; i < n; i += 32) {
     __m256i red[2], green[2], blue[2];
     for (int h = 0; h < 2; h++) {
       const int at = i + 16 * h;
-      const __m256i y = column_values<kLuma>(columns[0], stride, at);
-      const __m256i u = _mm256_subs_epi16(column_values<kChroma>(columns[1], stride, at), middle);
-      const __m256i v = _mm256_subs_epi16(column_values<kChroma>(columns[2], stride, at), middle);
-      const __m256i low = _mm256_madd_epi16(_mm256_unpacklo_epi16(u, v), green_uv);
-      const __m256i high = _mm256_madd_epi16(_mm256_unpackhi_epi16(u, v), green_uv);
-      const __m256i uv = _mm256_packs_epi32(_mm256_srai_epi32(low, 16), _mm256_srai_epi32(high, 16));
-      // Whole chroma: these three are rounded here, to no bits of a fraction; elsewhere 0 is added and nothing is cut off.
-      const __m256i whole = _mm256_cmpeq_epi16(_mm256_and_si256(_mm256_or_si256(u, v), fraction), zero);
-      const __m256i more = _mm256_and_si256(whole, half), cut = _mm256_and_si256(whole, fraction);
-      const auto value = [&](__m256i x) {
-        return round_value(_mm256_adds_epi16(y, _mm256_andnot_si256(cut, _mm256_add_epi16(x, more))));
-      };
-      red[h] = value(_mm256_add_epi16(v, _mm256_mulhi_epi16(v, red_v)));
-      green[h] = value(_mm256_sub_epi16(uv, v));
-      blue[h] = value(_mm256_add_epi16(_mm256_add_epi16(u, u), _mm256_mulhi_epi16(u, blue_u)));
+      const __m256i u = column_values<kChroma, 128 << kValueBits>(chroma_u, stride, at);
+      const __m256i v = column_values<kChroma, 128 << kValueBits>(chroma_v, stride, at);
+      colours_of(u, v, &red[h], &green[h], &blue[h]);
+      const __m256i y = column_values<kLuma>(luma, stride, at);
+      red[h] = round_value(_mm256_adds_epi16(y, red[h]));
+      green[h] = round_value(_mm256_adds_epi16(y, green[h]));
+      blue[h] = round_value(_mm256_adds_epi16(y, blue[h]));
     }
     store_values(red[0], red[1], r + i, n - i);
     store_values(green[0], green[1], g + i, n - i);

@@ -171,7 +171,7 @@ void set_pairs(int pairs, Axis* axis) {
   axis->weights.resize(size_t(whole_groups(axis->count)) * size_t(pairs) * 2);
 }
 
-// Moves an output's weights to where they would be, had its first tap been one that counts.
+// Moves an output's weights `taps` places to the front, over taps that do not count.
 void move_weights(int at, int taps, Axis* axis) {
   int16_t* w = axis->weights.data() + (axis->weight(at) - axis->weights.data());
   const auto place = [](int t) { return t / 2 * 2 * kGroup + t % 2; };
@@ -184,27 +184,39 @@ bool at_edge(const AxisSpec& s, const BoxFilter& box, int at) {
   return s.fancy && (begin < 2 || last / 2 >= s.component_length - 1);
 }
 
+// Makes an output anew; returns false where it has more taps than there is room for.
+bool remake_output(const AxisSpec& spec, int at, Axis* axis) {
+  const double* w;
+  int first;
+  double norm;
+  const int n = exact_output(spec, std::min(at, spec.count - 1), axis->scratch.data(), &w, &first, &norm);
+  if (n + (spec.even ? first & 1 : 0) > 2 * axis->pairs) return false;
+  store_output(at, w, first, n, norm, axis);
+  return true;
+}
+
 // Returns false where there are more taps than vector code takes.
 bool make_axis_by_vectors(const AxisSpec& spec, const BoxFilter& box, Axis* axis) {
   const int padded = whole_groups(spec.count);
-  const int most = *std::max_element(box.taps, box.taps + padded);
-  const int pairs = ((spec.fancy ? most / 2 + 2 : most) + spec.even + 1) / 2;
+  int most = 0;
+  for (int at = 0; at < padded; at++) most = std::max(most, box.taps[at]);
+  const int taps = (spec.fancy ? most / 2 + 2 : most) + spec.even, pairs = (taps + 1) / 2;
   if (2 * pairs > kMostVectorTaps) return false;
   set_pairs(pairs, axis);
   axis->stored_at.resize(size_t(padded));
-  const AxisMemory memory = {pairs, axis->stored_at.data(), axis->start.data(), axis->end.data(), axis->weights.data()};
-  kernels().make_weights(spec, box, memory);
-  for (int at = 0; at < padded; at++) {
-    const int taps = axis->origin(at) - axis->stored_at[size_t(at)];
-    if (taps > 0) move_weights(at, taps, axis);
-    if (!at_edge(spec, box, at)) continue;
-    axis->scratch.resize(size_t(box.most + kBeside) * 4);
-    const double* w;
-    int first;
-    double norm;
-    const int n = exact_output(spec, std::min(at, spec.count - 1), axis->scratch.data(), &w, &first, &norm);
-    if (n + (spec.even ? first & 1 : 0) > 2 * pairs) return false;
-    store_output(at, w, first, n, norm, axis);
+  int* const stored_at = axis->stored_at.data();
+  int* const start = axis->start.data();
+  kernels().make_weights(spec, box, {taps, pairs, stored_at, start, axis->end.data(), axis->weights.data()});
+  int moved = 0;
+  for (int at = 0; at < padded; at++) moved |= (start[at] & (spec.even ? ~1 : -1)) ^ stored_at[at];
+  for (int at = 0; moved != 0 && at < padded; at++) move_weights(at, axis->origin(at) - stored_at[at], axis);
+  axis->scratch.resize(size_t(box.most + kBeside) * 4);
+  int first = 0, last = padded;
+  for (; first < last && at_edge(spec, box, first); first++) {
+    if (!remake_output(spec, first, axis)) return false;
+  }
+  for (; first < last && at_edge(spec, box, last - 1); last--) {
+    if (!remake_output(spec, last - 1, axis)) return false;
   }
   return true;
 }
@@ -258,12 +270,18 @@ void make_box(const AxisSpec& spec, Box* box) {
 void make_axis(const AxisSpec& spec, const Box& box, Axis* axis) {
   axis->count = spec.count;
   axis->even = spec.even;
-  axis->start.resize(size_t(whole_groups(spec.count)));
-  axis->end.resize(axis->start.size());
+  const int padded = whole_groups(spec.count);
+  axis->start.resize(size_t(padded));
+  axis->end.resize(size_t(padded));
   const bool done = box.vectors && (spec.ratio == 1 || spec.fancy) && make_axis_by_vectors(spec, box.filter, axis);
   if (!done) make_axis_one_by_one(spec, axis);
-  axis->low = *std::min_element(axis->start.begin(), axis->start.end());
-  axis->high = *std::max_element(axis->end.begin(), axis->end.end());
+  int low = axis->start[0], high = axis->end[0];
+  for (int at = 1; at < padded; at++) {
+    low = std::min(low, axis->start[size_t(at)]);
+    high = std::max(high, axis->end[size_t(at)]);
+  }
+  axis->low = low;
+  axis->high = high;
 }
 
 }  // namespace beton

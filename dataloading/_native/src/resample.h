@@ -15,6 +15,20 @@ constexpr int kValueBits = 6;    // between the two passes a sample carries six 
 
 constexpr int kGroup = 8;      // outputs whose weights lie together
 
+struct AxisSpec {
+  int box = 0, length = 0;  // the crop: samples [box, box + length) of the full-resolution axis
+  int scaled = 0;           // length after resizing
+  int first = 0, count = 0; // the outputs wanted: [first, first + count) of the scaled axis
+  int interpolation = 0;    // BETON_NEAREST | BETON_BILINEAR | BETON_BICUBIC
+  bool antialias = true;
+  bool reverse = false;     // list the outputs from last to first: a mirrored image for free
+  bool even = false;        // begin each output's taps at an even source sample: rows come in pairs
+  // A subsampled component: full-resolution sample i comes from component samples through libjpeg's upsampling.
+  int ratio = 1;            // full-resolution samples per component sample: 1, 2, 4 (3 too)
+  bool fancy = false;       // ratio 2 only: triangle filter 3/4, 1/4; otherwise plain repetition
+  int component_length = 0; // samples the component has along this axis
+};
+
 // The filter of outputs [0, count): output i is the sum of weight(i, t) * source[origin(i) + t] over t.
 struct Axis {
   int count = 0;
@@ -31,20 +45,6 @@ struct Axis {
   const int16_t* weight(int i) const { return weights.data() + ptrdiff_t(i / kGroup * pairs * kGroup + i % kGroup) * 2; }
 };
 
-struct AxisSpec {
-  int box = 0, length = 0;  // the crop: samples [box, box + length) of the full-resolution axis
-  int scaled = 0;           // length after resizing
-  int first = 0, count = 0; // the outputs wanted: [first, first + count) of the scaled axis
-  int interpolation = 0;    // BETON_NEAREST | BETON_BILINEAR | BETON_BICUBIC
-  bool antialias = true;
-  bool reverse = false;     // list the outputs from last to first: a mirrored image for free
-  bool even = false;        // begin each output's taps at an even source sample: rows come in pairs
-  // A subsampled component: full-resolution sample i comes from component samples through libjpeg's upsampling.
-  int ratio = 1;            // full-resolution samples per component sample: 1, 2, 4 (3 too)
-  bool fancy = false;       // ratio 2 only: triangle filter 3/4, 1/4; otherwise plain repetition
-  int component_length = 0; // samples the component has along this axis
-};
-
 // The filters that vector code makes, antialiased ones, over full-resolution samples of the crop. Plain memory, filled up to
 // whole groups: of each output the samples in the box, the filter's centre, and what its weights are to be multiplied by.
 struct BoxFilter {
@@ -57,7 +57,7 @@ struct BoxFilter {
 
 // Where vector code puts an Axis. An output may begin with taps that are too small to count.
 struct AxisMemory {
-  int pairs;
+  int taps, pairs;  // at most so many taps count
   int *stored_at, *start, *end;
   int16_t* weights;
 };

@@ -73,7 +73,6 @@ template <bool kCubic>
 void make_weights_of(const AxisSpec& s, const BoxFilter& box, const AxisMemory& axis) {
   const Ints none = {0, 0, 0, 0};
   const Doubles zero = {0.0, 0.0, 0.0, 0.0}, one = zero + 1.0;
-  const int num = 2 * axis.pairs;
   for (int at = 0; at < ((s.count + kGroup - 1) & -kGroup); at += 4) {
     Ints low, num_taps;
     Doubles center, norm;
@@ -87,7 +86,7 @@ void make_weights_of(const AxisSpec& s, const BoxFilter& box, const AxisMemory& 
     Ints origin = s.fancy ? (begin - 1) >> 1 : begin;
     if (s.even) origin &= ~1;
     // Sample by sample: its weight, and where the first and the last are that count.
-    Doubles weight[kMostVectorTaps], started_at = zero, last = zero, j = zero;
+    Doubles weight[kMostVectorTaps + 1], started_at = zero, last = zero, j = zero;
     Masks started = zero != zero;
     Doubles tap = __builtin_convertvector(s.fancy ? 2 * origin - 1 - begin : origin - begin, Doubles);
     Doubles before = zero, here = zero;  // the filter one pixel before a sample's two, and at the first of them
@@ -97,7 +96,7 @@ void make_weights_of(const AxisSpec& s, const BoxFilter& box, const AxisMemory& 
       height<kCubic>(box, first, taps, center, tap, &here);
       tap += one;
     }
-    for (int t = 0; t < num; t++, j += one) {
+    for (int t = 0; t < axis.taps; t++, j += one) {
       Doubles w;
       if (s.fancy) {
         // Sample j gives 3/4 of itself to full-resolution samples 2j and 2j + 1, and 1/4 to those beside them.
@@ -120,12 +119,13 @@ void make_weights_of(const AxisSpec& s, const BoxFilter& box, const AxisMemory& 
       last = counts ? j : last;
       weight[t] = started ? w : zero;
     }
+    weight[axis.taps] = zero;  // of the last pair
     // Rounding the running sum makes the weights add up to exactly 1, so that a constant area stays constant.
     const Ints last_tap = __builtin_convertvector(last, Ints), whole = none + (1 << kWeightBits);
     int16_t* out = axis.weights + (at / kGroup * axis.pairs * kGroup + at % kGroup) * 2;
     Doubles sum = zero;
     Ints so_far = none;
-    for (int t = 0; t < num; t += 2, out += 2 * kGroup) {
+    for (int t = 0; t < 2 * axis.pairs; t += 2, out += 2 * kGroup) {
       Ints part[2];
       for (int k = 0; k < 2; k++) {
         sum += weight[t + k];
