@@ -23,6 +23,8 @@ from train.options import make_options
 
 from .conftest import NUM_IMAGES, SMALL, losses, only, train_here
 
+pytestmark = pytest.mark.timeout(900)  # a loaded machine needs minutes for the launches
+
 WORLD_SIZE = 2
 # 27 images: rank 1's last batch holds one image less, and the last step is incomplete on both.
 UNEVEN: dict[str, Any] = {
