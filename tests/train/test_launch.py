@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dataloading import UsageError
 from train.bench import harness
+from train.distributed import World, detect_world
 from train.launch import launch_environment, own_command, torchrun_command
+from train.options import RunOptions
+from train.trainer import output_locked
 
 
 @pytest.fixture
@@ -110,3 +116,32 @@ def test_ctrl_c_in_a_comparison_leaves_no_process_behind(beton: Path, tmp_path: 
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             assert str(out).encode() not in path.read_bytes()
+
+
+def test_a_restart_continues_only_what_its_own_launch_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever --resume and --overwrite-output ask for, it never continues another run's checkpoint unasked."""
+    checkpoints = tmp_path / "out" / "checkpoints"
+    for step, launch in ((3, "older"), (8, "mine")):
+        (checkpoints / f"step-{step:08d}").mkdir(parents=True)
+        (checkpoints / f"step-{step:08d}" / "meta.json").write_text(json.dumps({"launch": launch, "files": {}}))
+    again = World(launcher="torchrun", launch="mine", restart="1 of 2")
+    for values in ({}, {"overwrite_output": True}, {"resume": "auto"}, {"resume": str(checkpoints / "step-00000003")}):
+        with output_locked(RunOptions(output=str(tmp_path / "out"), **values), again) as resume:
+            assert resume == checkpoints / "step-00000008"
+        assert f"restart 1 of 2 continues from {resume}" in capsys.readouterr().err
+    other = replace(again, launch="other")
+    with (
+        pytest.raises(UsageError, match="holds 2 checkpoints, up to step 8, of another run"),
+        output_locked(RunOptions(output=str(tmp_path / "out")), other),
+    ):
+        pass
+    with output_locked(RunOptions(output=str(tmp_path / "out"), overwrite_output=True), other) as resume:
+        assert resume is None and not list(checkpoints.glob("step-*"))
+    assert "restart 1 of 2 had no checkpoint of its own: a new start" in capsys.readouterr().err
+
+
+def test_torchruns_variables_name_the_launch_and_the_restart() -> None:
+    environ = {"RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}
+    assert (detect_world(environ).launch, detect_world(environ).restart) == ("", "")
+    environ |= {"TORCHELASTIC_RUN_ID": "4f", "TORCHELASTIC_RESTART_COUNT": "2", "TORCHELASTIC_MAX_RESTARTS": "3"}
+    assert (detect_world(environ).launch, detect_world(environ).restart) == ("4f", "2 of 3")
