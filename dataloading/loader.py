@@ -263,10 +263,7 @@ class Loader:
                 node=self._ranks.node,
                 local_rank=self._ranks.local_rank,
             )
-        share = max(1, batch_size // self._num_workers)
-        groups = -(-batch_size // share)
-        ahead = 2 + -(-self._num_workers // groups) if prefetch_batches is None else prefetch_batches
-        self._prefetch_batches = at_least("prefetch_batches", ahead, 1)
+        ahead = None if prefetch_batches is None else at_least("prefetch_batches", prefetch_batches, 1)
         self._make_plan = functools.partial(
             Plan,
             self._files,
@@ -275,13 +272,14 @@ class Loader:
             on_error=on_error,
             ranks=self._ranks,
             transfer=Transfer(device, memory_format),
-            max_group_size=share,
             max_rows=min(batch_size, max(self._sampler.size, self._files.num_samples)),
-            num_buffers=self._prefetch_batches + 2,
+            num_workers=self._num_workers,
+            num_ahead=ahead,
             on_device=place == "device",
             return_params=true_or_false("return_params", return_params),
         )
         self._plan = self._make_plan({} if transforms is None else transforms)
+        self._prefetch_batches = self._plan.num_ahead
         self._storage = storage.page_source(
             fields=self._plan.fields,
             window_pages=window_pages if shuffle == "pages" else 0,

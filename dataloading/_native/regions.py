@@ -86,12 +86,16 @@ def aim(requests: npt.NDArray[np.void], images: npt.NDArray[np.uint8]) -> None:
         If an array is not as stated.
     """
     _check(requests)
-    if images.ndim != 4 or len(images) != len(requests) or (len(images) and images.strides[3] != images.itemsize):
-        raise TypeError(f"images must be {len(requests)} planar ones with contiguous rows, got shape {images.shape}")
-    LIBRARY.beton_aim(requests.ctypes.data, len(requests), images.ctypes.data, *images.strides[:3])
+    _aim(requests.ctypes.data, len(requests), images)
 
 
-def decode_regions(requests: npt.NDArray[np.void]) -> int:
+def _aim(address: int, num: int, images: npt.NDArray[np.uint8]) -> None:
+    if images.ndim != 4 or len(images) != num or (num and images.strides[3] != images.itemsize):
+        raise TypeError(f"images must be {num} planar ones with contiguous rows, got shape {images.shape}")
+    LIBRARY.beton_aim(address, num, images.ctypes.data, *images.strides[:3])
+
+
+def decode_regions(requests: npt.NDArray[np.void], images: npt.NDArray[np.uint8] | None = None) -> int:
     """Decode every request: equal to torchvision's crop, resize, crop or pad, flip.
 
     Parameters
@@ -99,6 +103,8 @@ def decode_regions(requests: npt.NDArray[np.void]) -> int:
     requests : ndarray of REQUEST, shape (n,)
         One record per sample; contiguous and writable. The addresses must be valid for the sizes stated: the caller
         keeps that memory alive during the call. Output is uint8, planar (CHW), 0 to 255.
+    images : ndarray of uint8, optional
+        Where images go, as `aim` takes it; by default where the requests say.
 
     Returns
     -------
@@ -136,7 +142,10 @@ def decode_regions(requests: npt.NDArray[np.void]) -> int:
     [3, 4, 5]
     """
     _check(requests)
-    failed: int = LIBRARY.beton_decode_regions(requests.ctypes.data, len(requests))
+    address = requests.ctypes.data
+    if images is not None:
+        _aim(address, len(requests), images)
+    failed: int = LIBRARY.beton_decode_regions(address, len(requests))
     return failed
 
 

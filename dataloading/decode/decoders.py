@@ -158,8 +158,7 @@ class ImageDecoder:
 
     def decode(self, requests: npt.NDArray[np.void], out_NCHW: npt.NDArray[np.uint8]) -> list[Failure]:
         """Decode a group of requests into `out_NCHW` (hop 3), uint8 of shape (n, channels, height, width)."""
-        _aim(requests, out_NCHW)
-        return _failures(requests["status"]) if _native.decode_regions(requests) else []
+        return _failures(requests["status"]) if _native.decode_regions(requests, out_NCHW) else []
 
     def decode_views(self, views: Sequence[tuple[npt.NDArray[np.void], npt.NDArray[np.uint8]]]) -> list[list[Failure]]:
         """Decode several views of a group, each as `decode` does it: pairs of requests and output, of equal lengths.
@@ -169,7 +168,7 @@ class ImageDecoder:
         if len(views) == 1 or not self._shares_decodes:
             return [self.decode(requests, out_NCHW) for requests, out_NCHW in views]
         for requests, out_NCHW in views:
-            _aim(requests, out_NCHW)
+            _native.aim(requests, out_NCHW)
         by_sample = np.stack([requests for requests, _ in views], axis=1).reshape(-1)
         failed = _native.decode_regions(by_sample)
         return [_failures(by_sample["status"][k :: len(views)]) if failed else [] for k in range(len(views))]
@@ -185,12 +184,6 @@ class ImageDecoder:
                 return None
             common = size
         return common
-
-
-def _aim(requests: npt.NDArray[np.void], out_NCHW: npt.NDArray[np.uint8]) -> None:
-    """Write to requests where their images go."""
-    assert len(requests) == len(out_NCHW)
-    _native.aim(requests, out_NCHW)
 
 
 def _failures(status: npt.NDArray[np.int32]) -> list[Failure]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import resource
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +64,8 @@ class BatchJob:
         rows = len(step.indices)
         self.num_groups = max(-(-rows // plan.group_size), 1)
         self._values: dict[str, Any] = {name: decoder.allocate(rows) for name, decoder in plan.others.items()}
+        for name in plan.columns:  # which are in the table that the requests below are made of
+            plan.others[name].decode(step.indices, self._values[name], 0)
         self._results = {name: values.allocate(rows) for name, values in plan.values.items()}
         self._keys = _view_keys(plan.seed, epoch, step, 0) if plan.values else np.empty(0, np.uint64)
         self._sent: Sent | None = None
@@ -118,8 +120,9 @@ class BatchJob:
         cpu, page_faults = _used_by_thread()
         started = time.perf_counter()
         for name, decoder in self._plan.others.items():
-            for row, reason in decoder.decode(self._indices[first:last], self._values[name], first):
-                self._fail(DecodeError, reason, first + row, self._plan.outputs[name])
+            if name not in self._plan.columns:
+                for row, reason in decoder.decode(self._indices[first:last], self._values[name], first):
+                    self._fail(DecodeError, reason, first + row, self._plan.outputs[name])
         transform = 0.0
         for views in self._together:
             transform += self._run_images(views, first, last)
@@ -149,7 +152,7 @@ class BatchJob:
         if isinstance(views[0].values, list):
             self._run_one_by_one(views[0], views[0].values, first, last)
             return self._run_annotations(views[0], first, last)
-        outs: list[npt.NDArray[Any]] = [np.asarray(view.values[first:last]) for view in views]
+        outs: list[Any] = [view.values[first:last] for view in views]
         memory = [view.image.scratch(out, view.place) for view, out in zip(views, outs, strict=True)]
         for low, high in self._good_runs(first, last):
             part = slice(low - first, high - first)
@@ -193,29 +196,29 @@ class BatchJob:
     def _run_annotations(self, view: _View, first: int, last: int) -> float:
         """Move the boxes and points of rows with their images; return the seconds."""
         annotations = self._plan.annotations.get(view.image.output.name)
+        if annotations is None or not annotations.moves or view.place != 0:
+            return 0.0
         started = time.perf_counter()
-        if annotations is not None and view.place == 0:
-            for low, high in self._good_runs(first, last):
-                rows = slice(low, high)
-                failures = annotations.move(
-                    self._values, rows, view.requests[rows], view.keys[rows], self._indices[rows], view.boxes
-                )
-                for row, reason in failures:
-                    self._fail(TransformError, reason, low + row, view.image.output)
+        for low, high in self._good_runs(first, last):
+            rows = slice(low, high)
+            failures = annotations.move(
+                self._values, rows, view.requests[rows], view.keys[rows], self._indices[rows], view.boxes
+            )
+            for row, reason in failures:
+                self._fail(TransformError, reason, low + row, view.image.output)
         return time.perf_counter() - started
 
-    def _good_runs(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+    def _good_runs(self, first: int, last: int) -> Sequence[tuple[int, int]]:
         """Cut rows `first` to `last` at those that have failed."""
-        start = first
         if not self._failures:
-            yield first, last
-            return
+            return ((first, last),)
+        runs = []
+        start = first
         for row in sorted(row for row in list(self._failures) if first <= row < last):
             if row > start:
-                yield start, row
+                runs.append((start, row))
             start = row + 1
-        if start < last:
-            yield start, last
+        return [*runs, (start, last)] if start < last else runs
 
     def _skip_failing(self, work: Callable[..., None], first: int, last: int, output: Output, place: int) -> None:
         """Call ``work(start=0)`` for rows `first` to `last`, and again behind each row on which a transform raises."""

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from dataloading.cpu import memory_bytes
 from dataloading.dataset.files import FileSet
 from dataloading.dataset.info import label_field
-from dataloading.decode.decoders import Decoder, ImageDecoder
+from dataloading.decode.decoders import ColumnDecoder, Decoder, ImageDecoder
 from dataloading.decode.native_images import make_decoder
 from dataloading.engine.annotations import Annotations, declared_coordinates
 from dataloading.engine.batch_transforms import BatchTransform
@@ -42,7 +42,7 @@ __all__ = ["ImagePlan", "OnError", "Plan"]
 
 OnError = Literal["raise", "skip", "replace"]
 
-_GROUP_SIZE, _GROUP_BYTES = 32, 1 << 21
+_GROUP_SIZE, _GROUP_BYTES, _SMALL_BYTES = 32, 1 << 21, 1 << 16
 
 _ADVICE = {
     DecodeError: "Run 'beton verify {path}' to list damaged samples, or pass on_error=\"skip\"",
@@ -195,12 +195,12 @@ class Plan:
     ranks : Ranks
         Batch-level transforms draw differently on each rank.
     transfer : Transfer
-    max_group_size : int
-        Most samples that a worker may take at a time: its share of a batch.
     max_rows : int
         Rows a batch can have.
-    num_buffers : int
-        Free image buffers to keep.
+    num_workers : int
+        Threads that make batches.
+    num_ahead : int, optional
+        Batches that may be ready or in the making; by default as many as keep all workers busy, and two more.
     on_device : bool
         Whether to do on the device what can be done there of the image fields' transforms.
     return_params : bool
@@ -216,8 +216,12 @@ class Plan:
         Name of an output to how it is made.
     num_views : Counter of str
         Name of a field to how many images are made of each of its own.
+    columns : set of str
+        Those of `others` that are numbers in the sample table, gathered for a whole batch at once.
     group_size : int
         Samples that a worker takes at a time.
+    num_ahead : int
+        Batches that may be ready or in the making.
     values : dict of str to FieldValues
         Name of an output to what is done to its values, sample by sample.
     annotations : dict of str to Annotations
@@ -245,9 +249,9 @@ class Plan:
         on_error: OnError,
         ranks: Ranks,
         transfer: Transfer,
-        max_group_size: int,
         max_rows: int,
-        num_buffers: int,
+        num_workers: int,
+        num_ahead: int | None,
         on_device: bool = False,
         return_params: bool = False,
     ) -> None:
@@ -264,6 +268,7 @@ class Plan:
         self.num_views: Counter[str] = Counter()
         self.images: dict[str, ImagePlan] = {}
         self.others: dict[str, Decoder] = {}
+        self.columns: set[str] = set()
         self.values: dict[str, FieldValues] = {}
         self.batch_transforms: list[BatchTransform] = []
         label = label_field(files, self.fields)
@@ -274,13 +279,13 @@ class Plan:
                 _check_tensors(field, name)
             if isinstance(decoder, ImageDecoder):
                 assert isinstance(field, ImageField)
-                self.images[name] = _plan_images(
-                    output, decoder, field, max_rows, num_buffers, transfer, on_device=on_device
-                )
+                self.images[name] = _plan_images(output, decoder, field, max_rows, transfer, on_device=on_device)
                 self.num_views[output.field] += len(output.views)
                 num_batched = len(self.images[name].pipeline.batch_transforms)
             else:
                 self.others[name] = decoder
+                if isinstance(decoder, ColumnDecoder):
+                    self.columns.add(name)
                 num_batched = 0 if output.as_list else len(given)
                 if any(isinstance(op, FieldOp) for op in given):
                     with named(name):
@@ -290,7 +295,11 @@ class Plan:
                 BatchTransform(output=output, position=position, op=given[position], label_field=label)
                 for position in range(len(given) - num_batched, len(given))
             ]
-        self.group_size = self._group_size(max_group_size)
+        self.group_size = self._group_size(max_rows // num_workers, max_rows)
+        groups = max(-(-max_rows // self.group_size), 1)
+        self.num_ahead = 2 + -(-num_workers // groups) if num_ahead is None else num_ahead
+        for image in self.images.values():
+            image.ring.keep(len(image.output.views) * (self.num_ahead + 2))
         self._check_mixing(label)
         self._readers: dict[str, Any] = {}
         self.annotations = self._annotations()
@@ -300,14 +309,19 @@ class Plan:
                 pipeline.warm_up()
         self.compile_seconds = time.perf_counter() - started
 
-    def _group_size(self, most: int) -> int:
+    def _group_size(self, share: int, max_rows: int) -> int:
         """Choose how many samples make a call worth its cost: some images, or many small ones.
 
-        Few enough bytes, stored and decoded, that none of them takes long.
+        Few enough bytes, stored and decoded, that none of them takes long. A batch of small images is not shared among
+        all workers, which take batches in turn: each group costs time that holds the GIL.
         """
         stored = sum(reader.data_end for reader in self.files.readers) // max(self.files.num_samples, 1)
         decoded = sum(int(np.prod(each.pipeline.decode_shape)) for each in self.images.values())
-        return max(1, min(_GROUP_SIZE, most // 2), min(_GROUP_BYTES // max(stored + decoded, 1), most))
+        each = max(stored + decoded, 1)
+        of_bytes = min(_GROUP_BYTES // each, share)
+        if each <= _SMALL_BYTES:
+            of_bytes = -(-max_rows // max(max_rows * each // _GROUP_BYTES, 1))
+        return max(1, min(_GROUP_SIZE, share // 2), of_bytes)
 
     def _annotations(self) -> dict[str, Annotations]:
         """Find out what follows each output of images."""
@@ -429,7 +443,6 @@ def _plan_images(
     decoder: ImageDecoder,
     field: ImageField,
     max_rows: int,
-    num_buffers: int,
     transfer: Transfer,
     *,
     on_device: bool,
@@ -466,9 +479,7 @@ def _plan_images(
         output=output,
         decoder=decoder,
         pipelines=pipelines,
-        ring=Ring(
-            num_bytes, capacity=num_views * num_buffers, allocate=transfer.allocate if transfer.is_cuda else None
-        ),
+        ring=Ring(num_bytes, allocate=transfer.allocate if transfer.is_cuda else None),
         interleaved=channels_last and not is_any_size,
         channels_last=channels_last,
         is_mask=is_mask,

@@ -306,18 +306,22 @@ class Ring:
     num_bytes : int
         Size of each buffer.
     capacity : int
-        Free buffers to keep; what comes back beyond that is given to the allocator.
+        Free buffers to keep; what comes back beyond that is given to the allocator. `keep` changes it.
     allocate : callable, optional
         ``allocate(num_bytes)`` returns a uint8 array; the default is page-aligned ordinary memory.
     """
 
     def __init__(
-        self, num_bytes: int, capacity: int, allocate: Callable[[int], npt.NDArray[np.uint8]] | None = None
+        self, num_bytes: int, capacity: int = 1, allocate: Callable[[int], npt.NDArray[np.uint8]] | None = None
     ) -> None:
         self.num_bytes = num_bytes
         self._allocate = allocate or _aligned
         # Notes of loans that are over, with their memory. One more than fits drops the oldest.
         self._free: deque[Note] = deque(maxlen=capacity)
+
+    def keep(self, capacity: int) -> None:
+        """Keep so many free buffers; before the first is lent."""
+        self._free = deque(self._free, maxlen=capacity)
 
     def lend(self) -> npt.NDArray[np.uint8]:
         """Lend one buffer, uint8 of shape (num_bytes,), contents undefined."""
