@@ -9,6 +9,7 @@ from dataloading._native import (
     decode_jpeg,
     encode_jpeg,
     probe_jpeg,
+    reencode_jpeg,
     resize_rgb,
     transcode_jpeg,
 )
@@ -70,6 +71,7 @@ __all__ = [
     "probe_file",
     "probe_jpeg",
     "random",
+    "reencode_jpeg",
     "remove_orphans",
     "resize_rgb",
     "shard_path",

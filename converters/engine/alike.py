@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy.typing as npt
 from converters.images.encoding import RAW
 from converters.images.policy import ImagePolicy
 from converters.images.rgb import target_size
-from dataloading import Field, FloatField, ImageField, IntField, MaskField, NDArrayField, RasterField
+from dataloading import Field, FloatField, ImageField, IntField, MaskField, NDArrayField, RasterField, Writer
 from dataloading.tools import MODE_RAW
 
 __all__ = ["AlikeSamples", "SampleCollector", "make_collector"]
@@ -29,7 +30,7 @@ Column = tuple[tuple[int, ...], Array] | tuple[Array, None]
 _MOST_SAMPLES = 1024
 _MOST_BYTES = 1 << 20
 # Longest time that a sample waits for others.
-_MOST_SECONDS = 0.02
+_MOST_SECONDS = 0.1
 _INTEGERS = (int, np.int64, np.int32, np.uint8, np.int16, np.uint16, np.uint32, np.int8)
 _FLOATS = (float, np.float64, np.float32)
 
@@ -56,6 +57,16 @@ class AlikeSamples:
     images: tuple[str, ...]
     stored_bytes: int
     stamps: Sequence[tuple[str, ...]]
+    source_bytes = 0
+
+    @property
+    def kinds(self) -> Counter[str]:
+        """Number of images by how they were stored."""
+        return Counter(dict.fromkeys(self.images, self.num_samples))
+
+    def append_to(self, writer: Writer) -> None:
+        """Write the samples; a `UsageError` means that none was written."""
+        writer.append_alike(self.columns)
 
     def encoded(self, place: int) -> list[tuple[tuple[int | float, ...], Any]]:
         """Return one sample in the form of `Writer.append_encoded`."""

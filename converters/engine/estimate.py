@@ -91,10 +91,10 @@ def try_samples(plan: Conversion, pool: Pool, *, num_tried: int) -> Estimate:
         indices = iter(tried.tolist())
         for sample in pool.run(((index, source.task(index)) for index in tried.tolist()), count=len(tried)):
             stored_bytes += sample.stored_bytes
-            for index in islice(indices, sample.num_samples):
-                images.update(sample.images)
-                if isinstance(sample, ConvertedSample) and sample.fault:
-                    faults.append(ReportedSample(index=index, name=source.name(index), reason=sample.fault))
+            images.update(sample.kinds)
+            *_, index = islice(indices, sample.num_samples)
+            if isinstance(sample, ConvertedSample) and sample.fault:
+                faults.append(ReportedSample(index=index, name=source.name(index), reason=sample.fault))
     except DeadWorkerError as error:
         raise plan.dead_worker(error, tried, plan.path) from error
     return Estimate(

@@ -22,6 +22,7 @@ from converters.engine.alike import AlikeSamples
 from converters.engine.estimate import check_space
 from converters.engine.fingerprint import SamplesChecksum, changed_files, differences
 from converters.engine.journal import Journal, journal_path
+from converters.engine.packed import PackedSamples
 from converters.engine.plan import FilePlan
 from converters.engine.pool import DeadWorkerError, Pool
 from converters.engine.sample import ConvertedSample
@@ -275,10 +276,10 @@ class _Run:
                 for result in results:
                     indices = rest[position : position + result.num_samples]
                     position += result.num_samples
-                    if isinstance(result, AlikeSamples):
-                        self._write_alike(indices, result)
-                    else:
+                    if isinstance(result, ConvertedSample):
                         self._write(indices[0], result)
+                    else:
+                        self._write_many(indices, result)
                     self._progress.advance(result.stored_bytes, count=result.num_samples)
                     if (now := time.monotonic()) >= due and not self._journal.is_saving:
                         self._save()
@@ -296,13 +297,15 @@ class _Run:
         self._journal.remove()
         report.num_bytes = os.stat(self._plan.path).st_size
 
-    def _write_alike(self, indices: list[int], samples: AlikeSamples) -> None:
+    def _write_many(self, indices: list[int], samples: AlikeSamples | PackedSamples) -> None:
         """Write samples that were converted together."""
         self._is_consistent = False
         try:
-            self._writer.append_alike(samples.columns)
+            samples.append_to(self._writer)
         except UsageError:  # none of them was written; ``on_error`` handles them one by one
             self._is_consistent = True
+            if isinstance(samples, PackedSamples):
+                raise
             each = samples.stored_bytes // samples.num_samples
             for row, (index, stamps) in enumerate(zip(indices, samples.stamps, strict=True)):
                 encoded = samples.encoded(row)
@@ -313,8 +316,8 @@ class _Run:
             return
         report = self._report
         report.num_samples += samples.num_samples
-        for became in samples.images:
-            report.images[became] += samples.num_samples
+        report.source_bytes += samples.source_bytes
+        report.images.update(samples.kinds)
         self._checksum.add(indices, samples.stamps)
         self._num_done += samples.num_samples
         self._is_consistent = True

@@ -84,7 +84,11 @@ class Conversion:
 
     def converter(self) -> SampleConverter:
         """Return the function that the workers run."""
-        return SampleConverter(self.source.load, self.fields, self.policy, on_error=self.options.on_error)
+        options = self.options
+        return SampleConverter(
+            self.source.load, self.fields, self.policy, on_error=options.on_error,
+            checkpoint_seconds=options.checkpoint_seconds,
+        )  # fmt: skip
 
     def bounds(self, shard: int) -> tuple[int, int]:
         """Return a shard's start and stop in the order; sizes differ by at most one.

@@ -1,11 +1,11 @@
 """Worker processes that apply a function to a stream of tasks, results in the order of the tasks.
 
-Manages processes, pipes and back-pressure. Each worker has one pipe, and there is no shared queue or lock, so a killed
-worker leaves nothing locked, and the parent sees its pipe close immediately. Tasks go out in chunks of some 20 ms of
-work, and results come back several at a time; a counter in shared memory tells which task a worker was on when it died.
-Memory is bounded: few chunks are in flight, none is sent while too many results wait, and beyond that the parent reads
-only from the worker whose result is due. If the parent dies, the workers exit. Workers are spawned: they inherit no
-threads, CUDA contexts or locks.
+Manages processes, pipes and back-pressure. Each worker has one pipe, and a ring of shared memory for large arrays.
+There is no shared queue or lock, so a killed worker leaves nothing locked, and the parent sees its pipe close
+immediately. Tasks go out in chunks of up to 100 ms of work, and results come back several at a time; a counter in
+shared memory tells which task a worker was on when it died. Memory is bounded: few chunks are in flight, none is sent
+while too many results wait, and beyond that the parent reads only from the worker whose result is due. If the parent
+dies, the workers exit. Workers are spawned: they inherit no threads, CUDA contexts or locks.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 
+from converters.engine.shared_bytes import SharedBytes
 from dataloading import UsageError, WorkerError
 
 __all__ = ["DeadWorkerError", "Pool", "run_ordered"]
@@ -39,7 +40,7 @@ __all__ = ["DeadWorkerError", "Pool", "run_ordered"]
 _AHEAD = 4
 # Upper bounds of a chunk: the time its tasks take, the bytes they return, and their number; where the work takes many
 # tasks at a time, it may be larger.
-_CHUNK_SECONDS = 0.02
+_CHUNK_SECONDS = 0.1
 _CHUNK_BYTES = 1 << 20
 _CHUNK_TASKS = 64
 _CHUNK_TASKS_AT_ONCE = 1024
@@ -54,8 +55,11 @@ _SENT_BYTES = 1 << 16
 _SENT_SECONDS = 0.005
 # Arrays of at least this many bytes are sent outside the pickle.
 _BESIDE_BYTES = 1 << 13
-# Length of a message's pickle, and the number of arrays outside it, whose lengths follow.
+# Length of a message's pickle, and the number of arrays outside it; the length of each follows, and its position in the
+# ring of shared memory, or that it is in the message.
 _FRAME = struct.Struct("<QQ")
+_BESIDE = struct.Struct("<Qq")
+_IN_MESSAGE = -1
 # Bytes that the parent reads at a time, and buffers that one call of writev takes.
 _INBOX_BYTES = 1 << 17
 _PARTS_AT_ONCE = 512
@@ -126,12 +130,13 @@ class _Worker:
         self.pipe, theirs = context.Pipe(duplex=True)
         self._num_begun = context.RawValue(ctypes.c_uint64, 0)
         self._num_received = 0
+        self.shared = SharedBytes.create()
         self.process = context.Process(
-            target=_serve, args=(theirs, self._num_begun), name=f"beton-worker-{number}", daemon=True
+            target=_serve, args=(theirs, self._num_begun, self.shared), name=f"beton-worker-{number}", daemon=True
         )
         self.process.start()
         theirs.close()  # now only the worker holds that end, so the pipe closes when it dies
-        self.inbox = _Inbox(self.pipe.fileno())
+        self.inbox = _Inbox(self.pipe.fileno(), self.shared)
         self.started = False
         self.positions: deque[int] = deque()
         with contextlib.suppress(OSError):  # the parent detects a dead worker while waiting for it
@@ -365,6 +370,8 @@ class Pool:
                 with contextlib.suppress(ValueError):
                     worker.process.close()
                 worker.pipe.close()
+                if worker.shared is not None:
+                    worker.shared.close()
             self._workers.clear()
         self._ready.clear()
         self._held_bytes = 0
@@ -407,13 +414,13 @@ def _signals_deferred() -> Iterator[None]:
             signal.raise_signal(number)
 
 
-def _serve(pipe: connection.Connection, num_begun: Any) -> None:
+def _serve(pipe: connection.Connection, num_begun: Any, shared: SharedBytes | None) -> None:
     """Run in a worker: read tasks, send ``(error of the worker, number of tasks, result)``, until the parent is gone.
 
     The first message precedes all tasks and reports whether ``work`` could be unpickled.
     """
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    packer = _Packer()
+    packer = _Packer(shared)
     with contextlib.suppress(EOFError, OSError):
         try:
             text, *beside = (bytearray(pipe.recv_bytes()) for _ in range(int(pipe.recv_bytes())))
@@ -478,9 +485,10 @@ def _chunks(pipe: connection.Connection) -> Iterator[bytes]:
 
 
 class _Packer:
-    """Builds messages: a pickle, and large arrays outside it, which are not copied."""
+    """Builds messages: a pickle, and large arrays outside it, in shared memory or as they are."""
 
-    def __init__(self) -> None:
+    def __init__(self, shared: SharedBytes | None) -> None:
+        self._shared = shared
         self._text: list[bytes] = []
         self._beside: list[memoryview] = []
         self.write = self._text.append
@@ -499,11 +507,15 @@ class _Packer:
         self._beside.clear()
         self._pickler.clear_memo()  # the same object may have new contents by now
         self._pickler.dump(value)
-        sizes = [len(view) for view in self._beside]
-        head = _FRAME.pack(sum(map(len, self._text)), len(sizes)) + struct.pack(f"<{len(sizes)}Q", *sizes)
-        parts: list[bytes | memoryview] = [head, *self._text, *self._beside]
+        head = [_FRAME.pack(sum(map(len, self._text)), len(self._beside))]
+        views = []
+        for view in self._beside:
+            position = None if self._shared is None else self._shared.put(view)
+            head.append(_BESIDE.pack(view.nbytes, _IN_MESSAGE if position is None else position))
+            if position is None:
+                views.append(view)
         self._beside.clear()  # keep no reference to the value
-        return parts, bool(sizes)
+        return [b"".join(head), *self._text, *views], bool(views)
 
 
 def _send(pipe: connection.Connection, parts: list[bytes | memoryview]) -> None:
@@ -521,8 +533,9 @@ def _send(pipe: connection.Connection, parts: list[bytes | memoryview]) -> None:
 class _Inbox:
     """Reads all available bytes from a worker, and splits them into the messages of `_send`."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, shared: SharedBytes | None) -> None:
         self._descriptor = descriptor
+        self._shared = shared
         self._buffer = np.empty(_INBOX_BYTES, np.uint8).data  # not a bytearray, which would be filled with zeros first
         self._start = self._stop = 0
 
@@ -540,11 +553,11 @@ class _Inbox:
         if not self._has(_FRAME.size, wait=wait):
             return None
         text_bytes, count = _FRAME.unpack_from(self._buffer, self._start)
-        head_bytes = _FRAME.size + 8 * count
+        head_bytes = _FRAME.size + _BESIDE.size * count
         if not self._has(head_bytes, wait=wait):
             return None
-        sizes = struct.unpack_from(f"<{count}Q", self._buffer, self._start + _FRAME.size)
-        num_bytes = head_bytes + text_bytes + sum(sizes)
+        arrays = list(_BESIDE.iter_unpack(self._buffer[self._start :][_FRAME.size : head_bytes]))
+        num_bytes = head_bytes + text_bytes + sum(size for size, position in arrays if position == _IN_MESSAGE)
         if not self._has(num_bytes if not wait else head_bytes + text_bytes, wait=wait):
             return None
         text = self._start + head_bytes
@@ -552,7 +565,11 @@ class _Inbox:
         # Large arrays are read directly into their own memory.
         beside = []
         position = end
-        for size in sizes:
+        for size, place in arrays:
+            if place != _IN_MESSAGE:
+                assert self._shared is not None
+                beside.append(self._shared.get(place, size))
+                continue
             whole = np.empty(size, np.uint8).data
             here = min(size, self._stop - position)
             whole[:here] = self._buffer[position : position + here]
@@ -562,7 +579,8 @@ class _Inbox:
                 rest = rest[self._read_into(rest) :]
             beside.append(whole.toreadonly())
         self._start = position
-        return pickle.loads(self._buffer[text:end], buffers=beside), num_bytes
+        all_bytes = head_bytes + text_bytes + sum(size for size, _ in arrays)
+        return pickle.loads(self._buffer[text:end], buffers=beside), all_bytes
 
     def _has(self, size: int, *, wait: bool) -> bool:
         while self._stop - self._start < size:

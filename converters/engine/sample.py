@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -16,13 +17,14 @@ import numpy as np
 
 from converters.engine.alike import AlikeSamples, make_collector
 from converters.engine.fingerprint import stamps
+from converters.engine.packed import PackedSamples, SamplePacker, can_be_packed
 from converters.images.errors import raised
 from converters.images.geometry import Geometry, geometry_of, has_followers, moved
 from converters.images.opened_files import FileImage
 from converters.images.pillow_files import DamagedImage
 from converters.images.policy import ImagePolicy
 from converters.images.store import decode_damaged, store_image
-from converters.options import OnError
+from converters.options import OnError, Options
 from converters.source import SampleFault
 from dataloading import EncodedImage, Field, ImageField, MaskField, UsageError
 from dataloading.tools import image_of
@@ -66,8 +68,13 @@ class ConvertedSample(NamedTuple):
 
     @property
     def num_samples(self) -> int:
-        """Always 1; `AlikeSamples` hold several."""
+        """Always 1; `AlikeSamples` and `PackedSamples` hold several."""
         return 1
+
+    @property
+    def kinds(self) -> Counter[str]:
+        """Number of images by how they were stored."""
+        return Counter(self.images)
 
 
 class SampleConverter:
@@ -85,6 +92,8 @@ class SampleConverter:
         With "placeholder" a sample whose image fails keeps its other values and gets a gray image, a square of the
         policy's ``max_resolution`` or 256 pixels; with "keep" a damaged image is stored as Pillow shows it with
         ``LOAD_TRUNCATED_IMAGES``, if it shows any.
+    checkpoint_seconds : float
+        Samples wait at most this long until others are sent with them.
     """
 
     def __init__(
@@ -94,6 +103,7 @@ class SampleConverter:
         policy: ImagePolicy,
         *,
         on_error: OnError = "raise",
+        checkpoint_seconds: float = Options.checkpoint_seconds,
     ) -> None:
         self._load = load
         self._fields = dict(fields)
@@ -102,6 +112,7 @@ class SampleConverter:
         self._policy = policy
         self._on_error = on_error
         self._gathering = None if self._followed is not None else make_collector(self._fields, policy)
+        self._packing = SamplePacker(self._fields, checkpoint_seconds) if can_be_packed(self._fields) else None
 
     def __call__(self, job: tuple[int, Any]) -> ConvertedSample:
         """Convert one sample."""
@@ -109,16 +120,38 @@ class SampleConverter:
         before = stamps(job[1])
         return self._sample(job, before, lambda: self._load(job[1]))
 
-    def many(self, jobs: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, ConvertedSample | AlikeSamples]]:
+    def many(
+        self, jobs: Iterator[tuple[int, Any]]
+    ) -> Iterator[tuple[int, ConvertedSample | AlikeSamples | PackedSamples]]:
         """Convert samples; yield the number of samples with their result. Equal shapes are converted together."""
-        if self._gathering is None:
+        if self._gathering is None and self._packing is None:
             yield from ((1, self(job)) for job in jobs)
+        elif self._gathering is None:
+            yield from self._packed(jobs)
         elif (columns := getattr(self._load, "columns", None)) is not None:
             most = getattr(self._load, "most_at_once", 1)
             while group := list(islice(jobs, most)):
                 yield from self._of_columns(group, columns)
         else:
             yield from self._gathered(jobs)
+
+    def _packed(self, jobs: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, ConvertedSample | PackedSamples]]:
+        """Convert samples one by one, and pack those without faults and remarks."""
+        packing = self._packing
+        assert packing is not None
+        for job in jobs:
+            sample = self(job)
+            if packing.takes(sample):
+                if packing.is_due and (samples := packing.taken()) is not None:
+                    yield samples.num_samples, samples
+                continue
+            if (samples := packing.taken()) is not None:
+                yield samples.num_samples, samples
+            if packing.takes(sample):
+                continue
+            yield 1, sample
+        if (samples := packing.taken()) is not None:
+            yield samples.num_samples, samples
 
     def _of_columns(
         self, jobs: list[tuple[int, Any]], columns: Callable[[list[Any]], Mapping[str, Any] | None]

@@ -57,7 +57,21 @@ def is_jpeg(data: bytes) -> bool:
 def jpeg_orientation(data: bytes) -> int:
     """Return the orientation (1..8) a JPEG file declares in EXIF or XMP; 1 where it declares none that can be read."""
     # Pillow takes 0.1 ms to parse metadata, and finding that there is none takes a few microseconds.
-    return declared_orientation(data) if b"\xff\xe1" in data else 1
+    return declared_orientation(data) if _may_have_metadata(data) else 1
+
+
+def _may_have_metadata(data: bytes) -> bool:
+    """Return whether a JPEG may have a segment of EXIF or XMP (APP1) before its first scan."""
+    position = 2
+    while len(data) > position + 3 and data[position] == 0xFF:
+        marker = data[position + 1]
+        if marker == 0xDA:  # the scan, where Pillow stops as well
+            return False
+        if marker == 0xE1 or marker < 0xC0 or 0xD0 <= marker <= 0xD9 or marker == 0xFF:
+            break
+        position += 2 + (data[position + 2] << 8 | data[position + 3])
+    # Found, or an odd header, which Pillow may read in its own way.
+    return b"\xff\xe1" in data
 
 
 def declared_orientation(data: bytes) -> int:

@@ -11,7 +11,17 @@ import dataclasses
 
 from PIL import Image
 
-from converters.images.encoding import KEPT, LARGEST_JPEG, TRANSCODED, Stored, as_jpeg, as_png, as_raw, check_size
+from converters.images.encoding import (
+    ENCODED,
+    KEPT,
+    LARGEST_JPEG,
+    TRANSCODED,
+    Stored,
+    as_jpeg,
+    as_png,
+    as_raw,
+    check_size,
+)
 from converters.images.errors import plain_array
 from converters.images.geometry import Geometry
 from converters.images.masks import check_mask_size, store_mask
@@ -23,7 +33,7 @@ from converters.images.policy import ImagePolicy
 from converters.images.rgb import has_profile, is_jpeg, jpeg_orientation, other_orientation, target_size, upright
 from converters.source import SampleFault
 from dataloading import DecodeError, EncodedImage, ImageField, MaskField, RasterField, UsageError, decode_image
-from dataloading.tools import MODE_JPEG, MODE_PNG, check_jpeg, decode_jpeg, probe_jpeg, transcode_jpeg
+from dataloading.tools import MODE_JPEG, MODE_PNG, check_jpeg, decode_jpeg, probe_jpeg, reencode_jpeg, transcode_jpeg
 
 __all__ = ["decode_damaged", "store_image"]
 
@@ -128,7 +138,7 @@ def _store(policy: ImagePolicy, image: object, index: int, field: ImageField, no
 def _kept_jpeg(
     policy: ImagePolicy, data: bytes, index: int, field: ImageField, to_rgb: bool, notes: list[str] | None
 ) -> Stored | None:
-    """Return a JPEG losslessly, or None if it must be encoded again."""
+    """Return a JPEG losslessly, or as `reencode_jpeg` does, or None if its pixels must be encoded."""
     info = probe_jpeg(data)
     size = (info.width, info.height)
     check_pixels(size, policy.max_pixels)
@@ -136,8 +146,7 @@ def _kept_jpeg(
     if not to_rgb and (is_gray != (field.channels == 1) or (policy.channels == "gray" and not is_gray)):
         return None
     if (
-        policy.keep == "never"
-        or policy.wants_raw(index)
+        policy.wants_raw(index)
         or target_size(size, policy.max_resolution) != size
         or info.colour_space in {"cmyk", "ycck"}
         or info.subsampling not in _READABLE_SUBSAMPLING
@@ -152,6 +161,11 @@ def _kept_jpeg(
         check_jpeg(data, notes=found)
         found = [f"{note}, kept with the file's other bytes" for note in found]
         kept, became = data, KEPT
+    elif policy.keep == "never":
+        again = reencode_jpeg(data, quality=policy.quality, subsampling=policy.subsampling, notes=found)
+        if again is None:
+            return None
+        kept, became = again, ENCODED
     else:
         kept, became = transcode_jpeg(data, notes=found), TRANSCODED
     if policy.prefers_raw(size[0] * size[1] * field.channels, len(kept)):
@@ -190,9 +204,10 @@ def _kept_png(policy: ImagePolicy, data: bytes, field: ImageField) -> Stored | N
 
 
 def _check_channels(pixels: Array, field: ImageField, policy: ImagePolicy) -> None:
-    got = describe_pixels((*pixels.shape, 1)[2], pixels.dtype)
-    expected = describe_pixels(field.channels, field.dtype)
-    if got != expected:
+    num_channels = (*pixels.shape, 1)[2]
+    if (num_channels, pixels.dtype) != (field.channels, field.dtype):
+        got = describe_pixels(num_channels, pixels.dtype)
+        expected = describe_pixels(field.channels, field.dtype)
         hint = "--channels gray or rgb converts all images to one form"
         if policy.channels == "keep":
             hint = f"the first image decides for all of them with --channels keep; {hint}"

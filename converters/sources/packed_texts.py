@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from array import array
 
 __all__ = ["PackedTexts"]
+
+# Those of `os.fsdecode`, which takes no bytearray.
+_ENCODING, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 
 
 class PackedTexts:
@@ -32,6 +36,7 @@ class PackedTexts:
         return len(self._ends) - 1
 
     def __getitem__(self, index: int) -> str:
-        if not 0 <= index < len(self):
+        if index < 0:
             raise IndexError(index)
-        return os.fsdecode(bytes(self._bytes[self._ends[index] : self._ends[index + 1]]))
+        ends = self._ends
+        return self._bytes[ends[index] : ends[index + 1]].decode(_ENCODING, _ERRORS)

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from .augment import AugmentFailure, AugmentProgram, Draws
 from .gate import Gate, close_gates, this_thread_is_own
-from .jpeg import JpegInfo, check_jpeg, decode_jpeg, encode_jpeg, probe_jpeg, transcode_jpeg
+from .jpeg import JpegInfo, check_jpeg, decode_jpeg, encode_jpeg, probe_jpeg, reencode_jpeg, transcode_jpeg
 from .layout import gather, interleave
 from .library import kernels_in_use, library_path, use_kernels
 from .plan import BoxesOfSamples, PlanFailure, RequestPlanner
@@ -79,6 +79,7 @@ __all__ = [
     "kernels_in_use",
     "library_path",
     "probe_jpeg",
+    "reencode_jpeg",
     "resize_rgb",
     "sample_keys",
     "status_text",

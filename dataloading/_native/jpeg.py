@@ -15,7 +15,7 @@ from dataloading.errors import DecodeError, UsageError
 from .library import LIBRARY, Info
 from .regions import status_text
 
-__all__ = ["JpegInfo", "check_jpeg", "decode_jpeg", "encode_jpeg", "probe_jpeg", "transcode_jpeg"]
+__all__ = ["JpegInfo", "check_jpeg", "decode_jpeg", "encode_jpeg", "probe_jpeg", "reencode_jpeg", "transcode_jpeg"]
 
 BytesLike: TypeAlias = "bytes | bytearray | memoryview | npt.NDArray[np.uint8]"
 Restart: TypeAlias = Literal["auto", "none"]
@@ -33,6 +33,7 @@ _RATIO_OF_SAMPLING = {name: ratio for ratio, name in _SAMPLING_OF_RATIO.items()}
 _RESTARTS = {"none": 0, "auto": 1}
 _REASON_BYTES = 200
 _MAX_PIXELS = 1 << 28
+_UNSUPPORTED = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,10 +131,7 @@ def probe_jpeg(data: BytesLike) -> JpegInfo:
     >>> info.width, info.height, info.progressive
     (30, 20, False)
     """
-    array, info = _bytes(data), Info()
-    status: int = LIBRARY.beton_jpeg_probe(array.ctypes.data, array.size, ctypes.byref(info))
-    if status != 0:
-        raise _fail(status)
+    info = _header(_bytes(data))
     return JpegInfo(
         width=info.width,
         height=info.height,
@@ -148,6 +146,14 @@ def probe_jpeg(data: BytesLike) -> JpegInfo:
         mcus_per_row=info.mcus_per_row,
         mcu_rows=info.mcu_rows,
     )
+
+
+def _header(array: npt.NDArray[np.uint8]) -> Info:
+    info = Info()
+    status: int = LIBRARY.beton_jpeg_probe(array.ctypes.data, array.size, ctypes.byref(info))
+    if status != 0:
+        raise _fail(status)
+    return info
 
 
 def _subsampling(info: Info) -> str:
@@ -190,7 +196,7 @@ def decode_jpeg(data: BytesLike, *, notes: list[str] | None = None) -> npt.NDArr
     [128, 128, 128]
     """
     array = _bytes(data)
-    info = probe_jpeg(array)
+    info = _header(array)
     # Checked before allocating memory for a size that may be damaged.
     if info.width * info.height > _MAX_PIXELS:
         raise DecodeError(f"JPEG declares {info.width} x {info.height} pixels, more than the {_MAX_PIXELS} allowed")
@@ -290,6 +296,57 @@ def encode_jpeg(
     )
 
 
+def reencode_jpeg(
+    data: BytesLike,
+    *,
+    quality: int = 90,
+    subsampling: str = "4:2:0",
+    restart: Restart = "auto",
+    notes: list[str] | None = None,
+) -> bytes | None:
+    """Decode a JPEG and encode it again without a way through RGB, which loses less and takes less time.
+
+    Parameters
+    ----------
+    data : bytes-like
+        Any JPEG.
+    quality, subsampling, restart
+        As in `encode_jpeg`.
+    notes : list of str, optional
+        As in `decode_jpeg`.
+
+    Returns
+    -------
+    bytes or None
+        None if the JPEG is not a baseline YCbCr image of that subsampling, or seems damaged; then `decode_jpeg` and
+        `encode_jpeg` decide.
+
+    Raises
+    ------
+    DecodeError
+        If its headers are damaged.
+
+    Examples
+    --------
+    >>> data = encode_jpeg(np.full((16, 16, 3), 128, np.uint8))
+    >>> decode_jpeg(reencode_jpeg(data, quality=50))[0, 0].tolist()
+    [128, 128, 128]
+    >>> reencode_jpeg(data, subsampling="4:4:4") is None
+    True
+    """
+    array = _bytes(data)
+    h, v = _RATIO_OF_SAMPLING[subsampling]
+    out, size = ctypes.c_void_p(), ctypes.c_int64()
+    reason = ctypes.create_string_buffer(_REASON_BYTES)
+    status: int = LIBRARY.beton_jpeg_reencode(
+        array.ctypes.data, array.size, quality, h, v, _restart(restart), ctypes.byref(out), ctypes.byref(size), reason
+    )
+    if status == _UNSUPPORTED:
+        return None
+    _judge(status, reason.value, notes)
+    return _taken(out, size.value)
+
+
 def transcode_jpeg(
     data: BytesLike, *, restart: Restart = "auto", keep_icc: bool = False, notes: list[str] | None = None
 ) -> bytes:
@@ -341,7 +398,11 @@ def _produce(function: ctypes._FuncPointer, *arguments: int, notes: list[str] | 
     reason = ctypes.create_string_buffer(_REASON_BYTES)
     status: int = function(*arguments, ctypes.byref(out), ctypes.byref(size), reason)
     _judge(status, reason.value, notes)
+    return _taken(out, size.value)
+
+
+def _taken(out: ctypes.c_void_p, size: int) -> bytes:
     try:
-        return ctypes.string_at(out, size.value)
+        return ctypes.string_at(out, size)
     finally:
         LIBRARY.beton_free(out)

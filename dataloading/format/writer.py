@@ -259,6 +259,96 @@ class Writer:
                 raise
             done += stop
 
+    def append_packed(
+        self, records: Sequence[npt.NDArray[Any]], sizes: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]
+    ) -> None:
+        """Add many encoded samples at once; the file gets the same bytes as from `append_encoded`.
+
+        Parameters
+        ----------
+        records : sequence of array, shape (num_samples,)
+            For each field, in order, what `Field.entry` has returned for each sample with the pointer 0.
+        sizes : int64 array, shape (num_samples, number of fields with data)
+            Bytes of each value.
+        data : uint8 array
+            The values' bytes, sample after sample, field after field; an empty value has one byte, zero.
+
+        Raises
+        ------
+        UsageError
+            If a sample is larger than the present page, values of a field are aligned, or there are too many samples.
+            None was added; the writer can go on.
+        OSError
+            See `append`.
+        """
+        count = len(sizes)
+        self._check_room(count)
+        stored = [place for place, (_, field) in enumerate(self._kinds) if field.has_data]
+        if any(self._kinds[place][1].alignment != 1 for place in stored):
+            raise UsageError("values of these fields begin at multiples of more than one byte: append them one by one")
+        lengths = np.maximum(sizes, 1)
+        ends = np.cumsum(lengths).reshape(count, -1)
+        starts, ends = ends - lengths, ends[:, -1]
+        if (largest := int(lengths.sum(axis=1).max())) > self.page_size:
+            raise UsageError(f"a sample has {largest} bytes, more than a page of {self.page_size}; append it by itself")
+        self._begin_pages()
+        done = first_byte = 0
+        while done < count:
+            room = self.page_size - self._position % self.page_size
+            stop = int(np.searchsorted(ends, first_byte + room, side="right"))
+            stop = min(stop, done + RECORDS_PER_CHUNK - self._num_staged)
+            try:
+                if stop == done:
+                    self._skip_to(align_up(self._position, self.page_size))
+                    continue
+                last_byte = int(ends[stop - 1])
+                pointers = starts[done:stop] + (self._position - first_byte)
+                self._write_pages(data[first_byte:last_byte])
+                self._store_packed(records, stored, slice(done, stop), pointers, sizes[done:stop])
+            except BaseException:
+                self._file.give_up()
+                raise
+            done, first_byte = stop, last_byte
+
+    def _store_packed(
+        self,
+        records: Sequence[npt.NDArray[Any]],
+        stored: list[int],
+        rows: slice,
+        pointers: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int64],
+    ) -> None:
+        """Store the records of samples whose bytes are written."""
+        first, count = self.num_samples, len(pointers)
+        columns = self._records[self._num_staged :][:count]
+        for place, own in enumerate(records):
+            columns[f"f{place}"] = own[rows]
+        allocations = np.empty((count, len(stored)), dtype=ALLOCATION)
+        allocations["sample_id"] = np.arange(first, first + count, dtype=np.uint64)[:, None]
+        allocations["ptr"] = pointers
+        allocations["size"] = sizes
+        for ordinal, place in enumerate(stored):
+            pointers_of(columns[f"f{place}"])[:] = pointers[:, ordinal]
+            facts = self._facts[self._kinds[place][0]]
+            for row, (record, size) in enumerate(
+                zip(records[place][rows].tolist(), sizes[:, ordinal].tolist(), strict=True)
+            ):
+                facts.add(first + row, record, size)
+        self._flush_allocations()
+        self._write_allocations(allocations)
+        self._count_staged(count)
+
+    def _count_staged(self, count: int) -> None:
+        self._num_staged += count
+        self.num_samples += count
+        if self._num_staged == RECORDS_PER_CHUNK:
+            self._flush_tables()
+
+    def _begin_pages(self) -> None:
+        if self._data_start is None:
+            table_end = self._table_start + self._capacity * self._record.itemsize
+            self._data_start = self._position = align_up(table_end, self.page_size)
+
     def _check_room(self, count: int = 1) -> None:
         if not self._file.is_open:
             raise UsageError(f"{self.path}: this writer is finished; make a new one")
@@ -273,9 +363,7 @@ class Writer:
         needed = self._offsets(0, sizes)[1]
         if needed > self.page_size:
             self._grow_page(needed, sizes)
-        if self._data_start is None:
-            table_end = self._table_start + self._capacity * self._record.itemsize
-            self._data_start = self._position = align_up(table_end, self.page_size)
+        self._begin_pages()
         pointers, end = self._offsets(self._position, sizes)
         if (end - 1) // self.page_size != self._position // self.page_size:
             pointers, end = self._offsets(align_up(self._position, self.page_size), sizes)
@@ -344,10 +432,7 @@ class Writer:
                 self._facts[name].add(sample, head, size)
             entries.append(field.entry(head, pointer, size))
         self._records[self._num_staged] = tuple(entries)
-        self._num_staged += 1
-        self.num_samples += 1
-        if self._num_staged == RECORDS_PER_CHUNK:
-            self._flush_tables()
+        self._count_staged(1)
 
     def _store_alike(
         self,
@@ -390,10 +475,7 @@ class Writer:
             self._write_pages(block.reshape(-1)[: end - start + (count - 1) * step])
         self._flush_allocations()
         self._write_allocations(allocations)
-        self._num_staged += count
-        self.num_samples += count
-        if self._num_staged == RECORDS_PER_CHUNK:
-            self._flush_tables()
+        self._count_staged(count)
 
     def _write_pages(self, data: Any) -> None:
         view = memoryview(data)
@@ -472,9 +554,7 @@ class Writer:
 
     def _complete(self) -> None:
         self._flush_tables()
-        if self._data_start is None:
-            table_end = self._table_start + self._capacity * self._record.itemsize
-            self._data_start = self._position = align_up(table_end, self.page_size)
+        self._begin_pages()
         # Behind the last value, where no allocation points: FFCV never looks at these bytes.
         extension_ptr = align_up(self._position, 8)
         self._skip_to(extension_ptr)

@@ -7,7 +7,9 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -361,6 +363,67 @@ def test_samples_appended_many_at_a_time_give_the_bytes_of_samples_appended_one_
     one_by_one = write(tmp_path / "one.beton", [1])
     assert write(tmp_path / "many.beton", [2, 700, 1, 3000]) == one_by_one
     assert write(tmp_path / "all.beton", [num_samples]) == one_by_one
+
+
+def test_packed_samples_give_the_same_bytes_in_any_portions(tmp_path: Path) -> None:
+    fields = {"image": ImageField(), "number": FloatField(), "raw": BytesField()}
+    rng = np.random.default_rng(0)
+    # Empty values, samples that end exactly where a page ends, and more samples than a chunk of the table has.
+    sizes = [*rng.integers(0, 300, 20_000).tolist(), *rng.integers(0, 400_000, 60).tolist()]
+    images = [(rng.integers(0, 256, int(rng.integers(1, 99)), dtype=np.uint8), i % 500 + 1) for i in range(len(sizes))]
+    blocks = [rng.integers(0, 256, size, dtype=np.uint8) for size in sizes]
+
+    def write(path: Path, portions: Iterable[int]) -> bytes:
+        done = 0
+        with Writer(path, fields, num_samples=len(sizes), page_size=2 << 20) as writer:
+            for count in portions:
+                rows = range(done, min(len(sizes), done + count))
+                done = rows.stop
+                if count == 1:
+                    image, width = images[rows.start]
+                    heads = [(MODE_JPEG, width, 7), (rows.start / 3,), ()]
+                    writer.append_encoded(list(zip(heads, [image, None, blocks[rows.start]], strict=True)))
+                    continue
+                records: list[list[Any]] = [[], [], []]
+                for row in rows:
+                    image, width = images[row]
+                    records[0].append(fields["image"].entry((MODE_JPEG, width, 7), 0, image.size))
+                    records[1].append(row / 3)
+                    records[2].append(fields["raw"].entry((), 0, sizes[row]))
+                values = [
+                    part for row in rows for part in (images[row][0], blocks[row] if sizes[row] else np.zeros(1, "u1"))
+                ]
+                writer.append_packed(
+                    [np.array(own, field.record) for own, field in zip(records, fields.values(), strict=True)],
+                    np.array([[images[row][0].size, sizes[row]] for row in rows], np.int64),
+                    np.concatenate(values),
+                )
+                if done == len(sizes):
+                    break
+        return path.read_bytes()
+
+    one_by_one = write(tmp_path / "one.beton", itertools.repeat(1, len(sizes)))
+    assert write(tmp_path / "some.beton", itertools.cycle([1, 2, 300, 7000])) == one_by_one
+    assert write(tmp_path / "all.beton", [len(sizes)]) == one_by_one
+
+
+def test_packed_samples_that_cannot_be_written_are_refused_and_leave_the_writer_usable(tmp_path: Path) -> None:
+    def packed(count: int, size: int) -> tuple[Any, ...]:
+        records = np.array([(0, size)] * count, BytesField.record)
+        return [records], np.full((count, 1), size, np.int64), np.full(count * size, 7, np.uint8)
+
+    with Writer(tmp_path / "a.beton", {"raw": BytesField()}, num_samples=3, page_size=2 << 20) as writer:
+        with pytest.raises(UsageError, match="more samples than the declared num_samples=3"):
+            writer.append_packed(*packed(4, 1))
+        with pytest.raises(UsageError, match="more than a page of 2097152; append it by itself"):
+            writer.append_packed(*packed(2, (2 << 20) + 1))
+        writer.append_packed(*packed(3, 2))
+    with Reader(tmp_path / "a.beton") as reader:
+        assert [reader.value("raw", index) for index in range(3)] == [b"\7\7"] * 3
+    with Writer(tmp_path / "b.beton", {"x": NDArrayField("float32", (1,))}, num_samples=1) as writer:
+        with pytest.raises(UsageError, match="append them one by one"):
+            writer.append_packed([np.zeros(1, "<u8")], np.full((1, 1), 4, np.int64), np.zeros(4, np.uint8))
+        writer.append({"x": np.zeros(1, np.float32)})
 
 
 def test_many_samples_that_do_not_fit_are_refused_and_leave_the_writer_usable(tmp_path: Path) -> None:

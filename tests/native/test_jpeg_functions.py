@@ -136,6 +136,47 @@ def test_encode_is_deterministic_and_never_larger_than_standard_tables() -> None
             assert len(ours) <= len(pillow_jpeg(pixels, quality=quality, subsampling=2))
 
 
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
+def test_reencode_is_nearer_to_its_source_than_a_way_through_rgb(
+    size: tuple[int, int], subsampling: str, kernels: str
+) -> None:
+    data = pillow_jpeg(photo(*size), quality=90, subsampling=subsampling)
+    source = native.decode_jpeg(data).astype(int)
+
+    def error(stored: bytes) -> float:
+        assert native.probe_jpeg(stored).subsampling == subsampling
+        return float(((native.decode_jpeg(stored) - source) ** 2).mean())
+
+    for quality in (50, 90):
+        again = native.reencode_jpeg(data, quality=quality, subsampling=subsampling)
+        assert again is not None
+        through_rgb = native.encode_jpeg(source.astype(np.uint8), quality=quality, subsampling=subsampling)
+        assert error(again) <= (max(error(through_rgb), 0.05) if quality == 90 else 1.1 * error(through_rgb) + 1)
+        # The same tables: the quality is what was asked for.
+        tables = [np.asarray(table) for table in Image.open(io.BytesIO(again)).quantization.values()]
+        expected = Image.open(io.BytesIO(through_rgb)).quantization.values()
+        assert all((one == np.asarray(other)).all() for one, other in zip(tables, expected, strict=True))
+        native.use_kernels("portable")
+        assert native.reencode_jpeg(data, quality=quality, subsampling=subsampling) == again
+        native.use_kernels(kernels)
+
+
+def test_reencode_leaves_other_kinds_and_damage_to_the_way_through_pixels() -> None:
+    data = pillow_jpeg(photo(64, 96))
+    for options in ({"subsampling": 0}, {"progressive": True}, {"keep_rgb": True}):
+        assert native.reencode_jpeg(pillow_jpeg(photo(64, 96), **options)) is None
+    buffer = io.BytesIO()
+    Image.fromarray(photo(64, 96)[:, :, 0]).save(buffer, "JPEG")
+    assert native.reencode_jpeg(buffer.getvalue()) is None
+    assert native.reencode_jpeg(data[: len(data) // 2]) is None
+    notes: list[str] = []
+    assert native.reencode_jpeg(data[:-2] + b"\0\0\0" + data[-2:], notes=notes) is not None
+    assert len(notes) == 1
+    with pytest.raises(DecodeError):
+        native.reencode_jpeg(b"\xff\xd8 no header")
+
+
 def test_images_with_next_to_no_data_get_few_markers_or_none() -> None:
     flat = np.full((400, 600, 3), 90, np.uint8)
     assert len(native.encode_jpeg(flat)) <= 1.03 * len(native.encode_jpeg(flat, restart="none"))

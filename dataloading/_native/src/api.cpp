@@ -168,6 +168,23 @@ int32_t beton_jpeg_encode(const uint8_t* rgb, int32_t width, int32_t height, int
   return status;
 }
 
+int32_t beton_jpeg_reencode(const uint8_t* data, int64_t size, int32_t quality, int32_t h_samp, int32_t v_samp,
+                            int32_t restart, uint8_t** out, int64_t* out_bytes, char* reason) {
+  clear(reason);
+  JpegHeader h;
+  const Status status = check_whole(data, size, &h);
+  if (status != kOk) return status;
+  if (quality < 1 || quality > 100) return kBadRequest;
+  size_t bytes = 0;
+  *out = nullptr;
+  const Status own = guarded([&](Scratch* scratch) {
+    return reencode(h, data, size_t(size), quality, h_samp, v_samp, restart, scratch, out, &bytes);
+  });
+  if (own != kOk) return own == kOutOfMemory ? own : kUnsupported;  // libjpeg decides what is damaged
+  *out_bytes = int64_t(bytes);
+  return done(h, reason);
+}
+
 int32_t beton_jpeg_transcode(const uint8_t* data, int64_t size, int32_t restart, int32_t keep_icc, uint8_t** out,
                              int64_t* out_bytes, char* reason) {
   clear(reason);

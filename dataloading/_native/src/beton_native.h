@@ -68,6 +68,10 @@ BETON_API int32_t beton_jpeg_decode(const uint8_t* data, int64_t size, uint8_t* 
 BETON_API int32_t beton_jpeg_encode(const uint8_t* rgb, int32_t width, int32_t height, int64_t row_stride,
                                     int32_t quality, int32_t h_samp, int32_t v_samp, int32_t restart, uint8_t** out,
                                     int64_t* out_bytes, char* reason);
+// Decodes a JPEG and encodes it again with another quality and its own sampling, which is the one given, without
+// conversion of colours. kUnsupported: it is of another kind or damaged; decode and encode it.
+BETON_API int32_t beton_jpeg_reencode(const uint8_t* data, int64_t size, int32_t quality, int32_t h_samp, int32_t v_samp,
+                                      int32_t restart, uint8_t** out, int64_t* out_bytes, char* reason);
 BETON_API int32_t beton_jpeg_transcode(const uint8_t* data, int64_t size, int32_t restart, int32_t keep_icc,
                                        uint8_t** out, int64_t* out_bytes, char* reason);
 // Reads all entropy-coded data and keeps nothing: fails on what beton_jpeg_transcode fails on.

@@ -9,6 +9,7 @@
 #include "jpeg_file.h"
 #include "kernels.h"
 #include "libjpeg_io.h"
+#include "scan.h"
 
 namespace beton {
 
@@ -93,7 +94,7 @@ class Samples {
 
   ptrdiff_t stride(int c) const { return c == 0 ? stride_ : chroma_stride_; }
 
-  void load(int mcu_row) {
+  Status load(int mcu_row) {
     const int h = frame_.h_max, v = frame_.v_max, top = mcu_row * frame_.mcu_height;
     for (int t = 0; t < 8; t++) {
       uint8_t* out[2] = {chroma_[0] + t * chroma_stride_, chroma_[1] + t * chroma_stride_};
@@ -120,6 +121,7 @@ class Samples {
         }
       }
     }
+    return kOk;
   }
 
  private:
@@ -154,12 +156,52 @@ class Samples {
   uint8_t* lines_;  // v rows of Cb, then v of Cr
 };
 
+// The samples that another JPEG of the same sampling decodes to, row of MCUs after row of MCUs.
+class DecodedSamples {
+ public:
+  DecodedSamples(const JpegHeader& source, const uint8_t* data, size_t size, Scratch* s)
+      : source_(source), data_(data), size_(size), s_(s) {
+    strips_.first_mcu = 0;
+    for (int c = 0; c < 3; c++) {
+      const Component& component = source.component[c];
+      const int width = source.mcus_per_row * component.h * 8;
+      strips_.stride[c] = (width + kRowPadding + 63) & ~63;
+      strips_.data[c] = s->strip[c].get<uint8_t>(size_t(strips_.stride[c]) * size_t(8 * component.v));
+      strips_.low[c] = 0;
+      strips_.high[c] = width / 8;
+      row_high_[c] = source.mcu_rows * component.v;
+    }
+  }
+
+  const uint8_t* data(int c) const { return strips_.data[c]; }
+
+  ptrdiff_t stride(int c) const { return strips_.stride[c]; }
+
+  Status load(int mcu_row) {
+    if (mcu_row == 0) {
+      Status status = scan_.open(source_, data_, size_, int64_t(source_.mcus_per_row) * source_.mcu_rows - 1, s_);
+      if (status == kOk) status = scan_.finish_image();
+      if (status != kOk) return status;
+    }
+    constexpr int kRowLow[3] = {0, 0, 0};
+    return scan_.decode_row(mcu_row, 0, source_.mcus_per_row, strips_, kRowLow, row_high_);
+  }
+
+ private:
+  const JpegHeader& source_;
+  const uint8_t* data_;
+  size_t size_;
+  Scratch* s_;
+  Scan scan_;
+  StripSet strips_;
+  int row_high_[3];
+};
+
 // All MCUs into s->symbols, in restart segments of `interval` MCUs (0: a single one).
-void make_symbols(const JpegHeader& frame, const uint8_t* rgb, size_t row_stride, int interval,
-                  const Quantiser quantisers[2], Scratch* s) {
+template <typename Source>
+Status make_symbols(const JpegHeader& frame, Source& samples, int interval, const Quantiser quantisers[2], Scratch* s) {
   const Kernels& k = kernels();
   SymbolSink& sink = s->symbols;
-  Samples samples(frame, rgb, row_stride, s);
   EncodeLayout layout;
   const int blocks_wide = (frame.width + 7) / 8, blocks_high = (frame.height + 7) / 8;
   int block_y[10] = {};
@@ -183,7 +225,8 @@ void make_symbols(const JpegHeader& frame, const uint8_t* rgb, size_t row_stride
   sink.clear();
   int64_t at = 0;
   for (int row = 0; row < frame.mcu_rows; row++) {
-    samples.load(row);
+    const Status status = samples.load(row);
+    if (status != kOk) return status;
     for (int i = 0; i < layout.blocks; i++) {
       const bool inside = row * frame.v_max + block_y[i] < blocks_high || whole.block[i].component > 0;
       layout.block[i].columns = inside ? whole.block[i].columns : 0;
@@ -198,14 +241,12 @@ void make_symbols(const JpegHeader& frame, const uint8_t* rgb, size_t row_stride
       at += n;
     }
   }
+  return kOk;
 }
 
-}  // namespace
-
-Status encode_rgb(const uint8_t* rgb, int width, int height, size_t row_stride, int quality, int h_samp, int v_samp,
-                  int restart, Scratch* s, uint8_t** out, size_t* out_bytes) {
-  if (h_samp * v_samp > 8) return kUnsupported;  // more than ten blocks in an MCU
-  const JpegHeader frame = make_frame(width, height, quality, h_samp, v_samp);
+template <typename Source>
+Status encode(const JpegHeader& frame, Source& samples, int restart, Scratch* s, uint8_t** out, size_t* out_bytes) {
+  const int width = frame.width, height = frame.height;
   Quantiser quantisers[2];
   make_quantiser(frame.quant[0], &quantisers[0]);
   make_quantiser(frame.quant[1], &quantisers[1]);
@@ -216,8 +257,8 @@ Status encode_rgb(const uint8_t* rgb, int width, int height, size_t row_stride, 
   }
   // A second round only when the first guess was far too high and the markers weigh too much.
   for (int round = 0;; round++) {
-    make_symbols(frame, rgb, row_stride, interval, quantisers, s);
-    const Status status = write_jpeg_file(frame, interval, nullptr, 0, s, out, out_bytes);
+    Status status = make_symbols(frame, samples, interval, quantisers, s);
+    if (status == kOk) status = write_jpeg_file(frame, interval, nullptr, 0, s, out, out_bytes);
     if (status != kOk || interval == 0 || round == 1) return status;
     const int fitting = choose_restart_interval(width, frame.mcus_per_row, frame.mcu_rows, *out_bytes);
     if (fitting == interval || (fitting != 0 && fitting < interval)) return kOk;
@@ -225,6 +266,28 @@ Status encode_rgb(const uint8_t* rgb, int width, int height, size_t row_stride, 
     std::free(*out);
     *out = nullptr;
   }
+}
+
+}  // namespace
+
+Status encode_rgb(const uint8_t* rgb, int width, int height, size_t row_stride, int quality, int h_samp, int v_samp,
+                  int restart, Scratch* s, uint8_t** out, size_t* out_bytes) {
+  if (h_samp * v_samp > 8) return kUnsupported;  // more than ten blocks in an MCU
+  const JpegHeader frame = make_frame(width, height, quality, h_samp, v_samp);
+  Samples samples(frame, rgb, row_stride, s);
+  return encode(frame, samples, restart, s, out, out_bytes);
+}
+
+Status reencode(const JpegHeader& source, const uint8_t* data, size_t size, int quality, int h_samp, int v_samp,
+                int restart, Scratch* s, uint8_t** out, size_t* out_bytes) {
+  const Component* c = source.component;
+  if (!scan_supports(source) || source.num_components != 3 || source.space != BETON_SPACE_YCBCR || c[0].h != h_samp ||
+      c[0].v != v_samp || c[1].h != 1 || c[1].v != 1 || c[2].h != 1 || c[2].v != 1) {
+    return kUnsupported;
+  }
+  const JpegHeader frame = make_frame(source.width, source.height, quality, h_samp, v_samp);
+  DecodedSamples samples(source, data, size, s);
+  return encode(frame, samples, restart, s, out, out_bytes);
 }
 
 }  // namespace beton

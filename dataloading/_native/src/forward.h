@@ -39,6 +39,14 @@ struct ZigzagMasks {
 
 extern const ZigzagMasks kZigzagMasks;
 
+// Of each coefficient v, at v & kValueMask: its value bits << kIndexBits | their number, as in the list of symbols.
+constexpr int kValueMask = 8191;  // quantised DCT coefficients have at most 12 bits and a sign
+struct ValueSymbols {
+  uint32_t of[kValueMask + 1];
+};
+
+extern const ValueSymbols kValueSymbols;
+
 }  // namespace beton
 
 #endif

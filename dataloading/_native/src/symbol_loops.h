@@ -22,8 +22,6 @@ inline int magnitude_bits(int v) {
   return m == 0 ? 0 : 32 - __builtin_clz(m);
 }
 
-inline int magnitude_bits_nonzero(int v) { return 32 - __builtin_clz(uint32_t(v < 0 ? -v : v)); }
-
 // The symbol of a value of `size` bits that follows `run` zeros, with its value bits.
 inline uint32_t value_symbol(int v, int size, uint32_t base) {
   return low_bits(uint32_t(v + (v >> 31)), size) << kIndexBits | (base + uint32_t(size));
@@ -191,8 +189,7 @@ inline void block_symbols(const int16_t* block, uint64_t mask, uint32_t base, ui
     int run = k - last - 1;
     last = k;
     for (; run > 15; run -= 16) *out++ = base + kZeroRun;
-    const int v = block[kNaturalOrder[k]];
-    *out++ = value_symbol(v, magnitude_bits_nonzero(v), base + (uint32_t(run) << 4));
+    *out++ = kValueSymbols.of[block[kNaturalOrder[k]] & kValueMask] + (base + (uint32_t(run) << 4));
   }
   if (last != 63) *out++ = base;
   out_end = out;
@@ -230,7 +227,7 @@ void encode_mcus(const EncodeLayout& layout, int first, int last, SymbolSink* si
       }
       const int dc = blocks[i][0], step = dc - sink->last_dc[place.component];
       sink->last_dc[place.component] = dc;
-      *out++ = value_symbol(step, magnitude_bits(step), place.set);
+      *out++ = kValueSymbols.of[step & kValueMask] + place.set;
       block_symbols(blocks[i], masks[i], place.set + kAcClass, out);
     }
   }

@@ -20,9 +20,21 @@ ZigzagMasks make_zigzag_masks() {
   return masks;
 }
 
+ValueSymbols make_value_symbols() {
+  ValueSymbols symbols = {};
+  for (int v = -(kValueMask + 1) / 2; v <= kValueMask / 2; v++) {
+    uint32_t size = 0;
+    while ((v < 0 ? -v : v) >> size != 0) size++;
+    const uint32_t bits = uint32_t(v < 0 ? v - 1 : v) & ((1u << size) - 1);
+    symbols.of[v & kValueMask] = bits << kIndexBits | size;
+  }
+  return symbols;
+}
+
 }  // namespace
 
 const ZigzagMasks kZigzagMasks = make_zigzag_masks();
+const ValueSymbols kValueSymbols = make_value_symbols();
 
 Status make_symbol_table(const uint8_t* dht, size_t bytes, bool dc, SymbolTable* table) {
   if (table->made && table->full.source_bytes == bytes && std::memcmp(table->full.source, dht, bytes) == 0) return kOk;

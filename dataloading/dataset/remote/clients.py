@@ -8,7 +8,6 @@ imported when the first address is opened.
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import importlib
 import types
@@ -177,6 +176,8 @@ class StoreClient:
         target = self.target if target is None else target
         if not getattr(self.filesystem, "async_impl", False):
             return getattr(self.filesystem, method)(target, **arguments)
+        import asyncio  # here, since every program that reads local files only would wait for it
+
         call = getattr(self.filesystem, f"_{method}")(target, **arguments)
         future = asyncio.run_coroutine_threadsafe(call, self.filesystem.loop)
         try:

@@ -63,7 +63,7 @@ def _dying_after(num_bytes: int, task: int) -> Any:
             raise AssertionError
 
         os.writev = killed  # type: ignore[assignment]
-        return np.ones(1 << 20, np.uint8)
+        return np.ones(1 << 24, np.uint8)  # too large for the shared memory
     return task
 
 
