@@ -14,9 +14,9 @@ from itertools import islice
 
 import numpy as np
 
+from converters.engine.converted import ConvertedSample
 from converters.engine.plan import Conversion
 from converters.engine.pool import DeadWorkerError, Pool
-from converters.engine.sample import ConvertedSample
 from converters.report import ReportedSample
 from dataloading import ConvertError
 from dataloading.cli import note

@@ -19,13 +19,13 @@ from typing import NoReturn
 import numpy as np
 
 from converters.engine.alike import AlikeSamples
+from converters.engine.converted import ConvertedSample
 from converters.engine.estimate import check_space
 from converters.engine.fingerprint import SamplesChecksum, changed_files, differences
 from converters.engine.journal import Journal, journal_path
 from converters.engine.packed import PackedSamples
 from converters.engine.plan import FilePlan
 from converters.engine.pool import DeadWorkerError, Pool
-from converters.engine.sample import ConvertedSample
 from converters.options import Options
 from converters.output.files import cannot_write
 from converters.output.targets import Store, check_target, resolve_destination

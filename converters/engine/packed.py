@@ -11,15 +11,13 @@ import dataclasses
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from converters.engine.converted import ConvertedSample
 from dataloading import Field, Writer
-
-if TYPE_CHECKING:
-    from converters.engine.sample import ConvertedSample
 
 __all__ = ["PackedSamples", "SamplePacker", "can_be_packed"]
 
