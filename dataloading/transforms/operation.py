@@ -146,7 +146,7 @@ def normal(mean: float, std: float, *, number: int | None = None) -> Law:
 def stream(*, number: int | None = None) -> Law:
     """Return the law of a random stream for the kernel itself, as noise needs it.
 
-    The param holds the stream's key as bits: ``key = params[k : k + 1].view(np.uint64)[0]``.
+    The param holds the stream's key as bits: ``key = numbers_at(params[k:], 1, np.uint64)[0]``.
     """
     return Law(_STREAM, number=number)
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dataloading.transforms.kernels.jit import kernel
+from dataloading.transforms.kernels.memory import numbers_at
 from dataloading.transforms.kernels.rng import child, randint, uniform
 
 __all__ = ["draw_erasing", "draw_erasing_noise", "erase", "erase_noise"]
@@ -42,7 +43,7 @@ def draw_erasing(key: Any, height: Any, width: Any, constants: Any, params: Any)
 def draw_erasing_noise(key: Any, height: Any, width: Any, constants: Any, params: Any) -> None:
     """Draw the rectangle, and the stream of the noise in it."""
     draw_erasing(key, height, width, constants, params)
-    params.view(np.uint64)[4] = child(key, _NOISE)
+    numbers_at(params, 5, np.uint64)[4] = child(key, _NOISE)
 
 
 @kernel
@@ -65,8 +66,8 @@ def erase_noise(image: Any, target: Any, params: Any, constants: Any, work: Any)
     Looking them up is ten times as fast as Box and Muller's formula, and needs no conversion to half precision here.
     """
     top, left, h, w = int(params[0]), int(params[1]), int(params[2]), int(params[3])
-    noise = params.view(np.uint64)[4]
-    table = constants[4:].view(image.dtype)
+    noise = numbers_at(params, 5, np.uint64)[4]
+    table = numbers_at(constants[4:], 65536, image.dtype)
     bits = noise
     n = 0
     for c in range(image.shape[0]):

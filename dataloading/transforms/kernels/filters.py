@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dataloading.transforms.kernels.jit import helper, kernel
+from dataloading.transforms.kernels.memory import numbers_at
 from dataloading.transforms.kernels.values import held, rounded
 
 __all__ = [
@@ -134,7 +135,7 @@ def gaussian_blur(source: Any, target: Any, params: Any, constants: Any, work: A
     height, width = source.shape[1:]
     reach_x = int(constants[0]) // 2
     reach_y = int(constants[1]) // 2
-    numbers = work[: work.size & -8].view(np.float32)
+    numbers = numbers_at(work, work.size // 4, np.float32)
     across = gaussian_weights(params[0], reach_x, numbers)
     down = gaussian_weights(params[1], reach_y, numbers[reach_x + 2 :])
     copied = numbers[(reach_x + reach_y + 4 + 15) & -16 :]
@@ -176,7 +177,7 @@ def adjust_sharpness(source: Any, target: Any, params: Any, constants: Any, work
     """
     channels, height, width = source.shape
     rest = _F(1.0 - min(params[0], 1e6))  # more makes everything black or white, too
-    sums = work[: 2 * width].view(np.int16)
+    sums = numbers_at(work, width, np.int16)
     for c in range(channels):
         for y in range(height):
             out = target[c, y]

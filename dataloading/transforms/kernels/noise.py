@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dataloading.transforms.kernels.jit import kernel
+from dataloading.transforms.kernels.memory import numbers_at
 from dataloading.transforms.kernels.rng import child
 from dataloading.transforms.kernels.values import cut, white_of
 
@@ -26,13 +27,13 @@ def gaussian_noise(source: Any, target: Any, params: Any, constants: Any, work: 
     four standard deviations, in a fraction of the time that Box and Muller's formula takes. A number of the stream
     serves four neighbours. Scratch: 4 bytes a column, and 16.
     """
-    key = params[:1].view(np.uint64)[0]
+    key = numbers_at(params, 1, np.uint64)[0]
     mean = _F(constants[0])
     sigma = _F(constants[1])
     quantiles = constants[3:259]
     width = source.shape[2]
     quarter = (width + 3) // 4
-    noise = work[: 16 * quarter].view(np.float32)
+    noise = numbers_at(work, 4 * quarter, np.float32)
     white = white_of(source)
     # As torchvision, which adds up in 16 bits.
     low = _ZERO if constants[2] > 0 else (_F(-32768) if white == _TOP else _F(-(2.0**30)))

@@ -19,7 +19,7 @@ import numpy as np
 
 from dataloading.transforms.kernels.filters import STRIP, blurred_rows, gaussian_weights, prepare_blur
 from dataloading.transforms.kernels.jit import kernel
-from dataloading.transforms.kernels.memory import plane_of
+from dataloading.transforms.kernels.memory import numbers_at, plane_of, row_of
 from dataloading.transforms.kernels.move import shift
 from dataloading.transforms.kernels.rng import child, randint, uniform
 from dataloading.transforms.kernels.values import ROUND, rounded
@@ -119,12 +119,11 @@ def _with_border(plane: Any, value: Any, out: Any) -> None:
 @kernel
 def _rows_of(work: Any, width: Any) -> Any:
     """Return four rows in the scratch memory, the third of them uint32, the others float32, and what is behind them."""
-    size = 4 * width
-    first = work[:size].view(np.float32)
-    second = work[size : 2 * size].view(np.float32)
-    third = work[2 * size : 3 * size].view(np.uint32)
-    fourth = work[3 * size : 4 * size].view(np.float32)
-    return first, second, third, fourth, work[(4 * size + 7) & -8 :]
+    first, rest = row_of(work, width, np.float32)
+    second, rest = row_of(rest, width, np.float32)
+    third, rest = row_of(rest, width, np.uint32)
+    fourth, rest = row_of(rest, width, np.float32)
+    return first, second, third, fourth, rest
 
 
 @kernel
@@ -167,10 +166,10 @@ def _bilinear(source: Any, target: Any, row: Any, m: Any, field: Any, constants:
     channels, height, width = source.shape
     columns = target.shape[2]
     xs, ys, places, insides, rest = _rows_of(work, columns)
-    words = rest[: 4 * columns].view(np.uint32)
+    words, rest = row_of(rest, columns, np.uint32)
     stride = _I(width + 1)
     size = (width + 1) * (height + 1)
-    quads, rest = plane_of(rest[4 * columns :], channels, size, words)
+    quads, rest = plane_of(rest, channels, size, words)
     plane = rest[: (width + 2) * (height + 2)]
     for c in range(channels):
         _with_border(source[c], 0, plane)
@@ -423,10 +422,10 @@ def elastic_field(height: Any, width: Any, params: Any, constants: Any, work: An
     """
     alpha = constants[constants.size - 4 : constants.size - 2]
     sigma = constants[constants.size - 2 :]
-    key = params[:1].view(np.uint64)[0]
+    key = numbers_at(params, 1, np.uint64)[0]
     field, rest = plane_of(work, 2 * height, width, _ONE_NUMBER)
     noise, rest = plane_of(rest, height, width, _ONE_NUMBER)
-    numbers = rest[: rest.size & -8].view(np.float32)
+    numbers = numbers_at(rest, rest.size // 4, np.float32)
     for axis in range(2):
         shift = np.uint64(32 if axis == 0 else 0)
         for y in range(height):
