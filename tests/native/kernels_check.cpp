@@ -313,9 +313,22 @@ void blocks() {
   beton::SymbolLayout symbols;
   for (int i = 0; i < per_mcu; i++) {
     const int c = i < luma ? 0 : i - luma + 1, t = c == 0 ? 0 : 2;
-    layout.block[layout.blocks++] = {&tables[t].full, &tables[t + 1].full, quant[c], c, c == 0 && wide ? i % 2 : 0,
-                                     c == 0 ? (wide ? i / 2 : i) : 0, c == 0 && wide ? 2 : 1, dice->below(8) != 0};
-    symbols.block[symbols.blocks++] = {&tables[t], &tables[t + 1], c, c == 0 ? 0 : beton::kSetSize, dice->below(8) != 0};
+    beton::BlockPlace& place = layout.block[layout.blocks++];
+    place = {};
+    place.dc = &tables[t].full;
+    place.ac = &tables[t + 1].full;
+    place.quant = quant[c];
+    place.component = c;
+    place.x = c == 0 && wide ? i % 2 : 0;
+    place.y = c > 0 ? 0 : wide ? i / 2 : i;
+    place.per_mcu = c == 0 && wide ? 2 : 1;
+    place.row_wanted = dice->below(8) != 0;
+    beton::SymbolPlace& symbol = symbols.block[symbols.blocks++];
+    symbol.dc = &tables[t];
+    symbol.ac = &tables[t + 1];
+    symbol.component = c;
+    symbol.set = c == 0 ? 0 : beton::kSetSize;
+    symbol.real = dice->below(8) != 0;
   }
   const int width = 16 * mcus + 8 * dice->between(1, 2);
   beton::StripSet strips;
@@ -326,6 +339,7 @@ void blocks() {
     strips.low[c] = dice->below(4) == 0 ? dice->below(columns) : 0;
     strips.high[c] = dice->below(4) == 0 ? dice->between(strips.low[c], columns) : columns;
   }
+  const bool wanted = dice->below(6) != 0;
   beton::ScanState states[2];
   int at = 0;
   compare("decode_mcus", size_t(width) * 32, [&](const Kernels& k, Bytes* to) {
@@ -333,9 +347,10 @@ void blocks() {
     beton::ScanState& state = states[at++];
     state.reader.next = scans[0].data();
     state.reader.end = scans[0].data() + bytes;
-    to[0].push_back(uint8_t(k.decode_mcus(&state, layout, 0, mcus, &strips)));
+    to[0].push_back(uint8_t(k.decode_mcus(&state, layout, 0, mcus, wanted ? &strips : nullptr)));
   });
-  expect(states[0].reader.left() == states[1].reader.left(), "decode_mcus' position");
+  expect(states[0].reader.left() == states[1].reader.left() && states[0].last_dc[0] == states[1].last_dc[0],
+         "the state behind decode_mcus");
 
   beton::SymbolSink read[2];
   beton::Status status[2];
@@ -369,9 +384,14 @@ void forward() {
   const Bytes plane = random_bytes(size_t(stride) * 32 + 64);
   beton::EncodeLayout layout;
   for (int i = 0; i < blocks; i++) {
-    layout.block[layout.blocks++] = {&quantiser, plane.data() + 8 * dice->below(3) * stride + 8 * (i % 2), stride, 16,
-                                     dice->below(4) == 0 ? dice->below(mcus + 1) : mcus, i % 3,
-                                     i % 3 == 0 ? 0 : beton::kSetSize};
+    beton::EncodePlace& place = layout.block[layout.blocks++];
+    place.quantiser = &quantiser;
+    place.data = plane.data() + 8 * dice->below(3) * stride + 8 * (i % 2);
+    place.stride = stride;
+    place.step = 16;
+    place.columns = dice->below(4) == 0 ? dice->below(mcus + 1) : mcus;
+    place.component = i % 3;
+    place.set = i % 3 == 0 ? 0 : beton::kSetSize;
   }
   beton::SymbolSink made[2];
   for (int set = 0; set < 2; set++) {
