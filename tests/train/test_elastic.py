@@ -237,14 +237,21 @@ def load_rank(rank: int, world: int, folder: Path, path: str, checkpoint: Path) 
     dist.destroy_process_group()
 
 
+@pytest.fixture(scope="module")
+def saved(numbered: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of two ranks that saved twice."""
+    folder = tmp_path_factory.mktemp("saved") / "two"
+    join(start(save_rank, 2, folder, str(numbered)))
+    return folder
+
+
 @pytest.mark.parametrize(("world", "name"), [(1, "saved"), (3, "saved"), (3, "later")])
 def test_a_loader_in_a_distributed_checkpoint_goes_on_on_other_ranks(
-    world: int, name: str, numbered: Path, tmp_path: Path
+    world: int, name: str, numbered: Path, saved: Path, tmp_path: Path
 ) -> None:
     """Saved by two ranks, also in the background: one or three see exactly the rest."""
-    join(start(save_rank, 2, tmp_path / "two", str(numbered)))
-    join(start(load_rank, world, tmp_path / "other", str(numbered), tmp_path / "two" / name))
-    files = [*(tmp_path / "two").glob("seen-*.json"), *(tmp_path / "other").glob("seen-*.json")]
+    join(start(load_rank, world, tmp_path / "other", str(numbered), saved / name))
+    files = [*saved.glob("seen-*.json"), *(tmp_path / "other").glob("seen-*.json")]
     assert len(files) == 2 + world
     images = [image for file in files for image in json.loads(file.read_text())]
     assert sorted(images) == list(range(NUM_IMAGES))
