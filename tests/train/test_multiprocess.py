@@ -5,7 +5,6 @@ The processes are started once and go through all scenarios, because importing t
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -14,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.multiprocessing as mp
 
+from dataloading import BetonError
 from train.checkpoint import newest_checkpoint
-from train.launch import launch_environment, run_local_processes, training_arguments
+from train.launch import launch_environment, training_arguments
 from train.metrics import read_log
 from train.options import make_options
 
@@ -71,8 +72,6 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _rank(rank: int, root: str, data: str, ports: list[int]) -> None:
-    import torch
-
     from train.trainer import run_training
 
     torch.set_num_threads(1)
@@ -83,29 +82,26 @@ def _rank(rank: int, root: str, data: str, ports: list[int]) -> None:
         if "resume" in extra:
             values["resume"] = f"{root}/{extra['resume']}"
         assert run_training(make_options(**values)) == 0
+    os.environ["MASTER_PORT"] = str(ports[-1])
+    values = {**SMALL, "data": data, "loader": "beton", "num_workers": 1, "epochs": 1}
+    (Path(root) / f"broken-{rank}.txt").write_text(_break_on_rank_1(values))
 
 
-BROKEN = """
-import json, os, sys
-from train.trainer import run_training
-from train.options import make_options
-from train.step import NetworkCompute
-real = NetworkCompute.micro_batch
-def breaking(self, batch, **place):
-    loss = real(self, batch, **place)
-    return loss * float("nan") if (place["step"], os.environ["RANK"]) == (2, "1") else loss
-NetworkCompute.micro_batch = breaking
-run_training(make_options(**json.loads(sys.argv[1])))
-"""
+def _break_on_rank_1(values: dict[str, Any]) -> str:
+    """Train until the loss of rank 1's third step is made NaN, and return this rank's error."""
+    from train.step import NetworkCompute
+    from train.trainer import run_training
 
+    real = NetworkCompute.micro_batch
 
-def test_a_loss_that_breaks_on_one_rank_ends_all_of_them(beton: Path, tmp_path: Path) -> None:
-    values = {**SMALL, "data": str(beton), "loader": "beton", "num_workers": 1, "epochs": 1}
-    command = [sys.executable, "-c", BROKEN, json.dumps(values)]
-    with (tmp_path / "output.txt").open("w") as stream:
-        assert run_local_processes(command, WORLD_SIZE, launch_environment(os.environ), stream) == 1
-    said = (tmp_path / "output.txt").read_text()
-    assert "the loss of step 3 (epoch 0) is nan" in said and "samples: rank 1: " in said, said
+    def breaking(self: NetworkCompute, batch: Any, **place: Any) -> torch.Tensor:
+        loss = real(self, batch, **place)
+        return loss * float("nan") if (place["step"], os.environ["RANK"]) == (2, "1") else loss
+
+    NetworkCompute.micro_batch = breaking  # type: ignore[method-assign]
+    with pytest.raises(BetonError) as raised:
+        run_training(make_options(**values))
+    return str(raised.value)
 
 
 # Rank 0 is killed after step 7. Started again, it sends the launcher a signal after step 10.
@@ -154,7 +150,7 @@ def logs(beton: Path, launched: Path) -> dict[str, list[dict[str, Any]]]:
     newest = newest_checkpoint(launched / "checkpoints")
     assert newest is not None
     (launched / "checkpoints" / "newest").symlink_to(newest.name)
-    mp.spawn(_rank, args=(str(root), str(beton), _free_ports(len(SCENARIOS))), nprocs=WORLD_SIZE)
+    mp.spawn(_rank, args=(str(root), str(beton), _free_ports(len(SCENARIOS) + 1)), nprocs=WORLD_SIZE)
     return {name: read_log(root / name / "log.jsonl") for name in SCENARIOS}
 
 
@@ -205,6 +201,13 @@ def test_two_processes_resume_bit_for_bit(name: str, start: int, logs: dict[str,
     kinds = ("train_loss", "train_top1", "train_num_images")
     ends = [[[record[kind] for kind in kinds] for record in only(log, "epoch")] for log in (resumed, whole)]
     assert ends[0] == ends[1][-2:]
+
+
+def test_a_loss_that_breaks_on_one_rank_ends_all_of_them(logs: dict[str, Any], launched: Path) -> None:
+    assert len(logs) == len(SCENARIOS)
+    for rank in range(WORLD_SIZE):
+        said = (launched.parent / f"broken-{rank}.txt").read_text()
+        assert "the loss of step 3 (epoch 0) is nan" in said and "samples: rank 1: " in said, said
 
 
 def test_validating_averaged_shards_does_not_change_the_training(logs: dict[str, Any]) -> None:
