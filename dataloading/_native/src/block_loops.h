@@ -38,8 +38,18 @@ inline void drop(BitReader& r, int n) {
 
 inline int take(BitReader& r, int n) {  // n from 1 to 16, as a signed value in JPEG's fashion
   const int v = int(r.bits >> (64 - n));
+  const int positive = int(int64_t(r.bits) >> 63);  // all ones, or zero: a branch on signs would be taken at random
   drop(r, n);
-  return v < 1 << (n - 1) ? v - (1 << n) + 1 : v;
+  return v + ((1 - (1 << n)) & ~positive);
+}
+
+// Consumes what a plain entry says; returns the value.
+inline int take_entry(BitReader& r, uint32_t entry) {
+  const int bits = int(entry & 63), mask = int(entry >> 16);
+  const int v = int(r.bits << bits | r.bits >> (64 - bits)) & mask;
+  const int negative = (v - (mask >> 1) - 1) >> 31;
+  drop(r, bits);
+  return v - (mask & negative);
 }
 
 // The symbol of a code longer than kLookBits; -1 when there is none.
@@ -55,7 +65,7 @@ inline int long_symbol(BitReader& r, const HuffmanTable& t) {
 // The special entries; needs 31 valid bits. Returns false at the end of the block or on a bad code (then k = -1).
 template <bool kStore>
 inline bool special_symbol(BitReader& r, const HuffmanTable& t, uint32_t entry, int16_t* block, int& k) {
-  int symbol = int(entry >> 8) & 255;
+  int symbol = int(entry >> 16);
   const int length = int(entry & 31);
   if (length != 0) {
     drop(r, length);
@@ -82,52 +92,54 @@ inline bool special_symbol(BitReader& r, const HuffmanTable& t, uint32_t entry, 
   return true;
 }
 
+// Where a coefficient goes, by the index behind it. What leads behind the block's end goes to the last one.
+struct Places {
+  uint8_t of[64 + 17];
+};
+
+constexpr Places make_places() {
+  Places p = {};
+  for (int k = 1; k < int(sizeof p.of); k++) p.of[k] = kNaturalOrder[k <= 64 ? k - 1 : 63];
+  return p;
+}
+
+constexpr Places kPlaces = make_places();
+
 // AC coefficients of one block into `block` (zeroed before). Returns the index behind the last one, or -1 on bad data.
 template <bool kStore>
 inline int ac_coefficients(BitReader& r, const HuffmanTable& t, int16_t* block) {
   int k = 1;
-  // Three symbols a refill: two short ones leave at least 36 bits, and no symbol takes more than 31.
-  while (k < 64) {
+  for (;;) {
     refill(r);
-    uint32_t e = t.look[r.bits >> (64 - kLookBits)];
-    if (e & HuffmanTable::kSpecial) {
-      if (!special_symbol<kStore>(r, t, e, block, k)) return k;
-      continue;
+#pragma GCC unroll 3
+    for (int i = 0; i < 3; i++) {  // kMostBits each
+      const uint32_t e = t.look[r.bits >> (64 - kLookBits)];
+      if (e & (HuffmanTable::kSpecial | kBlockEnd << 8)) {
+        if (e & kBlockEnd << 8) {
+          drop(r, int(e & 63));
+          return k;
+        }
+        refill(r);
+        if (!special_symbol<kStore>(r, t, e, block, k)) return k;
+        if (k >= 64) return k == 64 ? 64 : -1;
+        break;
+      }
+      k += int(e >> 8) & 255;
+      const int value = take_entry(r, e);
+      if (kStore) block[kPlaces.of[k]] = int16_t(value);
+      if (k >= 64) return k == 64 ? 64 : -1;
     }
-    k += int(e >> 8) & 255;
-    drop(r, int(e & 31));
-    if (kStore) block[kNaturalOrder[k - 1]] = int16_t(e >> 16);
-    if (k >= 64) break;
-    e = t.look[r.bits >> (64 - kLookBits)];
-    if (e & HuffmanTable::kSpecial) {
-      if (!special_symbol<kStore>(r, t, e, block, k)) return k;
-      continue;
-    }
-    k += int(e >> 8) & 255;
-    drop(r, int(e & 31));
-    if (kStore) block[kNaturalOrder[k - 1]] = int16_t(e >> 16);
-    if (k >= 64) break;
-    e = t.look[r.bits >> (64 - kLookBits)];
-    if (e & HuffmanTable::kSpecial) {
-      if (!special_symbol<kStore>(r, t, e, block, k)) return k;
-      continue;
-    }
-    k += int(e >> 8) & 255;
-    drop(r, int(e & 31));
-    if (kStore) block[kNaturalOrder[k - 1]] = int16_t(e >> 16);
   }
-  return k == 64 ? 64 : -1;
 }
 
 inline bool dc_difference(BitReader& r, const HuffmanTable& t, int* difference) {
   refill(r);
   const uint32_t e = t.look[r.bits >> (64 - kLookBits)];
   if (!(e & HuffmanTable::kSpecial)) {
-    drop(r, int(e & 31));
-    *difference = int16_t(e >> 16);
+    *difference = take_entry(r, e);
     return true;
   }
-  int symbol = int(e >> 8) & 255;
+  int symbol = int(e >> 16);
   if ((e & 31) != 0) {
     drop(r, int(e & 31));
   } else {
@@ -155,8 +167,68 @@ inline void flat_block(int dc, uint8_t* out, ptrdiff_t stride) {
   for (int i = 0; i < 8; i++) std::memcpy(out + i * stride, &eight, 8);
 }
 
+// Reads over the AC symbols of a block, several at a time. Returns false on bad data.
+inline bool skip_symbols(BitReader& r, const HuffmanTable& t, const SkipTable& skip) {
+  int k = 1;
+  for (;;) {
+    refill(r);
+    for (int i = 0; i < 2; i++) {  // at most kSkipBits and kMaxAcBits each
+      const uint32_t e = skip.look[r.bits >> (64 - kSkipBits)];
+      const int next = k + int(e >> 8);
+      if (e == 0 || (next > 64 && next < kBlockEnd) || next >= kBlockEnd + 64) {
+        // No symbol, or some that do not belong to this block: a single one.
+        refill(r);
+        const uint32_t one = t.look[r.bits >> (64 - kLookBits)];
+        if (one & HuffmanTable::kSpecial) {
+          if (!special_symbol<false>(r, t, one, nullptr, k)) return k > 0;
+        } else {
+          drop(r, int(one & 63));
+          k += int(one >> 8) & 255;
+        }
+        if (k >= 64) return k == 64 || k >= kBlockEnd;
+        break;
+      }
+      drop(r, int(e & 31));
+      if (next >= 64) return true;
+      k = next;
+    }
+  }
+}
+
+// Reads over `mcus` MCUs.
+__attribute__((noinline)) Status skip_mcus(ScanState* state, const McuLayout& layout, int mcus) {
+  BitReader r = state->reader;
+  int dc[3] = {state->last_dc[0], state->last_dc[1], state->last_dc[2]};
+  Status status = kOk;
+  for (int m = 0; m < mcus && status == kOk; m++) {
+    for (int i = 0; i < layout.blocks && status == kOk; i++) {
+      const BlockPlace& place = layout.block[i];
+      const int c = place.component;
+      int difference = 0;
+      bool good = dc_difference(r, *place.dc, &difference);
+      dc[c] += difference;
+      good = good && dc[c] >= kMinDc && dc[c] <= kMaxDc;
+      if (place.skip != nullptr) {
+        good = good && skip_symbols(r, *place.ac, *place.skip);
+      } else {
+        good = good && ac_coefficients<false>(r, *place.ac, nullptr) >= 0;
+      }
+      if (!good) {
+        status = kBadCode;
+      } else if (r.next > r.end + 8) {  // `next` runs at most 8 bytes ahead of what was consumed
+        status = kTruncated;
+      }
+    }
+  }
+  state->reader = r;
+  for (int c = 0; c < 3; c++) state->last_dc[c] = dc[c];
+  if (r.left() < 0) return kTruncated;  // before a bad code: the zeros behind the end may look like one
+  return status;
+}
+
 // Decodes `mcus` MCUs, the first at column `mcu` of its row; with `strips` null their pixels are not wanted.
 Status decode_mcus(ScanState* state, const McuLayout& layout, int mcu, int mcus, const StripSet* strips) {
+  if (strips == nullptr) return skip_mcus(state, layout, mcus);
   alignas(64) int16_t blocks[2][64];
   const uint16_t* waiting_quant = nullptr;  // blocks[0] waits for a partner when set
   uint8_t* waiting_out = nullptr;
@@ -179,7 +251,7 @@ Status decode_mcus(ScanState* state, const McuLayout& layout, int mcu, int mcus,
         goto done;
       }
       const int column = m * place.per_mcu + place.x;
-      if (strips == nullptr || !place.row_wanted || column < strips->low[c] || column >= strips->high[c]) {
+      if (!place.row_wanted || column < strips->low[c] || column >= strips->high[c]) {
         if (ac_coefficients<false>(r, *place.ac, nullptr) < 0) status = kBadCode;
       } else {
         int16_t* block = blocks[waiting_quant != nullptr];

@@ -4,8 +4,9 @@
 
 namespace beton {
 
-Status make_huffman_table(const uint8_t* dht, size_t bytes, bool dc, HuffmanTable* table) {
-  if (table->source_bytes == bytes && std::memcmp(table->source, dht, bytes) == 0) return kOk;
+Status make_huffman_table(const uint8_t* dht, size_t bytes, bool dc, HuffmanTable* table, bool* known) {
+  *known = table->source_bytes == bytes && std::memcmp(table->source, dht, bytes) == 0;
+  if (*known) return kOk;
   table->source_bytes = 0;
   const uint8_t* symbols = dht + 16;
   const int count = int(bytes) - 16;
@@ -21,18 +22,16 @@ Status make_huffman_table(const uint8_t* dht, size_t bytes, bool dc, HuffmanTabl
       if (length > kLookBits) continue;
       const int size = symbol & 15, run = dc ? 0 : symbol >> 4, free_bits = kLookBits - length;
       uint32_t* entry = table->look + (code << free_bits);
-      if ((size == 0 && !dc) || size > free_bits || size > (dc ? kMaxDcBits : kMaxAcBits)) {
-        for (int j = 0; j < 1 << free_bits; j++) {
-          entry[j] = uint32_t(symbol) << 8 | HuffmanTable::kSpecial | uint32_t(length);
-        }
-        continue;
+      const bool zeros = size == 0 && !dc;  // no value, but 16 zeros or the end of a block
+      uint32_t plain;
+      if (zeros && run < 15) {
+        plain = kBlockEnd << 8 | uint32_t(length);
+      } else if (zeros || size > (dc ? kMaxDcBits : kMaxAcBits) || length + size > kMostBits) {
+        plain = uint32_t(symbol) << 16 | HuffmanTable::kSpecial | uint32_t(length);
+      } else {
+        plain = ((1u << size) - 1) << 16 | uint32_t(run + 1) << 8 | uint32_t(length + size);
       }
-      const uint32_t common = uint32_t(run + 1) << 8 | uint32_t(length + size);
-      const int repeat = 1 << (free_bits - size);
-      for (int v = 0; v < 1 << size; v++) {
-        const int value = size == 0 || v >> (size - 1) != 0 ? v : v - (1 << size) + 1;
-        for (int j = 0; j < repeat; j++) *entry++ = uint32_t(uint16_t(int16_t(value))) << 16 | common;
-      }
+      for (int j = 0; j < 1 << free_bits; j++) entry[j] = plain;
     }
     // As libjpeg: the code of all ones stays unused, at the longest length too.
     if (code >= 1 << length) return kBadHeader;
@@ -43,6 +42,30 @@ Status make_huffman_table(const uint8_t* dht, size_t bytes, bool dc, HuffmanTabl
   std::memcpy(table->source, dht, bytes);
   table->source_bytes = bytes;
   return kOk;
+}
+
+void make_skip_table(const HuffmanTable& ac, SkipTable* table) {
+  for (uint32_t i = 0; i < 1 << kSkipBits; i++) {
+    int bits = 0, advance = 0;
+    while (bits < kSkipBits && advance < kBlockEnd) {
+      const uint32_t left = i << bits & ((1 << kSkipBits) - 1);
+      const uint32_t e = ac.look[left >> (kSkipBits - kLookBits)];
+      int in_window = int(e & 31), value_bits = 0, step = int(e >> 8) & 255;  // value bits need not be in the window
+      if (e & HuffmanTable::kSpecial) {
+        if (e >> 16 != 0xF0 || in_window == 0) break;  // but 16 zeros can be skipped
+        step = 16;
+      } else {
+        while ((e >> 16) >> value_bits) value_bits++;
+        in_window -= value_bits;
+      }
+      const bool leaves = step < kBlockEnd && advance + step >= 64;
+      if (bits + in_window > kSkipBits || leaves) break;
+      bits += in_window + value_bits;
+      advance += step;
+    }
+    table->look[i] = uint16_t(advance << 8 | bits);
+  }
+  table->made = true;
 }
 
 }  // namespace beton

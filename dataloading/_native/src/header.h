@@ -56,7 +56,10 @@ struct MarkerWalk {
 };
 
 // Zig-zag index to row-major index, with 16 more entries so that a run past the end stays in bounds.
-extern const uint8_t kNaturalOrder[64 + 16];
+constexpr uint8_t kNaturalOrder[64 + 16] = {
+    0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13,
+    6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31,
+    39, 46, 53, 60, 61, 54, 47, 55, 62, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63};
 
 Status parse_header(const uint8_t* data, size_t size, JpegHeader* header);
 

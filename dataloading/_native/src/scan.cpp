@@ -32,17 +32,25 @@ Status Scan::open(const JpegHeader& header, const uint8_t* data, size_t size, in
   for (int i = 0; i < header.num_components; i++) {
     const Component& c = header.component[i];
     HuffmanTable* tables[2];
+    SkipTable* skip = &scratch->skip_tables[c.ac_table];
     for (int cls = 0; cls < 2; cls++) {
       const int slot = cls == 0 ? c.dc_table : c.ac_table;
+      bool known = false;
       tables[cls] = &scratch->tables[cls][slot];
       const Status status =
-          make_huffman_table(header.huffman[cls][slot], header.huffman_bytes[cls][slot], cls == 0, tables[cls]);
+          make_huffman_table(header.huffman[cls][slot], header.huffman_bytes[cls][slot], cls == 0, tables[cls], &known);
       if (status != kOk) return status;
+      bool first = cls == 1;  // that uses this AC table
+      for (int j = 0; j < i; j++) first = first && header.component[j].ac_table != c.ac_table;
+      if (!first) continue;
+      // This one takes longer: it is made when a table comes in a second image, as the standard ones do.
+      if (!known) skip->made = false;
+      if (known && !skip->made) make_skip_table(*tables[1], skip);
     }
     const int h = header.num_components == 1 ? 1 : c.h, v = header.num_components == 1 ? 1 : c.v;
     for (int y = 0; y < v; y++) {
       for (int x = 0; x < h; x++) {
-        layout_.block[layout_.blocks++] = {tables[0], tables[1], header.quant[c.quant], i, x, y, h, true};
+        layout_.block[layout_.blocks++] = {tables[0], tables[1], skip->made ? skip : nullptr, header.quant[c.quant], i, x, y, h, true};
       }
     }
   }

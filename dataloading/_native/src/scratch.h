@@ -57,6 +57,7 @@ class Buffer {
 
 struct Scratch {
   HuffmanTable tables[2][4];        // [DC, AC][slot]
+  SkipTable skip_tables[4];
   std::vector<size_t> segments;     // offsets into the JPEG
   Buffer segment;                   // the unstuffed one
   int64_t stray_bytes = 0;          // behind the scan's segments, as far as they were read

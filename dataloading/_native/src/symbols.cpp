@@ -39,7 +39,8 @@ const ValueSymbols kValueSymbols = make_value_symbols();
 Status make_symbol_table(const uint8_t* dht, size_t bytes, bool dc, SymbolTable* table) {
   if (table->made && table->full.source_bytes == bytes && std::memcmp(table->full.source, dht, bytes) == 0) return kOk;
   table->made = false;
-  const Status status = make_huffman_table(dht, bytes, dc, &table->full);
+  bool known;
+  const Status status = make_huffman_table(dht, bytes, dc, &table->full, &known);
   if (status != kOk) return status;
   for (uint16_t& entry : table->look) entry = SymbolTable::kSpecial;
   int code = 0, index = 0;
