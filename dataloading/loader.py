@@ -620,11 +620,13 @@ class Loader:
         return other
 
 
-def _torch_permutation(num: int, seed: int) -> npt.NDArray[np.int64]:
+def _torch_permutation(num: int, seed: int) -> npt.NDArray[np.integer[Any]]:
     """Permute as `DistributedSampler` and `RandomSampler` do."""
     generator = torch.Generator()
     generator.manual_seed(seed)
-    order: npt.NDArray[np.int64] = torch.randperm(num, generator=generator).numpy()
+    # The same numbers in either type; the order of an epoch is the largest thing that a rank keeps.
+    dtype = torch.int32 if num < 2**31 else torch.int64
+    order: npt.NDArray[np.integer[Any]] = torch.randperm(num, generator=generator, dtype=dtype).numpy()
     return order
 
 

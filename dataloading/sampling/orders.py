@@ -6,9 +6,10 @@ of its sample an element is. Knows no ranks, steps or files.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from dataloading.arrays import Floats, Indices
 from dataloading.sampling.random import Cipher, exponential, uniform
@@ -61,13 +62,13 @@ class FileOrder(Unpaged):
 class ListedOrder(Unpaged):
     """An order given as a list."""
 
-    def __init__(self, elements: Indices) -> None:
+    def __init__(self, elements: npt.NDArray[np.integer[Any]]) -> None:
         super().__init__(len(elements))
         self._elements = elements
 
     def at(self, positions: Indices) -> tuple[Indices, None]:
         """Look up elements."""
-        return self._elements[positions % self.size], None
+        return self._elements[positions % self.size].astype(np.int64, copy=False), None
 
 
 class CipherOrder(Unpaged):

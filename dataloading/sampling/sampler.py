@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 Shuffle = Literal["none", "global", "pages"]
-Permutation = Callable[[int, int], Indices]
+Permutation = Callable[[int, int], npt.NDArray[np.integer[Any]]]
 """``permutation(num, seed)`` returns the numbers 0..num-1 in an order that only depends on its arguments."""
 Legs = tuple[tuple[int, int], ...]
 """An epoch's history: (number of nodes, positions consumed when they were replaced by others)."""
@@ -150,7 +150,7 @@ class ShardSampler(Sampler):
     Parameters
     ----------
     permutation : callable or "cipher"
-        ``permutation(num, seed) -> ndarray of int64``, called with ``seed + epoch`` as torch does; or a permutation
+        ``permutation(num, seed) -> ndarray of int``, called with ``seed + epoch`` as torch does; or a permutation
         that is computed position by position (`dataloading.sampling.random.Cipher`).
     labels : ndarray of int, shape (num_samples,), optional
         Classes, for ``weights="balanced"``.
