@@ -1,102 +1,160 @@
-"""Measure converting class folders: ours (pixels kept, bytes kept, re-encoded), FFCV's and other writers.
+"""Measure conversion: class folders and small arrays, against FFCV's writer and those of other systems.
 
-    python benchmarks/converting.py --photos DIR
+    python benchmarks/converting.py --photos DIR --num-images 8640
 
-The input is the 500-px tree (JPEG, quality 90), so no writer resizes. FFCV's writer re-encodes every image; ours
-recodes it losslessly (``--keep pixels``, the default), copies it (``--keep bytes``) or re-encodes it (``--keep
-never``). With 1 worker the figures are per core. The writers of WebDataset, LitData and MosaicML Streaming copy bytes
-without checking them; the first and the last have no workers. Each run is a new process and times the conversion
-without imports. About 10 s per case and round.
+Folders hold 500-px JPEGs of quality 90, so no writer resizes. FFCV's writer re-encodes every image; ours recodes it
+losslessly (``--keep pixels``, the default), copies it (``--keep bytes``) or re-encodes it (``--keep never``). The
+writers of WebDataset and LitData copy bytes without checking them; the former has no workers. Small arrays: 50,000 of
+32 px, from a ``.npz`` and by ``converters.write(dataset)``, stored raw; and once 1,281,167 of 8 px, ours only. All
+cases with two workers are interleaved; those with one worker take the first two rounds. Each run is a new process and
+times the conversion without imports, with the start of workers. About 6 minutes with 8,640 images on two idle cores.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import statistics
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from common import ROOT, last_line, parse, publish, say
-from inputs import photo_tree
+from inputs import array_file, photo_tree
 
 from train.summaries import compare, interleave, summarise
+from train.tables import markdown_table
 
-PEERS = {"webdataset": "WebDataset's ShardWriter", "litdata": "LitData's optimize", "mds": "Streaming's MDSWriter"}
-OURS = {"pixels": "beton, pixels kept", "bytes": "beton, bytes kept", "never": "beton, re-encoded"}
+LABELS = {
+    "ffcv": "FFCV's writer",
+    "pixels": "beton, pixels kept",
+    "bytes": "beton, bytes kept",
+    "never": "beton, re-encoded",
+    "webdataset": "WebDataset's ShardWriter",
+    "litdata": "LitData's optimize",
+    "ffcv-arrays": "FFCV's writer, 50,000 arrays of 32 px",
+    "arrays": "beton, the same arrays (.npz)",
+    "dataset": "beton, the same as a dataset (converters.write)",
+    "arrays-8": "beton, 1,281,167 arrays of 8 px (.npz)",
+    "dataset-8": "beton, the same as a dataset (converters.write)",
+}
+PEERS = ("webdataset", "litdata")
+FOLDERS = ("pixels", "bytes", "never")
+ROUNDS_WITH_ONE_WORKER = 2
 
 
-def command_of(case: str, tree: Path, out: Path, num_workers: int, peers_python: str | None) -> list[str]:
+def command_of(case: str, inputs: dict[str, Path], out: Path, num_workers: str, peers_python: str | None) -> list[str]:
     """Return the command of a case."""
-    workers = ["--num-workers", str(num_workers)]
-    if case in PEERS:
-        script, folder = str(ROOT / "benchmarks" / "peer_write.py"), str(out.with_suffix(""))
-        return [peers_python or "no-peers", script, case, str(tree), folder, *workers]
-    if case == "ffcv":
-        return [sys.executable, str(ROOT / "benchmarks" / "ffcv_write.py"), str(tree), str(out), *workers]
-    words = ["convert", "imagefolder", str(tree), str(out), "--overwrite", "--quiet", "--json", "--keep", case]
-    return [sys.executable, "-m", "dataloading.cli", *words, *workers]
+    kind, _, side = case.partition("-")
+    source = str(inputs["folder" if kind in (*FOLDERS, *PEERS) or case == "ffcv" else "8" if side == "8" else "32"])
+    script = {"ffcv": "ffcv_write.py"}.get(kind, "peer_write.py" if kind in PEERS else "our_write.py")
+    words = [str(ROOT / "benchmarks" / script)]
+    words += [] if kind == "ffcv" else [kind]
+    words += [source, str(out.with_suffix("") if kind in PEERS else out), "--num-workers", num_workers]
+    python = (peers_python or "no-peers") if kind in PEERS else sys.executable
+    return [python, *words, *(["--mode", "raw"] if case == "ffcv-arrays" else [])]
+
+
+def model(runs: dict[str, list[dict[str, Any]]]) -> str:
+    """Return what 1 to 64 workers on as many cores would reach: the workers' share divides, the parent's does not."""
+    rows = []
+    for case in FOLDERS:
+        if not (found := runs.get(f"{case} 2")):
+            continue
+        parent, worker = (
+            statistics.median(run[name] / run["num_samples"] for run in found)
+            for name in ("parent_cpu_seconds", "workers_cpu_seconds")
+        )
+        rates = [min(count / worker, 1 / parent) for count in (1, 2, 4, 8, 16, 32, 64)]
+        rows.append([LABELS[case], f"{1000 * parent:.3f}", f"{1000 * worker:.3f}", *(f"{rate:,.0f}" for rate in rates)])
+    head = ["case", "parent, ms an image", "worker, ms an image", *(str(2**power) for power in range(7))]
+    return (
+        "Images per second by number of workers, computed from the CPU time with two workers: at most workers / "
+        "worker's time, and 1 / parent's time. Assumes a core for each process, and no limit by the disk.\n\n"
+        + markdown_table(head, rows)
+    )
+
+
+def row(name: str, runs: dict[str, list[dict[str, Any]]], failures: dict[str, str], *, has_base: bool) -> list[str]:
+    """Return a row of the table."""
+    case, workers = name.split()
+    if name not in runs:
+        return [LABELS[case], workers, "-", f"failed: {failures.get(name, '')}"]
+    found = runs[name]
+    rate = summarise([entry["images_per_second"] for entry in found])
+    base_name = "ffcv-arrays 2" if case in ("ffcv-arrays", "arrays", "dataset") else f"ffcv {workers}"
+    base = [entry["images_per_second"] for entry in runs.get(base_name, [])] if has_base else []
+    ratio = f"**{rate.median / statistics.median(base):.2f}**" if base else ""
+    if len(base) == len(found):
+        by_round = compare(rate.values, base)
+        ratio += f" ({by_round.low:.2f}-{by_round.high:.2f})"
+    cpu = [entry.get("parent_cpu_seconds", 0.0) + entry.get("workers_cpu_seconds", 0.0) for entry in found]
+    per_image = 1000 * statistics.median(cpu) / found[0]["num_samples"]
+    shown = f"{per_image:.3f}" if per_image else ""
+    size = f"{found[0]['num_bytes'] / 2**20:,.0f}"
+    return [LABELS[case], workers, f"{rate.median:,.0f}", f"{rate.low:,.0f}-{rate.high:,.0f}", ratio, shown, size, ""]
 
 
 def main(argv: list[str] | None = None) -> None:
     """Measure and write the report."""
-    options = parse(__doc__, argv, rounds=3)
-    tree = photo_tree(options, 500)
+    options = parse(__doc__, argv, rounds=5)
+    inputs = {
+        "folder": photo_tree(options, 500),
+        "32": array_file(options, 2_000 if options.quick else 50_000, 32),
+        "8": array_file(options, 20_000 if options.quick else 1_281_167, 8),
+    }
     out = options.work_dir / "converted.beton"
-    runs: dict[str, list[dict[str, Any]]] = {}
-    failures: dict[str, str] = {}
+    # As after an installation: our modules are compiled once, also in a checkout that keeps no bytecode.
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(options.work_dir / "bytecode")}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     peers_python = options.peers_python
     if peers_python is None:
         say("no .venv-peers (benchmarks/peers.sh makes it): skipping the other systems' writers")
-    others = PEERS if peers_python else {}
-    cases = [f"{case} {workers}" for workers in (1, 2) for case in ("ffcv", *OURS, *others)]
-    cases = [case for case in cases if case not in ("webdataset 2", "mds 2")]  # they have no workers
-    for number, name in interleave(cases, options.rounds):
+    peers = ["webdataset 1", "litdata 2"] if peers_python else []
+    two = ["ffcv 2", *(f"{case} 2" for case in FOLDERS), *peers, "ffcv-arrays 2", "arrays 2", "dataset 2"]
+    one = ["ffcv 1", *(f"{case} 1" for case in FOLDERS)]
+    once = ["arrays-8 2", "dataset-8 2"]
+    runs: dict[str, list[dict[str, Any]]] = {}
+    failures: dict[str, str] = {}
+    loads = []
+
+    def run(name: str) -> dict[str, Any] | None:
         case, workers = name.split()
-        if name in failures:
-            continue
-        command = command_of(case, tree, out, int(workers), peers_python)
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        command = command_of(case, inputs, out, workers, peers_python)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
         if done.returncode:
             failures[name] = last_line(done.stderr)
             say(f"{name}: failed: {failures[name]}")
+            return None
+        result: dict[str, Any] = json.loads(done.stdout[done.stdout.rindex("\n{") if "\n{" in done.stdout else 0 :])
+        result["images_per_second"] = result["num_samples"] / result["seconds"]
+        return result
+
+    run("arrays 1")  # compiles the bytecode
+    before = os.getloadavg()[0]
+    order = [*interleave(two, options.rounds), *interleave(one, min(ROUNDS_WITH_ONE_WORKER, options.rounds))]
+    for number, name in [*order, *((0, name) for name in once)]:
+        if name in failures or (result := run(name)) is None:
             continue
-        run = json.loads(done.stdout[done.stdout.rindex("\n{") if "\n{" in done.stdout else 0 :])
-        run["images_per_second"] = run["num_samples"] / run["seconds"]
-        runs.setdefault(name, []).append(run)
-        say(f"round {number + 1}  {name}: {run['images_per_second']:,.0f} images/s")
+        runs.setdefault(name, []).append(result)
+        loads.append(os.getloadavg()[0])
+        say(f"round {number + 1}  {name}: {result['images_per_second']:,.0f} images/s")
     out.unlink(missing_ok=True)
-    rows = []
-    for name in cases:
-        case, workers = name.split()
-        label = {**OURS, **PEERS}.get(case, "FFCV's writer")
-        if name not in runs:
-            rows.append([label, workers, "-", f"failed: {failures.get(name, '')}"])
-            continue
-        rates = [entry["images_per_second"] for entry in runs[name]]
-        base = [entry["images_per_second"] for entry in runs.get(f"ffcv {workers}", [])]
-        rate = summarise(rates)
-        rows.append(
-            [
-                label,
-                workers,
-                f"{rate.median:,.0f}",
-                f"{rate.low:,.0f}-{rate.high:,.0f}",
-                f"**{compare(rates, base).of_medians:.2f}**" if base else "",
-                f"{runs[name][0]['num_bytes'] / 2**20:,.0f}",
-                "",
-            ]
-        )
-    head = ["writer", "workers", "images/s", "min-max", "x FFCV", "file MiB", "note"]
+    rows = [row(name, runs, failures, has_base=name not in once) for name in [*two, *one, *once]]
+    head = ["writer", "workers", "images/s", "min-max", "x FFCV (by round)", "CPU ms/image", "file MiB", "note"]
     publish(
         options.out,
         options.command,
         "converting",
-        "Converting an image folder",
-        f"{options.num_images} JPEGs of 500 px, quality 90; {options.rounds} interleaved rounds, warm cache.",
+        "Converting images",
+        f"{options.num_images} JPEGs of 500 px, quality 90, and small arrays; {options.rounds} interleaved rounds, "
+        f"warm cache. Load average before: {before:.1f}; meanwhile, with this benchmark: {min(loads, default=0):.1f} "
+        f"to {max(loads, default=0):.1f}.",
         head=head,
         rows=rows,
         data={"runs": runs, "failures": failures},
+        below=[model(runs)],
     )
 
 

@@ -1,6 +1,6 @@
-"""Convert class folders with FFCV's own writer, and print the time as JSON.
+"""Convert class folders or arrays with FFCV's own writer, and print the time as JSON.
 
-    python benchmarks/ffcv_write.py FOLDER OUT.beton [--mode jpg|raw] [--num-workers N]
+    python benchmarks/ffcv_write.py FOLDER|ARRAYS.npz OUT.beton [--mode jpg|raw] [--num-workers N]
 
 The settings are those of FFCV's ImageNet script: ``RGBImageField`` with quality 90, every image re-encoded.
 """
@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import time
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from ffcv.fields import IntField, RGBImageField
 from ffcv.writer import DatasetWriter
+from inputs import ArraySamples
 from torchvision.datasets import ImageFolder
 
 
@@ -26,11 +30,18 @@ def main() -> None:
     parser.add_argument("--quality", type=int, default=90)
     parser.add_argument("--num-workers", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args()
-    dataset = ImageFolder(options.folder)
+    dataset: Any
+    if options.folder.endswith(".npz"):
+        arrays = np.load(options.folder)
+        dataset = ArraySamples(arrays["image"], arrays["label"])
+    else:
+        dataset = ImageFolder(options.folder)
     fields = {"image": RGBImageField(write_mode=options.mode, jpeg_quality=options.quality), "label": IntField()}
     partial = Path(options.out + ".partial")
     start = time.perf_counter()
     DatasetWriter(str(partial), fields, num_workers=options.num_workers).from_indexed_dataset(dataset)
+    for process in multiprocessing.active_children():  # it does not wait for the end of its workers
+        process.join()
     seconds = time.perf_counter() - start
     partial.rename(options.out)
     print(json.dumps({"seconds": seconds, "num_samples": len(dataset), "num_bytes": Path(options.out).stat().st_size}))

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from common import ROOT, Options, say
@@ -63,6 +64,33 @@ def _make_photo(job: tuple[Path, Path, int, int, bool]) -> None:
     factor = longest / max(image.size)
     size = tuple(max(1, round(side * factor)) for side in image.size)
     image.resize(size, Image.Resampling.LANCZOS).save(target, "JPEG", quality=QUALITY)
+
+
+class ArraySamples:
+    """Pixels and labels as an indexable dataset."""
+
+    def __init__(self, images: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> None:
+        self._images, self._labels = images, labels
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray[Any, Any], int]:
+        return self._images[index], int(self._labels[index])
+
+
+def array_file(options: Options, num_samples: int, side: int) -> Path:
+    """Return an uncompressed ``.npz`` with random images of side x side pixels, and labels."""
+    path = options.work_dir / f"arrays-{side}-{num_samples}.npz"
+    if not path.exists():
+        rng = np.random.default_rng(0)
+        options.work_dir.mkdir(parents=True, exist_ok=True)
+        np.savez(
+            path,
+            image=rng.integers(0, 256, (num_samples, side, side, 3), dtype=np.uint8),
+            label=rng.integers(0, 10, num_samples),
+        )
+    return path
 
 
 def our_file(options: Options, longest: int, mode: str = "jpg") -> Path:
