@@ -4,7 +4,8 @@
     python benchmarks/our_write.py arrays|dataset ARRAYS.npz OUT.beton [--num-workers N]
 
 Folders with their JPEGs' pixels or bytes kept, or encoded again; arrays by the source ``arrays`` or by
-``converters.write`` of an indexable dataset, both with ``mode="raw"``. Imports are not timed, the start of workers is.
+``converters.write`` of an indexable dataset (which chooses its workers), both with ``mode="raw"``. Imports are not
+timed, the start of workers is.
 """
 
 from __future__ import annotations
@@ -32,9 +33,7 @@ def conversion(case: str, source: str, out: str, num_workers: int) -> Any:
         arrays = np.load(source)
         samples = ArraySamples(arrays["image"], arrays["label"])
         fields = {"image": ImageField(), "label": IntField()}
-        return lambda: write_dataset(
-            samples, out, fields, mode="raw", num_workers=num_workers, quiet=True, overwrite=True
-        )
+        return lambda: write_dataset(samples, out, fields, mode="raw", quiet=True, overwrite=True)
     if case == "arrays":
         return lambda: convert(Arrays([source]), out, policy=ImagePolicy(mode="raw"), options=options)
     folder = ImageFolder(source)
