@@ -149,7 +149,7 @@ def test_an_operation_that_raises_and_a_damaged_image_are_named(path, tmp_path):
 def test_images_of_several_sizes_are_refused_without_a_crop(tmp_path):
     samples = [(np.zeros((4 + i, 5, 3), np.uint8),) for i in range(3)]
     DatasetWriter(tmp_path / "f.beton", {"image": RGBImageField()}, num_workers=1).from_indexed_dataset(samples)
-    with pytest.raises(UsageError, match=r"heights of 4 to 6.*RandomResizedCropRGBImageDecoder"):
+    with pytest.raises(TypeError, match=r"heights of 4 to 6.*RandomResizedCropRGBImageDecoder"):
         Loader(tmp_path / "f.beton", 2, pipelines={"image": [ToTensor()]})
 
 

@@ -320,6 +320,15 @@ def test_arrays_bytes_and_json_come_back_as_they_were_written(tmp_path):
     assert JSONField.unpack(texts) == [{"n": i} for i in range(5)] and JSONField.unpack(texts[3]) == {"n": 3}
 
 
+def test_bytes_may_be_numbers_of_another_dtype_if_they_are_bytes(tmp_path):
+    writer = DatasetWriter(tmp_path / "f.beton", {"bytes": BytesField()}, num_workers=1)
+    writer.from_indexed_dataset([(np.array([0.0, 255.0]),)])
+    assert next(iter(Loader(tmp_path / "f.beton", 1)))[0].tolist() == [[0, 255]]
+    for wrong in (np.array([0.5]), np.array([256]), np.array([np.nan])):
+        with pytest.raises(UsageError, match="field 'bytes': expected bytes"):
+            writer.from_indexed_dataset([(wrong,)])
+
+
 def test_the_file_does_not_depend_on_the_number_of_workers(tmp_path, samples):
     def written(num_workers, **options):
         path = tmp_path / f"{num_workers}.beton"

@@ -76,6 +76,14 @@ class BytesField(EngineField):
         """See ``Field``."""
         return BytesField()
 
+    def prepared(self, value: Any, place: int) -> Any:
+        """See ``Field``: FFCV also takes arrays of other numbers; here they must be whole numbers from 0 to 255."""
+        if isinstance(value, np.ndarray) and value.dtype != np.uint8 and value.dtype.kind in "biuf":
+            with np.errstate(invalid="ignore"):
+                same = value.astype(np.uint8)
+            return same if np.array_equal(same, value) else value
+        return value
+
     def get_decoder_class(self) -> type[Decoder]:
         """Return the decoder of a pipeline that names none."""
         return BytesDecoder

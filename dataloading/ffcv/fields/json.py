@@ -26,6 +26,10 @@ class JSONField(BytesField):
         """See ``Field``."""
         return JSONField()
 
+    def prepared(self, value: Any, place: int) -> Any:
+        """See ``Field``."""
+        return value
+
     @staticmethod
     def unpack(batch: Any) -> Any:
         """Turn what a Loader delivers back into values: a list of them, or the value of a single row."""

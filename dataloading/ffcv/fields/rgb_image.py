@@ -26,6 +26,7 @@ from dataloading.transforms.geometry import CENTER_PART, check_before_resize, ro
 __all__ = [
     "IMAGE_MODES",
     "CenterCropRGBImageDecoder",
+    "DifferentSizes",
     "RGBImageField",
     "RandomResizedCropRGBImageDecoder",
     "ResizedCropRGBImageDecoder",
@@ -35,6 +36,11 @@ __all__ = [
     "get_random_crop",
     "resizer",
 ]
+
+
+class DifferentSizes(UsageError, TypeError):  # noqa: N818 (never caught by name)
+    """Images of several sizes where one is needed; FFCV raises a TypeError."""
+
 
 IMAGE_MODES = {"jpg": kinds.MODE_JPEG, "raw": kinds.MODE_RAW}
 
@@ -91,7 +97,7 @@ class SimpleRGBImageDecoder(Decoder):
         heights, widths = self.metadata["height"], self.metadata["width"]
         shape = (int(heights.max()), int(widths.max()), 3)
         if (heights.min(), widths.min()) != shape[:2]:
-            raise UsageError(
+            raise DifferentSizes(
                 f"SimpleRGBImageDecoder takes images of one size, got heights of {heights.min()} to {shape[0]} and "
                 f"widths of {widths.min()} to {shape[1]} pixels"
             )

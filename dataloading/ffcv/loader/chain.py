@@ -21,7 +21,7 @@ from dataloading.ffcv.fields.base import Decoder
 from dataloading.ffcv.fields.basics import FloatDecoder, IntDecoder
 from dataloading.ffcv.fields.bytes import BytesDecoder
 from dataloading.ffcv.fields.ndarray import NDArrayDecoder
-from dataloading.ffcv.fields.rgb_image import SimpleRGBImageDecoder
+from dataloading.ffcv.fields.rgb_image import DifferentSizes, SimpleRGBImageDecoder
 from dataloading.ffcv.memory_managers import MemoryManager
 from dataloading.ffcv.pipeline.allocation_query import allocate
 from dataloading.ffcv.pipeline.compiler import Compiler
@@ -185,7 +185,7 @@ class Chain:
         column = self._reader.column(self.source)
         least, most = ([int(end(column[side])) for side in ("height", "width")] for end in (np.min, np.max))
         if least != most:
-            raise UsageError(
+            raise DifferentSizes(
                 f"SimpleRGBImageDecoder takes images of one size, but those of '{self.source}' have heights of "
                 f"{least[0]} to {most[0]} and widths of {least[1]} to {most[1]} pixels: begin "
                 f"pipelines['{self.name}'] with RandomResizedCropRGBImageDecoder or CenterCropRGBImageDecoder"
