@@ -37,6 +37,7 @@ from .format import VarArrayField as VarArrayField
 from .format import VerifyReport as VerifyReport
 from .format import Writer as Writer
 from .format import verify_file as verify_file
+from .jpeg_folder import JpegFolder as JpegFolder
 from .loader import Loader as Loader
 from .sampling.mixture import Mixture as Mixture
 from .sampling.shuffle_quality import ShuffleQuality as ShuffleQuality

@@ -2,12 +2,16 @@
 
 Each one also inherits from the matching builtin, so ``except ValueError`` keeps working::
 
-    BetonError (Exception) |-- UsageError (ValueError)        the caller asked for something impossible |   `--
-    StateError                 a saved state does not fit this loader |-- FormatError (ValueError)       the file is not
-    a readable .beton file |   `-- ChecksumError              it is one, but its bytes have changed |-- SampleError
-    (RuntimeError)     one sample failed; knows which one |   |-- DecodeError                its stored bytes do not
-    decode |   `-- TransformError             a transform raised on it, or on a whole batch |-- StorageError (OSError) a
-    store could not be reached, or gave a wrong answer |-- ConvertError (RuntimeError)    a conversion could not finish
+    BetonError (Exception)
+    |-- UsageError (ValueError)        the caller asked for something impossible
+    |   `-- StateError                 a saved state does not fit this loader
+    |-- FormatError (ValueError)       the file is not a readable .beton file
+    |   `-- ChecksumError              it is one, but its bytes have changed
+    |-- SampleError (RuntimeError)     one sample failed; knows which one
+    |   |-- DecodeError                its stored bytes do not decode
+    |   `-- TransformError             a transform raised on it, or on a whole batch
+    |-- StorageError (OSError)         a store could not be reached, or gave a wrong answer
+    |-- ConvertError (RuntimeError)    a conversion could not finish
     `-- WorkerError (RuntimeError)     a worker thread or process died
 
 A message says what happened, where, expected against got, and what to do about it.

@@ -18,7 +18,7 @@ LAYERS = {
     "dataloading": """
         ffcv/
         warm_up
-        cli | loader | testing | tools
+        cli | jpeg_folder | loader | testing | tools
         engine/
         transforms/ | decode/
         cache/
@@ -66,7 +66,7 @@ LATE_IMPORTS = [
 ]
 FRONT_DOOR = {"checks", "cli", "errors", "messages", "testing", "tools", "transforms"}
 MAY_IMPORT = {
-    "torch": {"engine/transfer.py", "loader.py", "transforms", "ffcv"},
+    "torch": {"engine/transfer.py", "jpeg_folder.py", "loader.py", "transforms", "ffcv"},
     "numba": {"transforms", "ffcv", "engine/kernel_ceiling.py", "testing.py"},
 }
 FILES = sorted(path for package in LAYERS for path in (ROOT / package).rglob("*.py"))

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dataloading.checks import true_or_false
+from dataloading.checks import one_of, true_or_false
 from dataloading.errors import DecodeError, UsageError
 
 from .library import LIBRARY, Info
@@ -19,6 +19,7 @@ __all__ = ["JpegInfo", "check_jpeg", "decode_jpeg", "encode_jpeg", "probe_jpeg",
 
 BytesLike: TypeAlias = "bytes | bytearray | memoryview | npt.NDArray[np.uint8]"
 Restart: TypeAlias = Literal["auto", "none"]
+Layout: TypeAlias = Literal["HWC", "CHW", "HW"]
 
 _SPACES = ("gray", "ycbcr", "rgb", "cmyk", "ycck")
 _SAMPLING_OF_RATIO = {
@@ -30,6 +31,7 @@ _SAMPLING_OF_RATIO = {
     (4, 2): "4:1:0",
 }
 _RATIO_OF_SAMPLING = {name: ratio for ratio, name in _SAMPLING_OF_RATIO.items()}
+_LAYOUTS = {"HWC": 0, "CHW": 1, "HW": 2}
 _RESTARTS = {"none": 0, "auto": 1}
 _REASON_BYTES = 200
 _MAX_PIXELS = 1 << 28
@@ -169,42 +171,75 @@ def _subsampling(info: Info) -> str:
     return ",".join(f"{h}x{v}" for h, v in factors)
 
 
-def decode_jpeg(data: BytesLike, *, notes: list[str] | None = None) -> npt.NDArray[np.uint8]:
-    """Decode a whole JPEG to RGB, strictly: damage anywhere in it is an error.
+def decode_jpeg(
+    data: BytesLike,
+    *,
+    layout: Layout = "HWC",
+    out: npt.NDArray[np.uint8] | None = None,
+    notes: list[str] | None = None,
+) -> npt.NDArray[np.uint8]:
+    """Decode a whole JPEG, strictly: damage anywhere in it is an error.
 
     Parameters
     ----------
     data : bytes-like
         Gray, YCbCr of any subsampling or RGB; baseline, progressive or arithmetic.
+    layout : {"HWC", "CHW", "HW"}
+        ``"HWC"``: RGB, interleaved, as NumPy and Pillow have it. ``"CHW"``: RGB in planes, as torch has it.
+        ``"HW"``: luma alone, the JPEG's own brightness; colours are not decoded.
+    out : ndarray of uint8, optional
+        Memory for the pixels, contiguous, of the shape that is returned. After an error its content is unspecified.
     notes : list of str, optional
         Receives a note about stray bytes that were skipped, as libjpeg skips them; pixels are not affected.
 
     Returns
     -------
-    ndarray of uint8, shape (height, width, 3)
-        Exactly the pixels Pillow gives after ``convert("RGB")``. EXIF orientation is not applied.
+    ndarray of uint8, shape (height, width, 3), (3, height, width) or (height, width)
+        `out` if it was given. RGB is exactly what Pillow gives after ``convert("RGB")``, luma what torchvision gives
+        for ``ImageReadMode.GRAY``. EXIF orientation is not applied.
 
     Raises
     ------
     DecodeError
         If the data are damaged or end early (libjpeg's warnings count where they concern pixels), if the image is
         CMYK or YCCK, or if it has more than 2**28 pixels.
+    UsageError
+        If `out` does not fit.
+
+    Notes
+    -----
+    The GIL is released. Any number of threads may decode at once.
 
     Examples
     --------
-    >>> decode_jpeg(encode_jpeg(np.full((8, 8, 3), 128, np.uint8)))[0, 0].tolist()
+    >>> data = encode_jpeg(np.full((8, 8, 3), 128, np.uint8))
+    >>> decode_jpeg(data)[0, 0].tolist()
     [128, 128, 128]
+    >>> decode_jpeg(data, layout="CHW", out=np.empty((3, 8, 8), np.uint8)).shape
+    (3, 8, 8)
     """
+    one_of("layout", layout, _LAYOUTS)
     array = _bytes(data)
     info = _header(array)
     # Checked before allocating memory for a size that may be damaged.
     if info.width * info.height > _MAX_PIXELS:
         raise DecodeError(f"JPEG declares {info.width} x {info.height} pixels, more than the {_MAX_PIXELS} allowed")
-    pixels = np.empty((info.height, info.width, 3), np.uint8)
+    shape = {
+        "HWC": (info.height, info.width, 3),
+        "CHW": (3, info.height, info.width),
+        "HW": (info.height, info.width),
+    }[layout]
+    if out is None:
+        out = np.empty(shape, np.uint8)
+    elif not isinstance(out, np.ndarray) or out.dtype != np.uint8 or out.shape != shape or not out.flags.carray:
+        got = f"{out.dtype} of shape {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
+        raise UsageError(f"out must be a contiguous, writable uint8 array of shape {shape} for this JPEG, got {got}")
     reason = ctypes.create_string_buffer(_REASON_BYTES)
-    status: int = LIBRARY.beton_jpeg_decode(array.ctypes.data, array.size, pixels.ctypes.data, pixels.nbytes, reason)
+    status: int = LIBRARY.beton_jpeg_decode(
+        array.ctypes.data, array.size, _LAYOUTS[layout], out.ctypes.data, out.nbytes, reason
+    )
     _judge(status, reason.value, notes)
-    return pixels
+    return out
 
 
 def check_jpeg(data: BytesLike, *, notes: list[str] | None = None) -> None:

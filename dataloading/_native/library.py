@@ -91,7 +91,7 @@ def _load() -> ctypes.CDLL:
         "beton_augment_last_failure": (None, [pointer]),
         "beton_status_text": (text, [i32]),
         "beton_jpeg_probe": (i32, [pointer, i64, ctypes.POINTER(Info)]),
-        "beton_jpeg_decode": (i32, [pointer, i64, pointer, i64, pointer]),
+        "beton_jpeg_decode": (i32, [pointer, i64, i32, pointer, i64, pointer]),
         "beton_jpeg_encode": (i32, [pointer, i32, i32, i64, i32, i32, i32, i32, out_pointer, out_i64, pointer]),
         "beton_jpeg_reencode": (i32, [pointer, i64, i32, i32, i32, i32, out_pointer, out_i64, pointer]),
         "beton_jpeg_transcode": (i32, [pointer, i64, i32, i32, out_pointer, out_i64, pointer]),

@@ -107,9 +107,10 @@ bool regions(const Exact& source, int mode, int width, int height) {
 
 bool whole(const Exact& source, int width, int height) {
   char reason[200];
-  Exact rgb(size_t(width) * size_t(height) * 3);
-  const bool good = beton_jpeg_decode(source.data.get(), int64_t(source.size), rgb.data.get(), int64_t(rgb.size),
-                                      reason) == 0;
+  const int layout = below(3);
+  Exact rgb(size_t(width) * size_t(height) * (layout == BETON_LUMA ? 1 : 3));
+  const bool good = beton_jpeg_decode(source.data.get(), int64_t(source.size), layout, rgb.data.get(),
+                                      int64_t(rgb.size), reason) == 0;
   if (good) use(rgb.data.get(), rgb.size);
   uint8_t* again = nullptr;
   int64_t bytes = 0;

@@ -41,6 +41,49 @@ def test_decode_is_pillows_and_transcode_changes_no_pixel(options: dict[str, obj
         assert restart == "auto" or info.restart_interval == 0
 
 
+def luma(data: bytes) -> np.ndarray:
+    """Brightness as libjpeg gives it: the first component, or a weighted sum of red, green and blue."""
+    with Image.open(io.BytesIO(data)) as image:
+        if native.probe_jpeg(data).colour_space == "rgb":
+            red, green, blue = (pillow_pixels(data)[..., k].astype(np.int64) for k in range(3))
+            return (19595 * red + 38470 * green + 7471 * blue + 32768) >> 16
+        image.draft("L", image.size)
+        return np.asarray(image)
+
+
+@pytest.mark.parametrize("options", KINDS, ids=str)
+@pytest.mark.parametrize("size", [(1, 1), (33, 17), (120, 201)])
+def test_planes_and_luma_are_those_of_libjpeg(options: dict[str, object], size: tuple[int, int], kernels: str) -> None:
+    data = pillow_jpeg(photo(*size), **options)
+    np.testing.assert_array_equal(native.decode_jpeg(data, layout="CHW"), pillow_pixels(data).transpose(2, 0, 1))
+    np.testing.assert_array_equal(native.decode_jpeg(data, layout="HW"), luma(data))
+
+
+def test_gray_images_come_in_every_layout() -> None:
+    stream = io.BytesIO()
+    Image.fromarray(photo(21, 34)[..., 1]).save(stream, "JPEG")
+    gray = np.asarray(Image.open(stream))
+    np.testing.assert_array_equal(native.decode_jpeg(stream.getvalue(), layout="HW"), gray)
+    np.testing.assert_array_equal(native.decode_jpeg(stream.getvalue(), layout="CHW"), np.stack([gray] * 3))
+    np.testing.assert_array_equal(native.decode_jpeg(stream.getvalue()), np.stack([gray] * 3, axis=-1))
+
+
+def test_pixels_go_into_memory_of_the_caller() -> None:
+    data = pillow_jpeg(photo(20, 30))
+    for layout, shape in (("HWC", (20, 30, 3)), ("CHW", (3, 20, 30)), ("HW", (20, 30))):
+        out = np.zeros(shape, np.uint8)
+        assert native.decode_jpeg(data, layout=layout, out=out) is out
+        np.testing.assert_array_equal(out, native.decode_jpeg(data, layout=layout))
+    locked = np.zeros((20, 30, 3), np.uint8)
+    locked.flags.writeable = False
+    for wrong in (np.zeros((20, 30), np.uint8), np.zeros((20, 30, 3), np.int8), np.zeros((20, 60, 3), np.uint8)[:, ::2],
+                  locked, bytearray(1800)):  # fmt: skip
+        with pytest.raises(UsageError, match=r"out must be a contiguous, writable uint8 array of shape \(20, 30, 3\)"):
+            native.decode_jpeg(data, out=wrong)
+    with pytest.raises(UsageError, match="layout='WHC' is not one of 'HWC', 'CHW', 'HW'"):
+        native.decode_jpeg(data, layout="WHC")
+
+
 SIZES = [(1, 1), (8, 8), (9, 16), (16, 9), (33, 17), (63, 130), (120, 201)]
 
 

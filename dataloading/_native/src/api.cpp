@@ -133,21 +133,24 @@ int32_t beton_jpeg_probe(const uint8_t* data, int64_t size, beton_jpeg_info* inf
   return kOk;
 }
 
-int32_t beton_jpeg_decode(const uint8_t* data, int64_t size, uint8_t* rgb, int64_t rgb_bytes, char* reason) {
+int32_t beton_jpeg_decode(const uint8_t* data, int64_t size, int32_t layout, uint8_t* out, int64_t out_bytes,
+                          char* reason) {
   clear(reason);
   JpegHeader h;
   const Status status = check_whole(data, size, &h);
   if (status != kOk) return status;
   if (h.num_components == 4) return kFourColours;
-  const int64_t stride = int64_t(h.width) * 3;
-  if (rgb_bytes != stride * h.height) return kBadRequest;
+  if (layout < BETON_INTERLEAVED || layout > BETON_LUMA) return kBadRequest;
+  if (out_bytes != int64_t(h.width) * h.height * (layout == BETON_LUMA ? 1 : 3)) return kBadRequest;
   const Status own =
-      guarded([&](Scratch* scratch) { return decode_whole(h, data, size_t(size), rgb, scratch); });
+      guarded([&](Scratch* scratch) { return decode_whole(h, data, size_t(size), layout, out, scratch); });
   if (own == kOk) return done(h, reason);
   // Of what is not ours libjpeg tells the coefficients, and whether they are in range, on a way of its own only.
   Status theirs = scan_supports(h) ? kOk : libjpeg_check(data, size_t(size), reason);
   if (theirs == kOk) {
-    theirs = libjpeg_decode_rgb(data, size_t(size), 0, 0, h.width, h.height, rgb, size_t(stride), true, reason);
+    theirs = guarded([&](Scratch* scratch) {
+      return libjpeg_decode_whole(h, data, size_t(size), layout, out, reason, scratch);
+    });
   }
   return verdict(h, data, size_t(size), own, theirs, reason);
 }

@@ -61,9 +61,12 @@ BETON_API int64_t beton_decode_regions(beton_request* requests, int64_t count);
 BETON_API const char* beton_status_text(int32_t status);
 
 BETON_API int32_t beton_jpeg_probe(const uint8_t* data, int64_t size, beton_jpeg_info* info);
-// Whole image to interleaved RGB of width * height * 3 bytes. `reason` (may be null) receives a text of at most 200 bytes:
-// why not, or after success what was skipped although it belongs to nothing (empty if nothing was).
-BETON_API int32_t beton_jpeg_decode(const uint8_t* data, int64_t size, uint8_t* rgb, int64_t rgb_bytes, char* reason);
+// How a whole image is laid out: interleaved RGB; planes of red, green, blue; luma alone.
+enum { BETON_INTERLEAVED = 0, BETON_PLANES = 1, BETON_LUMA = 2 };
+// Whole image of width * height * 3 bytes, or of width * height with BETON_LUMA. `reason` (may be null) receives a text of
+// at most 200 bytes: why not, or after success what was skipped although it belongs to nothing (empty if nothing was).
+BETON_API int32_t beton_jpeg_decode(const uint8_t* data, int64_t size, int32_t layout, uint8_t* out, int64_t out_bytes,
+                                    char* reason);
 // On success *out is memory for beton_free.
 BETON_API int32_t beton_jpeg_encode(const uint8_t* rgb, int32_t width, int32_t height, int64_t row_stride,
                                     int32_t quality, int32_t h_samp, int32_t v_samp, int32_t restart, uint8_t** out,

@@ -340,27 +340,28 @@ void double_both(const uint8_t* near, const uint8_t* far, int n, uint8_t* out) {
   out[2 * n - 1] = uint8_t((4 * sum(n - 1) + 7) >> 4);
 }
 
-// libjpeg's colour conversion (jdcolor.c), exactly: what factors exceed 16 bits by is added as whole chroma values, and
-// the rounding comes in as a second product.
+// libjpeg's colour conversion (jdcolor.c), exactly: what factors exceed 16 bits by is added as whole chroma values.
 void exact_ycc_to_rgb(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, int n, uint8_t* r, uint8_t* g,
                       uint8_t* b) {
-  const auto pair = [](int low, int high) { return _mm256_set1_epi32(int(uint32_t(uint16_t(high)) << 16 | uint16_t(low))); };
-  const __m256i red = pair(91881 - 65536, 2), green = pair(-22554, 65536 - 46802), blue = pair(116130 - 131072, 2);
-  const __m256i half = _mm256_set1_epi32(32768), quarter = _mm256_set1_epi16(16384), middle = _mm256_set1_epi16(128);
+  const __m256i red = _mm256_set1_epi16(91881 - 65536), blue = _mm256_set1_epi16(116130 - 131072);
+  const __m256i green = _mm256_set1_epi32(int(uint32_t(uint16_t(65536 - 46802)) << 16 | uint16_t(-22554)));
+  const __m256i half = _mm256_set1_epi32(32768), one = _mm256_set1_epi16(1), middle = _mm256_set1_epi16(128);
   const auto wide = [](const uint8_t* p) {
     return _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   };
-  const auto product = [](__m256i p, __m256i q, __m256i w, __m256i more) {
-    const __m256i low = _mm256_add_epi32(_mm256_madd_epi16(_mm256_unpacklo_epi16(p, q), w), more);
-    const __m256i high = _mm256_add_epi32(_mm256_madd_epi16(_mm256_unpackhi_epi16(p, q), w), more);
-    return _mm256_packs_epi32(_mm256_srai_epi32(low, 16), _mm256_srai_epi32(high, 16));
+  // The product over 2^16, rounded: one bit more is kept until one half has been added.
+  const auto times = [one](__m256i p, __m256i factor) {
+    return _mm256_srai_epi16(_mm256_add_epi16(_mm256_mulhi_epi16(_mm256_add_epi16(p, p), factor), one), 1);
   };
-  const __m256i zero = _mm256_setzero_si256();
+  const auto sum = [green, half](__m256i pairs) {
+    return _mm256_srai_epi32(_mm256_add_epi32(_mm256_madd_epi16(pairs, green), half), 16);
+  };
   for (int i = 0; i < n; i += 16) {
     const __m256i l = wide(y + i), u = _mm256_sub_epi16(wide(cb + i), middle), v = _mm256_sub_epi16(wide(cr + i), middle);
-    store_bytes(_mm256_add_epi16(_mm256_add_epi16(l, v), product(v, quarter, red, zero)), r + i, n - i);
-    store_bytes(_mm256_add_epi16(_mm256_sub_epi16(l, v), product(u, v, green, half)), g + i, n - i);
-    store_bytes(_mm256_add_epi16(_mm256_add_epi16(l, _mm256_add_epi16(u, u)), product(u, quarter, blue, zero)), b + i, n - i);
+    store_bytes(_mm256_add_epi16(_mm256_add_epi16(l, v), times(v, red)), r + i, n - i);
+    const __m256i both = _mm256_packs_epi32(sum(_mm256_unpacklo_epi16(u, v)), sum(_mm256_unpackhi_epi16(u, v)));
+    store_bytes(_mm256_add_epi16(_mm256_sub_epi16(l, v), both), g + i, n - i);
+    store_bytes(_mm256_add_epi16(_mm256_add_epi16(l, _mm256_add_epi16(u, u)), times(u, blue)), b + i, n - i);
   }
 }
 

@@ -259,8 +259,8 @@ Status check_plausible(const JpegHeader& header, size_t size) {
   return kOk;
 }
 
-Status libjpeg_decode_rgb(const uint8_t* data, size_t size, int x, int y, int width, int height, uint8_t* rgb,
-                          size_t row_stride, bool strict, char* reason) {
+Status libjpeg_decode(const uint8_t* data, size_t size, int x, int y, int width, int height, int channels, uint8_t* out,
+                      size_t row_stride, bool strict, char* reason) {
   Decoder d;
   set_trap(&d.trap, reason);
   d.cinfo.err = &d.trap.base;
@@ -272,7 +272,7 @@ Status libjpeg_decode_rgb(const uint8_t* data, size_t size, int x, int y, int wi
   d.cinfo.global_state = 0;
   open_decoder(&d, data, size);
   jpeg_read_header(&d.cinfo, TRUE);
-  d.cinfo.out_color_space = JCS_RGB;
+  d.cinfo.out_color_space = channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
   d.cinfo.dct_method = JDCT_ISLOW;
   d.cinfo.do_fancy_upsampling = TRUE;
   d.cinfo.do_block_smoothing = FALSE;
@@ -287,12 +287,12 @@ Status libjpeg_decode_rgb(const uint8_t* data, size_t size, int x, int y, int wi
     return kBadRequest;
   }
   JSAMPARRAY row = (*d.cinfo.mem->alloc_sarray)(reinterpret_cast<j_common_ptr>(&d.cinfo), JPOOL_IMAGE,
-                                                d.cinfo.output_width * 3, 1);
+                                                d.cinfo.output_width * unsigned(channels), 1);
   const int last = strict ? int(d.cinfo.output_height) : y + height;
   for (int line = 0; line < last; line++) {
     jpeg_read_scanlines(&d.cinfo, row, 1);
     if (line >= y && line < y + height) {
-      memcpy(rgb + size_t(line - y) * row_stride, row[0] + size_t(x) * 3, size_t(width) * 3);
+      memcpy(out + size_t(line - y) * row_stride, row[0] + size_t(x) * size_t(channels), size_t(width) * size_t(channels));
     }
   }
   if (strict) jpeg_finish_decompress(&d.cinfo);

@@ -24,10 +24,11 @@ constexpr int kMaxScans = 256;
 // bit a block; cheap, to be asked before memory is spent.
 Status check_plausible(const JpegHeader& header, size_t size);
 
-// Decodes columns [x, x + width) of rows [y, y + height) to interleaved RGB: exactly the pixels of a full decode with
-// the accurate integer DCT and fancy upsampling. With `strict` the data below the region is read too, to its end marker.
-Status libjpeg_decode_rgb(const uint8_t* data, size_t size, int x, int y, int width, int height, uint8_t* rgb,
-                          size_t row_stride, bool strict, char* reason);
+// Decodes columns [x, x + width) of rows [y, y + height) to interleaved RGB, or to luma for one channel: exactly the pixels
+// of a full decode with the accurate integer DCT and fancy upsampling. With `strict` the data below the region is read
+// too, to its end marker.
+Status libjpeg_decode(const uint8_t* data, size_t size, int x, int y, int width, int height, int channels, uint8_t* out,
+                      size_t row_stride, bool strict, char* reason);
 
 // Reads all coefficients and keeps none; fails on what libjpeg_transcode fails on.
 Status libjpeg_check(const uint8_t* data, size_t size, char* reason);

@@ -15,7 +15,7 @@ struct Target {
   uint8_t* plane[3] = {nullptr, nullptr, nullptr};
   uint8_t* interleaved = nullptr;
   ptrdiff_t stride = 0;
-  int channels = 3;  // planes to write: 3, or 1 where the source is gray
+  int channels = 3;  // planes to write: 3, or 1 where the source is gray or luma alone is wanted (copy_planar only)
 };
 
 // Puts the bytes of a row into the opposite order.

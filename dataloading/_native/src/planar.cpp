@@ -4,6 +4,7 @@
 #include <cstring>
 #include <optional>
 
+#include "libjpeg_io.h"
 #include "scan.h"
 
 namespace beton {
@@ -47,9 +48,10 @@ void make_filters(const beton_request& q, const Geometry& g, const Upsampling& u
   make_axis(spec, s->box_y, &s->y[at]);
 }
 
-// Adds the samples of which pixels [x0, x1) of rows [y0, y1) are made.
-void add_pixels(const JpegHeader& header, const Upsampling up[3], int x0, int x1, int y0, int y1, Cover* cover) {
-  for (int c = 0; c < header.num_components; c++) {
+// Adds the samples of which pixels [x0, x1) of rows [y0, y1) are made, of the first `components`.
+void add_pixels(const JpegHeader& header, const Upsampling up[3], int components, int x0, int x1, int y0, int y1,
+                Cover* cover) {
+  for (int c = 0; c < components; c++) {
     const Component& component = header.component[c];
     // One more sample on each side for the triangle filter.
     const int dx = up[c].fancy_x ? 1 : 0, dy = up[c].fancy_y ? 1 : 0;
@@ -80,14 +82,14 @@ void finish_cover(const JpegHeader& header, Cover* cover) {
   cover->held_row = cover->row_first;
 }
 
-// What pixels [x0, x1) of rows [y0, y1) are made of.
-Cover cover_of_pixels(const JpegHeader& header, const Upsampling up[3], int x0, int x1, int y0, int y1) {
+// What pixels [x0, x1) of rows [y0, y1) are made of, of the first `components`; nothing of the others.
+Cover cover_of_pixels(const JpegHeader& header, const Upsampling up[3], int components, int x0, int x1, int y0, int y1) {
   Cover cover;
   for (int c = 0; c < header.num_components; c++) {
-    cover.x_low[c] = cover.y_low[c] = 1 << 30;
+    cover.x_low[c] = cover.y_low[c] = c < components ? 1 << 30 : 0;
     cover.x_high[c] = cover.y_high[c] = 0;
   }
-  add_pixels(header, up, x0, x1, y0, y1, &cover);
+  add_pixels(header, up, components, x0, x1, y0, y1, &cover);
   finish_cover(header, &cover);
   return cover;
 }
@@ -329,7 +331,7 @@ bool decode_together(const beton_request* requests, int64_t count, Cover* cover,
   if (apart <= work_for(x0, x1 - x0, y1 - y0) || int64_t(x1 - x0) * (y1 - y0) > kMostPixels) return false;
   Upsampling up[3];
   for (int c = 0; c < header.num_components; c++) up[c] = upsampling(header, c);
-  *cover = cover_of_pixels(header, up, x0, x1, y0, y1);
+  *cover = cover_of_pixels(header, up, header.num_components, x0, x1, y0, y1);
   Scan scan;
   if (open_scan(q, header, *cover, s, &scan) != kOk) return false;
   make_strips(header, cover->row_last - cover->row_first, cover, s->whole);
@@ -373,7 +375,7 @@ Status resize_planar(const beton_request& q, const Geometry& g, const JpegHeader
   const bool may_clip = ycc && q.interpolation != BETON_NEAREST;
   if (may_clip) {
     if (full < 0) make_filters(q, g, Upsampling(), Component(), full = 3, s);
-    add_pixels(header, up, s->x[full].low, s->x[full].high, s->y[full].low, s->y[full].high, &cover);
+    add_pixels(header, up, n, s->x[full].low, s->x[full].high, s->y[full].low, s->y[full].high, &cover);
   }
   finish_cover(header, &cover);
   Scan scan;
@@ -426,47 +428,58 @@ Status copy_planar(const beton_request& q, const Geometry& g, const JpegHeader& 
   const Kernels& k = kernels();
   const int n = header.num_components;
   const int x0 = q.box_x + g.x, y0 = q.box_y + g.y, x1 = x0 + g.width, y1 = y0 + g.height;
-  Upsampling up[3];
-  for (int c = 0; c < n; c++) up[c] = upsampling(header, c);
-  Cover cover = cover_of_pixels(header, up, x0, x1, y0, y1);
-  Scan scan;
-  Status status = open_strips(q, header, shared, cover.row_last - cover.row_first, &cover, s, &scan);
-  if (status != kOk) return status;
   const bool interleaved = target.interleaved != nullptr;
-  for (int row = cover.row_first; row < cover.row_last; row++) {
-    status = decode_strip(header, row, &scan, &cover);
-    if (status != kOk) return status;
+  const bool ycc = n == 3 && header.space == BETON_SPACE_YCBCR;
+  const int wanted = interleaved ? n : std::min(n, target.channels);  // components
+  Upsampling up[3];
+  bool lags = false;  // the last pixels of a row of MCUs wait for the next row
+  for (int c = 0; c < n; c++) {
+    up[c] = upsampling(header, c);
+    lags |= up[c].fancy_y;
   }
+  Cover cover = cover_of_pixels(header, up, wanted, x0, x1, y0, y1);
+  Scan scan;
+  Status status = open_strips(q, header, shared, 2, &cover, s, &scan);
+  if (status != kOk) return status;
   const ptrdiff_t line_bytes = full_row_bytes(g.width);
   uint8_t* line = s->line.get<uint8_t>(size_t(line_bytes) * 6);
   // What is behind a row's end changes no pixel, but valgrind takes two pixels of vector code for one.
   std::memset(line, 0, size_t(line_bytes) * 6);
-  for (int i = 0; i < g.height; i++) {
-    const uint8_t* full[3] = {nullptr, nullptr, nullptr};
-    for (int c = 0; c < n; c++) full[c] = full_row(k, header, cover, up[c], c, y0 + i, x0, x1, line + c * line_bytes);
-    const ptrdiff_t place = (g.upside_down ? g.height - 1 - i : i) * target.stride;
-    uint8_t* d[3] = {nullptr, nullptr, nullptr};
-    for (int c = 0; c < target.channels; c++) d[c] = interleaved ? line + (3 + c) * line_bytes : target.plane[c] + place;
-    const bool ycc = n == 3 && header.space == BETON_SPACE_YCBCR;
-    if (ycc) k.exact_ycc_to_rgb(full[0], full[1], full[2], g.width, d[0], d[1], d[2]);
-    if (interleaved) {
-      const uint8_t* from[3] = {d[0], d[1], d[2]};
-      for (int c = 0; c < 3 && !ycc; c++) from[c] = full[n == 1 ? 0 : c];
-      k.merge_rgb(from[0], from[1], from[2], g.width, target.interleaved + place);
-      continue;
-    }
-    if (!ycc) {
-      for (int c = 0; c < target.channels; c++) std::memcpy(d[c], full[n == 1 ? 0 : c], size_t(g.width));
-    }
-    if (g.mirror) {
-      for (int c = 0; c < target.channels; c++) reverse_row(d[c], g.width);
+  int y = y0;
+  for (int row = cover.row_first; row < cover.row_last; row++) {
+    status = decode_strip(header, row, &scan, &cover);
+    if (status != kOk) return status;
+    const int ready = row + 1 == cover.row_last ? y1 : std::min(y1, (row + 1) * header.mcu_height - lags);
+    for (; y < ready; y++) {
+      const uint8_t* full[3] = {nullptr, nullptr, nullptr};
+      for (int c = 0; c < wanted; c++) full[c] = full_row(k, header, cover, up[c], c, y, x0, x1, line + c * line_bytes);
+      const int i = y - y0;
+      const ptrdiff_t place = (g.upside_down ? g.height - 1 - i : i) * target.stride;
+      uint8_t* d[3] = {nullptr, nullptr, nullptr};
+      for (int c = 0; c < target.channels; c++) d[c] = interleaved ? line + (3 + c) * line_bytes : target.plane[c] + place;
+      const bool convert = ycc && target.channels == 3;
+      if (convert) k.exact_ycc_to_rgb(full[0], full[1], full[2], g.width, d[0], d[1], d[2]);
+      if (interleaved) {
+        const uint8_t* from[3] = {d[0], d[1], d[2]};
+        for (int c = 0; c < 3 && !convert; c++) from[c] = full[n == 1 ? 0 : c];
+        k.merge_rgb(from[0], from[1], from[2], g.width, target.interleaved + place);
+        continue;
+      }
+      if (!convert) {
+        for (int c = 0; c < target.channels; c++) std::memcpy(d[c], full[n == 1 ? 0 : c], size_t(g.width));
+      }
+      if (g.mirror) {
+        for (int c = 0; c < target.channels; c++) reverse_row(d[c], g.width);
+      }
     }
   }
   return kOk;
 }
 
-Status decode_whole(const JpegHeader& header, const uint8_t* data, size_t size, uint8_t* rgb, Scratch* s) {
-  if (!scan_supports(header) || int64_t(header.width) * header.height > kMostPixels) return kUnsupported;
+Status decode_whole(const JpegHeader& header, const uint8_t* data, size_t size, int layout, uint8_t* out, Scratch* s) {
+  if (!scan_supports(header)) return kUnsupported;
+  // libjpeg makes luma of red, green and blue.
+  if (layout == BETON_LUMA && header.space == BETON_SPACE_RGB) return kUnsupported;
   beton_request q = {};
   q.src = uint64_t(uintptr_t(data));
   q.src_bytes = size;
@@ -477,9 +490,28 @@ Status decode_whole(const JpegHeader& header, const uint8_t* data, size_t size, 
   g.height = header.height;
   g.exact = true;
   Target target;
-  target.interleaved = rgb;
-  target.stride = ptrdiff_t(header.width) * 3;
+  target.channels = layout == BETON_LUMA ? 1 : 3;
+  target.stride = ptrdiff_t(header.width) * (layout == BETON_INTERLEAVED ? 3 : 1);
+  if (layout == BETON_INTERLEAVED) {
+    target.interleaved = out;
+  } else {
+    for (int c = 0; c < target.channels; c++) target.plane[c] = out + c * target.stride * header.height;
+  }
   return copy_planar(q, g, header, target, nullptr, s);
+}
+
+Status libjpeg_decode_whole(const JpegHeader& header, const uint8_t* data, size_t size, int layout, uint8_t* out,
+                            char* reason, Scratch* s) {
+  const size_t width = size_t(header.width), height = size_t(header.height);
+  const int channels = layout == BETON_LUMA ? 1 : 3;
+  const size_t stride = width * size_t(channels);
+  uint8_t* rows = layout == BETON_PLANES ? s->rgb.get<uint8_t>(stride * height) : out;
+  const Status status =
+      libjpeg_decode(data, size, 0, 0, header.width, header.height, channels, rows, stride, true, reason);
+  if (status == kOk && layout == BETON_PLANES) {
+    kernels().split_rgb(rows, int(width * height), out, out + width * height, out + 2 * width * height);
+  }
+  return status;
 }
 
 }  // namespace beton

@@ -44,9 +44,11 @@ Status resize_planar(const beton_request& q, const Geometry& g, const JpegHeader
 Status copy_planar(const beton_request& q, const Geometry& g, const JpegHeader& header, const Target& target,
                    const Cover* shared, Scratch* s);
 
-// A whole image to interleaved RGB, strictly: every byte up to the end marker is looked at. kUnsupported is the answer to
-// images that have to go through libjpeg.
-Status decode_whole(const JpegHeader& header, const uint8_t* data, size_t size, uint8_t* rgb, Scratch* s);
+// A whole image, strictly: every byte up to the end marker is looked at. kUnsupported is the answer to images that have to
+// go through libjpeg, as libjpeg_decode_whole does it.
+Status decode_whole(const JpegHeader& header, const uint8_t* data, size_t size, int layout, uint8_t* out, Scratch* s);
+Status libjpeg_decode_whole(const JpegHeader& header, const uint8_t* data, size_t size, int layout, uint8_t* out,
+                            char* reason, Scratch* s);
 
 }  // namespace beton
 

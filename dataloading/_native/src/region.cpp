@@ -112,7 +112,7 @@ Status render_with_libjpeg(const beton_request& q, const Geometry& g, const Jpeg
   const size_t stride = size_t(width) * 3;
   uint8_t* rgb = s->rgb.get<uint8_t>(stride * size_t(height));
   const bool strict = y + height == header.height;  // as our own way, to the image's end if it is that near
-  status = libjpeg_decode_rgb(data, size_t(q.src_bytes), x, y, width, height, rgb, stride, strict, nullptr);
+  status = libjpeg_decode(data, size_t(q.src_bytes), x, y, width, height, 3, rgb, stride, strict, nullptr);
   if (status != kOk) return status;
   if (target.channels == 1) {
     // A gray JPEG: the three values of a pixel are equal.
