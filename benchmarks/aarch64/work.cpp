@@ -16,7 +16,9 @@ struct Image {
 
 static int32_t work(const char* kind, const Image& image, const uint8_t* data, uint8_t* out) {
   const int64_t rgb_bytes = int64_t(image.width) * image.height * 3;
-  if (std::strcmp(kind, "decode") == 0) return beton_jpeg_decode(data, image.bytes, out, rgb_bytes, nullptr);
+  if (std::strcmp(kind, "decode") == 0) {
+    return beton_jpeg_decode(data, image.bytes, BETON_INTERLEAVED, out, rgb_bytes, nullptr);
+  }
   if (std::strcmp(kind, "encode") == 0) {
     uint8_t* jpeg = nullptr;
     int64_t size = 0;

@@ -18,10 +18,11 @@ _pread, _memmove = _system.pread, _system.memmove
 _pread.argtypes, _pread.restype = [ctypes.c_int32, *[ctypes.c_int64] * 3], ctypes.c_int64
 _memmove.argtypes, _memmove.restype = [ctypes.c_int64] * 3, ctypes.c_int64
 _jpeg_decode, _resize_rgb = _native.beton_jpeg_decode, _native.beton_resize_rgb
-_jpeg_decode.argtypes, _jpeg_decode.restype = [ctypes.c_int64] * 5, ctypes.c_int32
+_jpeg_decode.argtypes = [*[ctypes.c_int64] * 2, ctypes.c_int32, *[ctypes.c_int64] * 3]
+_jpeg_decode.restype = ctypes.c_int32
 _resize_rgb.argtypes = [ctypes.c_int64, *[ctypes.c_int32] * 2, ctypes.c_int64, *[ctypes.c_int32] * 3, ctypes.c_int64]
 _resize_rgb.restype = ctypes.c_int32
-_BILINEAR = 1
+_INTERLEAVED, _BILINEAR = 0, 1
 
 
 def read(fileno: Any, destination: Any, offset: Any) -> Any:
@@ -56,7 +57,7 @@ def imdecode(
     num_bytes = source_height * source_width * 3
     if num_bytes > dst.size * dst.itemsize:
         raise ValueError("imdecode: the destination has fewer bytes than the image")
-    status = _jpeg_decode(source.ctypes.data, source.size, dst.ctypes.data, num_bytes, 0)
+    status = _jpeg_decode(source.ctypes.data, source.size, _INTERLEAVED, dst.ctypes.data, num_bytes, 0)
     if status != 0:
         raise ValueError("imdecode: the JPEG is damaged, or not of the size that the file says")
     return status
