@@ -141,7 +141,7 @@ def test_torch_and_numba_stay_in_the_modules_that_own_them(path):
 def test_importing_changes_nothing_global():
     code = """
 import os, random, signal, sys, threading, warnings
-import numpy, torch, multiprocessing
+import numpy, torch, torchvision, multiprocessing
 before = lambda: (
     torch.get_num_threads(), torch.initial_seed(), random.getstate(), numpy.random.get_state()[1].tolist(),
     multiprocessing.get_start_method(allow_none=True), threading.active_count(), dict(os.environ),
