@@ -226,32 +226,43 @@ void finish_ycc(const Column columns[3], ptrdiff_t stride, int n, uint8_t* r, ui
   finish_ycc_of<0, 0>(columns, stride, n, r, g, b);
 }
 
+// Sixteen pixels at each of two places, taken apart. In three vectors of 16 bytes a colour's samples lie at places that no
+// two of them share: blending puts them into one vector, shuffling in order.
+inline void split_pixels(const uint8_t* first, const uint8_t* second, __m256i colours[3]) {
+  const __m256i third = _mm256_broadcastsi128_si256(_mm_setr_epi8(-1, 0, 0, -1, 0, 0, -1, 0, 0, -1, 0, 0, -1, 0, 0, -1));
+  const __m256i next = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, -1, 0, 0, -1, 0, 0, -1, 0, 0, -1, 0, 0, -1, 0, 0));
+  const __m256i after = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 0, -1, 0, 0, -1, 0, 0, -1, 0, 0, -1, 0, 0, -1, 0));
+  const __m256i order = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 3, 6, 9, 12, 15, 2, 5, 8, 11, 14, 1, 4, 7, 10, 13));
+  const __m256i a = two_halves(first, second), b = two_halves(first + 16, second + 16), c = two_halves(first + 32, second + 32);
+  const auto mix = [](__m256i x, __m256i y, __m256i y_at, __m256i z, __m256i z_at) {
+    return _mm256_blendv_epi8(_mm256_blendv_epi8(x, y, y_at), z, z_at);
+  };
+  const __m256i green_order = _mm256_add_epi8(order, _mm256_set1_epi8(1)), blue_order = _mm256_add_epi8(order, _mm256_set1_epi8(2));
+  const __m256i low = _mm256_set1_epi8(15);
+  colours[0] = _mm256_shuffle_epi8(mix(a, b, after, c, next), order);
+  colours[1] = _mm256_shuffle_epi8(mix(a, b, third, c, after), _mm256_and_si256(green_order, low));
+  colours[2] = _mm256_shuffle_epi8(mix(a, b, next, c, third), _mm256_and_si256(blue_order, low));
+}
+
 void split_rgb(const uint8_t* rgb, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
-  const __m128i r0 = _mm_setr_epi8(0, 3, 6, 9, 12, 15, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
-  const __m128i r1 = _mm_setr_epi8(-1, -1, -1, -1, -1, -1, 2, 5, 8, 11, 14, -1, -1, -1, -1, -1);
-  const __m128i r2 = _mm_setr_epi8(-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 1, 4, 7, 10, 13);
-  const __m128i g0 = _mm_setr_epi8(1, 4, 7, 10, 13, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
-  const __m128i g1 = _mm_setr_epi8(-1, -1, -1, -1, -1, 0, 3, 6, 9, 12, 15, -1, -1, -1, -1, -1);
-  const __m128i g2 = _mm_setr_epi8(-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 2, 5, 8, 11, 14);
-  const __m128i b0 = _mm_setr_epi8(2, 5, 8, 11, 14, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
-  const __m128i b1 = _mm_setr_epi8(-1, -1, -1, -1, -1, 1, 4, 7, 10, 13, -1, -1, -1, -1, -1, -1);
-  const __m128i b2 = _mm_setr_epi8(-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 3, 6, 9, 12, 15);
-  int i = 0;
-  for (; n >= 16 && i < n; i += 16) {
-    if (i > n - 16) i = n - 16;  // the last ones overlap with those before
-    const __m128i* p = reinterpret_cast<const __m128i*>(rgb + 3 * i);
-    const __m128i a = _mm_loadu_si128(p), c = _mm_loadu_si128(p + 1), d = _mm_loadu_si128(p + 2);
-    const auto mix = [&](__m128i x, __m128i y, __m128i z) {
-      return _mm_or_si128(_mm_or_si128(_mm_shuffle_epi8(a, x), _mm_shuffle_epi8(c, y)), _mm_shuffle_epi8(d, z));
-    };
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(r + i), mix(r0, r1, r2));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(g + i), mix(g0, g1, g2));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(b + i), mix(b0, b1, b2));
-  }
-  for (; i < n; i++) {
-    r[i] = rgb[3 * i];
-    g[i] = rgb[3 * i + 1];
-    b[i] = rgb[3 * i + 2];
+  uint8_t* const to[3] = {r, g, b};
+  __m256i colours[3];
+  if (n < 16) {
+    for (int i = 0; i < n; i++) {
+      for (int c = 0; c < 3; c++) to[c][i] = rgb[3 * i + c];
+    }
+  } else if (n < 32) {  // the two halves overlap
+    split_pixels(rgb, rgb + 3 * (n - 16), colours);
+    for (int c = 0; c < 3; c++) {
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to[c]), _mm256_castsi256_si128(colours[c]));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to[c] + n - 16), _mm256_extracti128_si256(colours[c], 1));
+    }
+  } else {
+    for (int i = 0; i < n; i += 32) {
+      if (i > n - 32) i = n - 32;  // the last ones overlap with those before
+      split_pixels(rgb + 3 * i, rgb + 3 * i + 48, colours);
+      for (int c = 0; c < 3; c++) store(to[c] + i, colours[c]);
+    }
   }
 }
 

@@ -217,7 +217,7 @@ class FullRows {
     stride_ = stride;
     done_ = last;
     for (int c = 0; c < 3; c++) full_[c] = make_middle(y_, stride, &s_->full[c]);
-    uint8_t* bytes = s_->line.get<uint8_t>(size_t(stride) * 3);
+    uint8_t* memory = s_->line.get<uint8_t>(size_t(stride) * 6);  // of a pair of rows
     for (int y = y_.low; y < last; y++) {
       Column columns[3];
       int16_t weights[3][4 * kGroup] = {};
@@ -233,10 +233,16 @@ class FullRows {
         weight(far) = int16_t(weight(far) + kQuarter);
         columns[c] = {middle[c] + middle_pair(a, first) * stride, weights[c], (std::max(near, far) - first) / 2 + 1};
       }
-      k_.finish_ycc(columns, stride, width, bytes, bytes + stride, bytes + 2 * stride);
+      uint8_t* bytes = memory + y % 2 * stride;
+      k_.finish_ycc(columns, stride, width, bytes, bytes + 2 * stride, bytes + 4 * stride);
+      if (y % 2 == 0 && y + 1 < last) continue;
       for (int c = 0; c < 3; c++) {
-        int16_t* out = full_[c] + middle_pair(y_, y) * stride + y % 2;
-        for (int i = 0; i < width; i++) out[2 * i] = int16_t(bytes[c * stride + i] << kValueBits);
+        int16_t* out = full_[c] + middle_pair(y_, y) * stride;
+        const uint8_t* from = memory + 2 * c * stride;
+        for (int i = 0; i < width; i++) {
+          out[2 * i] = int16_t(from[i] << kValueBits);
+          out[2 * i + 1] = int16_t(from[stride + i] << kValueBits);
+        }
       }
     }
   }

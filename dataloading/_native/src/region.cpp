@@ -86,6 +86,9 @@ void resize_pixels(const beton_request& q, const Geometry& g, const PixelSource&
       uint8_t* d[3] = {nullptr, nullptr, nullptr};
       for (int c = 0; c < n; c++) d[c] = strip[c] + r * strip_stride;
       split(k, n, row, width, d);
+      // Raw images lie anywhere in the file: bring the same row of the next strip into the cache meanwhile.
+      const uint8_t* next = row + size_t(std::min(kRows, ay.high - 1 - y - r)) * src.stride;
+      for (int at = 0; at < width * n; at += 64) __builtin_prefetch(next + at);
     }
     for (int c = 0; c < n; c++) {
       k.horizontal(plan, strip[c] - ax.low, strip_stride, (rows + 1) / 2, middle[c] + middle_pair(ay, y) * stride, stride);

@@ -69,7 +69,7 @@ void make_box_filter_of(const AxisSpec& s, const BoxFilter& box) {
   }
 }
 
-template <bool kCubic>
+template <bool kCubic, bool kFancy>
 void make_weights_of(const AxisSpec& s, const BoxFilter& box, const AxisMemory& axis) {
   const Ints none = {0, 0, 0, 0};
   const Doubles zero = {0.0, 0.0, 0.0, 0.0}, one = zero + 1.0;
@@ -83,14 +83,14 @@ void make_weights_of(const AxisSpec& s, const BoxFilter& box, const AxisMemory& 
     norm *= double(1 << kWeightBits);
     const Doubles first = __builtin_convertvector(low, Doubles), taps = __builtin_convertvector(num_taps, Doubles);
     const Ints begin = low + s.box;
-    Ints origin = s.fancy ? (begin - 1) >> 1 : begin;
+    Ints origin = kFancy ? (begin - 1) >> 1 : begin;
     if (s.even) origin &= ~1;
     // Sample by sample: its weight, and where the first and the last are that count.
     Doubles weight[kMostVectorTaps + 1], started_at = zero, last = zero, j = zero;
     Masks started = zero != zero;
-    Doubles tap = __builtin_convertvector(s.fancy ? 2 * origin - 1 - begin : origin - begin, Doubles);
+    Doubles tap = __builtin_convertvector(kFancy ? 2 * origin - 1 - begin : origin - begin, Doubles);
     Doubles before = zero, here = zero;  // the filter one pixel before a sample's two, and at the first of them
-    if (s.fancy) {
+    if (kFancy) {
       height<kCubic>(box, first, taps, center, tap, &before);
       tap += one;
       height<kCubic>(box, first, taps, center, tap, &here);
@@ -98,7 +98,7 @@ void make_weights_of(const AxisSpec& s, const BoxFilter& box, const AxisMemory& 
     }
     for (int t = 0; t < axis.taps; t++, j += one) {
       Doubles w;
-      if (s.fancy) {
+      if (kFancy) {
         // Sample j gives 3/4 of itself to full-resolution samples 2j and 2j + 1, and 1/4 to those beside them.
         Doubles next, after;
         height<kCubic>(box, first, taps, center, tap, &next);
@@ -147,7 +147,11 @@ void make_box_filter(const AxisSpec& s, const BoxFilter& box) {
 }
 
 void make_weights(const AxisSpec& s, const BoxFilter& box, const AxisMemory& axis) {
-  box.cubic ? make_weights_of<true>(s, box, axis) : make_weights_of<false>(s, box, axis);
+  if (box.cubic) {
+    s.fancy ? make_weights_of<true, true>(s, box, axis) : make_weights_of<true, false>(s, box, axis);
+  } else {
+    s.fancy ? make_weights_of<false, true>(s, box, axis) : make_weights_of<false, false>(s, box, axis);
+  }
 }
 
 }  // namespace
