@@ -2,6 +2,7 @@
 //
 // The kernels for aarch64, all of whose processors have NEON. Each gives the bytes of its namesake in
 // kernels_portable.cpp.
+#ifdef __aarch64__
 #include "kernels.h"
 
 #include <arm_neon.h>
@@ -683,3 +684,5 @@ const Kernels kNeonKernels = {
 const Kernels* neon_kernels() { return &kNeonKernels; }
 
 }  // namespace beton
+
+#endif
