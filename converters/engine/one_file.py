@@ -268,13 +268,13 @@ class _Run:
         report = self._report
         try:
             self._first = self._num_done
-            rest = self._plan.order[self._first :].tolist()
-            jobs = ((index, self._source.task(index)) for index in rest)
+            rest = self._plan.order[self._first :]  # as Python's integers they would take 40 bytes a sample
+            jobs = ((index, self._source.task(index)) for index in map(int, rest))
             due = time.monotonic() + self._options.checkpoint_seconds
             position = 0
             with contextlib.closing(self._pool.run(jobs, count=len(rest))) as results:
                 for result in results:
-                    indices = rest[position : position + result.num_samples]
+                    indices = rest[position : position + result.num_samples].tolist()
                     position += result.num_samples
                     if isinstance(result, ConvertedSample):
                         self._write(indices[0], result)

@@ -322,7 +322,7 @@ def test_masks_and_boxes_follow_past_functions_that_are_said_to_leave_pixels_in_
         ([T.Resize((64, 64)), T.Custom(darkened, moves_pixels=True)], "cannot follow. Leave it out, leave the field"),
         ([T.SanitizeBoundingBoxes(), T.Resize((64, 64))], "put it behind Resize"),
         ([T.Resize((64, 64)), T.SanitizeBoundingBoxes(labels_getter="klass")], "there is no field 'klass'"),
-        ([T.RandomResizedCrop(64), T.CutMix()], "would no longer fit"),
+        ([T.RandomResizedCrop(64), T.CutMix(num_classes=5)], "would no longer fit"),
         ([T.AsList(), T.Resize((64, 64))], "must be the last of the list"),
     ],
 )
