@@ -56,11 +56,11 @@ def main() -> None:
     parser.add_argument("--num-workers", type=int, default=2)
     options = parser.parse_args()
     convert_all = conversion(options.case, options.source, options.out, options.num_workers)
-    whos = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    before, start = [cpu_seconds(who) for who in whos], time.perf_counter()
+    scopes = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    before, start = [cpu_seconds(who) for who in scopes], time.perf_counter()
     report = convert_all()
     seconds = time.perf_counter() - start
-    parent, workers = (cpu_seconds(who) - used for who, used in zip(whos, before, strict=True))
+    parent, workers = (cpu_seconds(who) - used for who, used in zip(scopes, before, strict=True))
     result = {"seconds": seconds, "num_samples": report.num_samples, "num_bytes": os.stat(options.out).st_size}
     print(json.dumps({**result, "parent_cpu_seconds": parent, "workers_cpu_seconds": workers}))
 
