@@ -255,7 +255,7 @@ def histograms(series: Mapping[str, Sequence[float]], *, floor: float, x: str, l
                 told = f"{name}: {count} of {len(each)} steps waited {number(low)} to {number(high)} ms"
                 parts.append(_rect(at + 0.5, base - tall, width / num_columns - 1, tall, "fill", told))
         middle = sorted(each)[len(each) // 2] if each else 0.0
-        shown = f"median {'< ' if middle <= floor else ''}{number(middle)} ms"
+        shown = f"median < {floor:g} ms" if middle <= floor else f"median {number(middle)} ms"
         parts.append(_text(right + 10, base - 8, shown, kind="value"))
         parts += ["</g>", _rule(left, base, right, base, "base")]
     words = [("< " if not place else "") + _tick(mark) for place, mark in enumerate(marks)]
