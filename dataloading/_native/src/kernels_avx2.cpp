@@ -6,6 +6,8 @@
 #include <cpuid.h>
 #include <immintrin.h>
 
+#include "vector_loops.h"
+
 namespace beton {
 
 namespace {
@@ -97,21 +99,6 @@ void horizontal_wide(const RowPlan& plan, const uint8_t* src, ptrdiff_t src_stri
   }
 }
 
-void horizontal(const RowPlan& plan, const uint8_t* src, ptrdiff_t src_stride, int row_pairs, int16_t* dst,
-                ptrdiff_t dst_stride) {
-  if (!plan.narrow) return horizontal_wide(plan, src, src_stride, row_pairs, dst, dst_stride);
-  switch (plan.pairs) {
-    case 1: return horizontal_narrow<1>(plan, src, src_stride, row_pairs, dst, dst_stride);
-    case 2: return horizontal_narrow<2>(plan, src, src_stride, row_pairs, dst, dst_stride);
-    case 3: return horizontal_narrow<3>(plan, src, src_stride, row_pairs, dst, dst_stride);
-    case 4: return horizontal_narrow<4>(plan, src, src_stride, row_pairs, dst, dst_stride);
-    case 5: return horizontal_narrow<5>(plan, src, src_stride, row_pairs, dst, dst_stride);
-    case 6: return horizontal_narrow<6>(plan, src, src_stride, row_pairs, dst, dst_stride);
-    case 7: return horizontal_narrow<7>(plan, src, src_stride, row_pairs, dst, dst_stride);
-    default: return horizontal_narrow<8>(plan, src, src_stride, row_pairs, dst, dst_stride);
-  }
-}
-
 // Sixteen values of an output row less `minus`, from value i on, in the order 0 to 3, 8 to 11; 4 to 7, 12 to 15. kPairs pairs
 // of rows, or as many as the column has where that is 0.
 template <int kPairs, int kMinus = 0>
@@ -166,14 +153,6 @@ void finish_plane_of(const Column& column, ptrdiff_t stride, int n, uint8_t* out
   }
 }
 
-void finish_plane(const Column& column, ptrdiff_t stride, int n, uint8_t* out) {
-  switch (column.pairs) {
-    case 1: return finish_plane_of<1>(column, stride, n, out);
-    case 2: return finish_plane_of<2>(column, stride, n, out);
-    default: return finish_plane_of<0>(column, stride, n, out);
-  }
-}
-
 // What red, green and blue are more than y: the factors of exact_ycc_to_rgb less what exceeds 16 bits, of green by half.
 inline void colours_of(__m256i u, __m256i v, __m256i* red, __m256i* green, __m256i* blue) {
   const __m256i green_uv = _mm256_set1_epi32(int(uint32_t(-46802 / 2) << 16 | uint16_t(-22554 / 2)));
@@ -209,21 +188,6 @@ void finish_ycc_of(const Column columns[3], ptrdiff_t stride, int n, uint8_t* r,
     store_values(green[0], green[1], g + i, n - i);
     store_values(blue[0], blue[1], b + i, n - i);
   }
-}
-
-void finish_ycc(const Column columns[3], ptrdiff_t stride, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
-  const int luma = columns[0].pairs, chroma = columns[1].pairs;
-  if (chroma == columns[2].pairs && luma <= 3 && chroma <= 2) {
-    switch (2 * luma + chroma) {
-      case 3: return finish_ycc_of<1, 1>(columns, stride, n, r, g, b);
-      case 4: return finish_ycc_of<1, 2>(columns, stride, n, r, g, b);
-      case 5: return finish_ycc_of<2, 1>(columns, stride, n, r, g, b);
-      case 6: return finish_ycc_of<2, 2>(columns, stride, n, r, g, b);
-      case 7: return finish_ycc_of<3, 1>(columns, stride, n, r, g, b);
-      case 8: return finish_ycc_of<3, 2>(columns, stride, n, r, g, b);
-    }
-  }
-  finish_ycc_of<0, 0>(columns, stride, n, r, g, b);
 }
 
 // Sixteen pixels at each of two places, taken apart. In three vectors of 16 bytes a colour's samples lie at places that no
@@ -309,16 +273,6 @@ inline __m256i between(__m256i a, __m256i b, __m256i odd, __m256i even) {
   const __m256i high = _mm256_add_epi16(_mm256_add_epi16(both, even), _mm256_add_epi16(b, b));
   return _mm256_or_si256(_mm256_srli_epi16(low, kShift),
                          _mm256_slli_epi16(_mm256_srli_epi16(high, kShift), 8));
-}
-
-// From n - 1 pairs of neighbours on: 16 at a time, the last ones twice where they do not fill a vector.
-template <typename Step, typename One>
-inline void each_pair(int n, const Step& step, const One& one) {
-  int i = 0;
-  for (; i + 16 <= n - 1; i += 16) step(i);
-  if (i == n - 1) return;
-  if (n - 1 >= 16) return step(n - 17);
-  for (; i < n - 1; i++) one(i);
 }
 
 void double_row(const uint8_t* in, int n, uint8_t* out) {

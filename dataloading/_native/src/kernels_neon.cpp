@@ -7,6 +7,8 @@
 
 #include <arm_neon.h>
 
+#include "vector_loops.h"
+
 namespace beton {
 
 namespace {
@@ -94,21 +96,6 @@ void horizontal_wide(const RowPlan& plan, const uint8_t* src, ptrdiff_t src_stri
   }
 }
 
-void horizontal(const RowPlan& plan, const uint8_t* src, ptrdiff_t src_stride, int row_pairs, int16_t* dst,
-                ptrdiff_t dst_stride) {
-  if (!plan.narrow) return horizontal_wide(plan, src, src_stride, row_pairs, dst, dst_stride);
-  switch (plan.pairs) {
-    case 1: return horizontal_narrow<1>(plan, src, src_stride, row_pairs, dst, dst_stride);
-    case 2: return horizontal_narrow<2>(plan, src, src_stride, row_pairs, dst, dst_stride);
-    case 3: return horizontal_narrow<3>(plan, src, src_stride, row_pairs, dst, dst_stride);
-    case 4: return horizontal_narrow<4>(plan, src, src_stride, row_pairs, dst, dst_stride);
-    case 5: return horizontal_narrow<5>(plan, src, src_stride, row_pairs, dst, dst_stride);
-    case 6: return horizontal_narrow<6>(plan, src, src_stride, row_pairs, dst, dst_stride);
-    case 7: return horizontal_narrow<7>(plan, src, src_stride, row_pairs, dst, dst_stride);
-    default: return horizontal_narrow<8>(plan, src, src_stride, row_pairs, dst, dst_stride);
-  }
-}
-
 // Eight values of an output row, from value i on. kPairs pairs of rows, or as many as the column has where that is 0.
 template <int kPairs>
 inline int16x8_t column_values(const Column& column, ptrdiff_t stride, int i) {
@@ -135,14 +122,6 @@ void finish_plane_of(const Column& column, ptrdiff_t stride, int n, uint8_t* out
   for (int i = 0; i < n; i += 16) {
     const uint8x8_t low = vqrshrun_n_s16(column_values<kPairs>(column, stride, i), kValueBits);
     store_bytes(vqrshrun_high_n_s16(low, column_values<kPairs>(column, stride, i + 8), kValueBits), out + i, n - i);
-  }
-}
-
-void finish_plane(const Column& column, ptrdiff_t stride, int n, uint8_t* out) {
-  switch (column.pairs) {
-    case 1: return finish_plane_of<1>(column, stride, n, out);
-    case 2: return finish_plane_of<2>(column, stride, n, out);
-    default: return finish_plane_of<0>(column, stride, n, out);
   }
 }
 
@@ -181,21 +160,6 @@ void finish_ycc_of(const Column columns[3], ptrdiff_t stride, int n, uint8_t* r,
     store_bytes(low_and_high(green[0], green[1]), g + i, n - i);
     store_bytes(low_and_high(blue[0], blue[1]), b + i, n - i);
   }
-}
-
-void finish_ycc(const Column columns[3], ptrdiff_t stride, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
-  const int luma = columns[0].pairs, chroma = columns[1].pairs;
-  if (chroma == columns[2].pairs && luma <= 3 && chroma <= 2) {
-    switch (2 * luma + chroma) {
-      case 3: return finish_ycc_of<1, 1>(columns, stride, n, r, g, b);
-      case 4: return finish_ycc_of<1, 2>(columns, stride, n, r, g, b);
-      case 5: return finish_ycc_of<2, 1>(columns, stride, n, r, g, b);
-      case 6: return finish_ycc_of<2, 2>(columns, stride, n, r, g, b);
-      case 7: return finish_ycc_of<3, 1>(columns, stride, n, r, g, b);
-      case 8: return finish_ycc_of<3, 2>(columns, stride, n, r, g, b);
-    }
-  }
-  finish_ycc_of<0, 0>(columns, stride, n, r, g, b);
 }
 
 void split_rgb(const uint8_t* rgb, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
@@ -239,16 +203,6 @@ void blend_rows(const uint8_t* near, const uint8_t* far, int n, int bias, uint8_
     vst1q_u8(out + i, vshrn_high_n_u16(vshrn_n_u16(low, 2), high, 2));
   }
   for (; i < n; i++) out[i] = uint8_t((3 * near[i] + far[i] + bias) >> 2);
-}
-
-// From n - 1 pairs of neighbours on: 16 at a time, the last ones twice where they do not fill a vector.
-template <typename Step, typename One>
-inline void each_pair(int n, const Step& step, const One& one) {
-  int i = 0;
-  for (; i + 16 <= n - 1; i += 16) step(i);
-  if (i == n - 1) return;
-  if (n - 1 >= 16) return step(n - 17);
-  for (; i < n - 1; i++) one(i);
 }
 
 // Sixteen samples as 16 bits.
