@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from converters.engine.converted import MOST_BYTES, MOST_SAMPLES, MOST_SECONDS
 from converters.images.encoding import RAW
 from converters.images.policy import ImagePolicy
 from converters.images.rgb import target_size
@@ -27,10 +28,6 @@ Array = npt.NDArray[Any]
 Column = tuple[tuple[int, ...], Array] | tuple[Array, None]
 """A field's argument for `Writer.append_alike`."""
 
-_MOST_SAMPLES = 1024
-_MOST_BYTES = 1 << 20
-# Longest time that a sample waits for others.
-_MOST_SECONDS = 0.1
 _INTEGERS = (int, np.int64, np.int32, np.uint8, np.int16, np.uint16, np.uint32, np.int8)
 _FLOATS = (float, np.float64, np.float32)
 
@@ -103,7 +100,7 @@ class SampleCollector:
             for name, field in self._fields.items()
             if not field.has_data
         ]
-        self._capacity = _MOST_SAMPLES
+        self._capacity = MOST_SAMPLES
         self._due = 0.0
 
     def takes(self, values: Mapping[str, Any], stamps: tuple[str, ...]) -> bool:
@@ -141,13 +138,13 @@ class SampleCollector:
                 return False
             shapes[name] = value.dtype, value.shape
         num_bytes = sum(values[name].nbytes for name in shapes)
-        self._capacity = min(_MOST_SAMPLES, _MOST_BYTES // max(1, num_bytes))
+        self._capacity = min(MOST_SAMPLES, MOST_BYTES // max(1, num_bytes))
         if self._capacity < 2:
             return False
         self._arrays = [
             (name, np.empty((self._capacity, *shape), dtype), dtype, shape) for name, (dtype, shape) in shapes.items()
         ]
-        self._due = time.monotonic() + _MOST_SECONDS
+        self._due = time.monotonic() + MOST_SECONDS
         return True
 
     @property

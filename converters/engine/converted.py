@@ -6,7 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["ConvertedSample", "Encoded"]
+__all__ = ["MOST_BYTES", "MOST_SAMPLES", "MOST_SECONDS", "ConvertedSample", "Encoded"]
+
+# Of samples that are sent and written together. Less than any page, so that each of them fits one.
+MOST_SAMPLES, MOST_BYTES = 1024, 1 << 20
+# Longest time that a sample waits for others.
+MOST_SECONDS = 0.1
 
 Encoded = tuple[tuple[int | float, ...], Any]
 """The result of `Field.encode`; the bytes, if any, are a buffer, which is sent beside the pickle without a copy."""

@@ -16,16 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from converters.engine.converted import ConvertedSample
+from converters.engine.converted import MOST_BYTES, MOST_SAMPLES, MOST_SECONDS, ConvertedSample
 from dataloading import Field, Writer
 
 __all__ = ["PackedSamples", "SamplePacker", "can_be_packed"]
-
-_MOST_SAMPLES = 1024
-# Less than any page, so that each sample fits one.
-_MOST_BYTES = 1 << 20
-# Longest time that a sample waits for others, if checkpoints are not due sooner.
-_MOST_SECONDS = 0.1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,14 +68,14 @@ class SamplePacker:
     fields : mapping of str to Field
         See `can_be_packed`.
     most_seconds : float
-        Longest time that a sample waits for others.
+        Longest time that a sample waits for others, if that is less than usual.
     """
 
     def __init__(self, fields: Mapping[str, Field], most_seconds: float) -> None:
         self._arguments = fields, most_seconds
         self._fields = list(fields.values())
-        self._most_seconds = min(_MOST_SECONDS, most_seconds)
-        self._data = np.empty(_MOST_BYTES, np.uint8)
+        self._most_seconds = min(MOST_SECONDS, most_seconds)
+        self._data = np.empty(MOST_BYTES, np.uint8)
         self._view = self._data.data
         self._start()
 
@@ -100,8 +94,8 @@ class SamplePacker:
         if sample.encoded is None or sample.fault or sample.notes or sample.stamps is None:
             return False
         # An empty value takes a byte of the file.
-        room = _MOST_BYTES - self._used - len(self._fields)
-        if sample.stored_bytes > room or len(self._stamps) >= _MOST_SAMPLES:
+        room = MOST_BYTES - self._used - len(self._fields)
+        if sample.stored_bytes > room or len(self._stamps) >= MOST_SAMPLES:
             return False
         if not self._stamps:
             self._due = time.monotonic() + self._most_seconds

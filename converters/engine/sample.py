@@ -99,15 +99,11 @@ class SampleConverter:
         assert packing is not None
         for job in jobs:
             sample = self(job)
-            if packing.takes(sample):
-                if packing.is_due and (samples := packing.taken()) is not None:
-                    yield samples.num_samples, samples
-                continue
-            if (samples := packing.taken()) is not None:
+            is_packed = packing.takes(sample)
+            if (not is_packed or packing.is_due) and (samples := packing.taken()) is not None:
                 yield samples.num_samples, samples
-            if packing.takes(sample):
-                continue
-            yield 1, sample
+            if not is_packed and not packing.takes(sample):
+                yield 1, sample
         if (samples := packing.taken()) is not None:
             yield samples.num_samples, samples
 

@@ -53,7 +53,6 @@ Numbers: TypeAlias = "npt.NDArray[np.generic]"
 WRITER_NAME = "beton 1"
 """Changes whenever equal input gives other bytes, and only then."""
 RECORDS_PER_CHUNK = 1 << 14
-SPOOL_BYTES = 1 << 20  # of the allocation table, to copy at a time
 BUFFER_BYTES = 1 << 22
 DIRECT_BYTES = 1 << 19
 """From this size on, bytes are written without being gathered in the buffer first."""
@@ -585,7 +584,7 @@ class Writer:
 
     def _append_spool(self, position: int) -> int:
         self._spool.seek(0)
-        while chunk := self._spool.read(SPOOL_BYTES):
+        while chunk := self._spool.read(BUFFER_BYTES):
             self._file.write_at(position, memoryview(chunk))
             position += len(chunk)
         return position
