@@ -17,7 +17,8 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torchvision.datasets import ImageFolder
 
-from dataloading._native import REQUEST, aim, decode_regions, probe_jpeg, status_text
+from dataloading._native import REQUEST, decode_regions, probe_jpeg, status_text
+from dataloading.engine.transfer import as_tensor
 from dataloading.errors import DecodeError, TransformError, UsageError
 from dataloading.format import MODE_JPEG, MODE_RAW
 from dataloading.transforms.pipeline import Pipeline, PipelineFault
@@ -122,8 +123,7 @@ class JpegFolder(ImageFolder):  # type: ignore[misc]  # torchvision states no ty
             if pipeline.varies:
                 pipeline = pipeline.of_size(int(requests["out_h"][0]), int(requests["out_w"][0]))
             decoded = np.empty((n, *pipeline.decode_shape), np.uint8)
-            aim(requests, decoded)
-            if decode_regions(requests):
+            if decode_regions(requests, decoded):
                 row = int(np.flatnonzero(requests["status"])[0])
                 raise DecodeError(status_text(int(requests["status"][row])), path=paths[row], advice=_ADVICE)
             out = decoded if pipeline.in_place else np.empty((n, *pipeline.out_shape), pipeline.storage_dtype)
@@ -131,8 +131,7 @@ class JpegFolder(ImageFolder):  # type: ignore[misc]  # torchvision states no ty
         except PipelineFault as fault:
             reason = f"{fault.transform} raised {type(fault.cause).__name__}: {fault.cause}"
             raise TransformError(reason, path=paths[fault.position]) from fault.cause
-        tensor = torch.from_numpy(out)
-        return tensor.view(getattr(torch, pipeline.out_dtype)) if tensor.dtype == torch.uint16 else tensor
+        return as_tensor(out, pipeline.out_dtype)
 
 
 _ADVICE = "Take the file out of the folder, or convert with `beton convert imagefolder --on-error skip`"
