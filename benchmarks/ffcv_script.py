@@ -38,7 +38,7 @@ def endless(loader: Any) -> Iterator[Any]:
 
 
 def main() -> None:
-    """Iterate as long as it is told."""
+    """For each line of the standard input, iterate for some seconds and print the figures."""
     case, path, batch_size, num_workers, seconds = sys.argv[1:]
     began = time.perf_counter()
     loader = Loader(

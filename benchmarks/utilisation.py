@@ -5,14 +5,17 @@
 First each loader runs alone, as in ``beton bench``: images/s. Then each feeds a simulated device that takes 60 % of our
 loader's rate, in a process of ``beton train``; our loader also feeds a device that takes 150 % of it. The utilisation
 measured is the share of the time in which the device had a batch. It is compared with two quotients: images/s that the
-run delivered, by the wall clock, over the device's rate; and the loader's rate alone over the device's, at most 100 %,
-which leaves out that a training process also has work for the cores. About 25 s per loader on two cores.
+run delivered over the device's rate, timed from outside by watching its log grow; and the loader's rate alone over the
+device's, at most 100 %, which leaves out that a training process also has work for the cores. About 25 s per loader on
+two cores.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import threading
+import time
 from math import ceil
 from pathlib import Path
 
@@ -37,17 +40,44 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--loaders", default=loaders, help="names, separated by commas; beton is always measured")
 
 
-def train(options: CompareOptions, loader: str, directory: Path) -> RunResult:
-    """Feed the simulated device from one loader, in a new process."""
+class Watch(threading.Thread):
+    """Reads a growing log, and notes by the wall clock when each image was in it: no figure of the run's own."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(daemon=True)
+        self._path = path
+        self._over = threading.Event()
+        self._seen = [(0.0, 0)]  # seconds and steps
+
+    def run(self) -> None:
+        """Look every two milliseconds."""
+        while not self._over.wait(0.002):
+            steps = self._path.read_bytes().count(b'"event": "step"') if self._path.exists() else 0
+            if steps > self._seen[-1][1]:
+                self._seen.append((time.perf_counter(), steps))
+
+    def rate(self, batch_size: int) -> float:
+        """Return the images/s between the first and the last steps seen after the warm-up."""
+        self._over.set()
+        self.join()
+        (began, first), *_, (ended, last) = [each for each in self._seen if each[1] >= WARMUP]
+        return (last - first) * batch_size / (ended - began)
+
+
+def train(options: CompareOptions, loader: str, directory: Path) -> tuple[RunResult, float]:
+    """Feed the simulated device from one loader, in a new process; return also images/s by the wall clock."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "log.jsonl").unlink(missing_ok=True)
     values = {**options.training_values(loader), "output": str(directory), "checkpoints": False}
     command = own_command("train", *training_arguments(values), python=options.python(loader))
+    watch = Watch(directory / "log.jsonl")
+    watch.start()
     with (directory / "output.txt").open("w") as stream:
         status = run_local_processes(command, 1, launched_environment(os.environ), stream)
     if status:
         raise SystemExit(f"{loader} ended with status {status}; see {directory / 'output.txt'}")
-    return summarise_run(read_log(directory / "log.jsonl"), loader=loader, repeat=0, warmup=WARMUP)
+    run = summarise_run(read_log(directory / "log.jsonl"), loader=loader, repeat=0, warmup=WARMUP)
+    return run, watch.rate(int(values["batch_size"]))
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -87,9 +117,9 @@ def main(argv: list[str] | None = None) -> None:
             rows.append([name, str(error)])
             continue
         say(f"training with {name} at {device:,.0f} images/s")
-        run = train(compared, name, directory)
+        run, delivered = train(compared, name, directory)
         assert run.busy_pct is not None
-        delivered, predicted = run.images_per_s, 100.0 * min(1.0, alone / device)
+        predicted = 100.0 * min(1.0, alone / device)
         by_rate = 100.0 * delivered / device
         rows.append(
             [
