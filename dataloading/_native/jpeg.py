@@ -311,13 +311,9 @@ def encode_jpeg(
     height, width = pixels_HWC.shape[:2]
     if max(height, width) > 65500:
         raise UsageError(f"a JPEG holds at most 65500 x 65500 pixels, got {width} x {height}")
-    if not 1 <= quality <= 100:
-        raise UsageError(f"quality must be from 1 to 100, got {quality}")
-    if subsampling not in _RATIO_OF_SAMPLING:
-        raise UsageError(f"subsampling must be one of {sorted(_RATIO_OF_SAMPLING)}, got {subsampling!r}")
+    h, v = _ratio(quality, subsampling)
     if pixels_HWC.strides[2] != 1 or pixels_HWC.strides[1] != 3 or pixels_HWC.strides[0] < 3 * width:
         pixels_HWC = np.ascontiguousarray(pixels_HWC)
-    h, v = _RATIO_OF_SAMPLING[subsampling]
     return _produce(
         LIBRARY.beton_jpeg_encode,
         pixels_HWC.ctypes.data,
@@ -329,6 +325,15 @@ def encode_jpeg(
         v,
         _restart(restart),
     )
+
+
+def _ratio(quality: int, subsampling: str) -> tuple[int, int]:
+    """Check the options of encoding; return how many luma samples across and down share a chroma sample."""
+    if not 1 <= quality <= 100:
+        raise UsageError(f"quality must be from 1 to 100, got {quality}")
+    if subsampling not in _RATIO_OF_SAMPLING:
+        raise UsageError(f"subsampling must be one of {sorted(_RATIO_OF_SAMPLING)}, got {subsampling!r}")
+    return _RATIO_OF_SAMPLING[subsampling]
 
 
 def reencode_jpeg(
@@ -360,6 +365,8 @@ def reencode_jpeg(
     ------
     DecodeError
         If its headers are damaged.
+    UsageError
+        If an argument is out of range.
 
     Examples
     --------
@@ -370,7 +377,7 @@ def reencode_jpeg(
     True
     """
     array = _bytes(data)
-    h, v = _RATIO_OF_SAMPLING[subsampling]
+    h, v = _ratio(quality, subsampling)
     out, size = ctypes.c_void_p(), ctypes.c_int64()
     reason = ctypes.create_string_buffer(_REASON_BYTES)
     status: int = LIBRARY.beton_jpeg_reencode(

@@ -306,3 +306,11 @@ def test_examples_in_docstrings_run(module) -> None:
     assert result.attempted > 0
     assert result.failed == 0
     native.use_kernels("auto")
+
+
+@pytest.mark.parametrize("options", [{"quality": 0}, {"quality": 101}, {"subsampling": "4:2:1"}], ids=str)
+def test_reencode_refuses_the_options_that_encode_refuses(options: dict[str, object]) -> None:
+    for call in (lambda: native.encode_jpeg(photo(8, 8), **options),
+                 lambda: native.reencode_jpeg(pillow_jpeg(photo(8, 8)), **options)):  # fmt: skip
+        with pytest.raises(UsageError, match=r"quality must be from 1 to 100|subsampling must be one of"):
+            call()
