@@ -46,4 +46,29 @@ int16_t* make_middle(const Axis& y, ptrdiff_t stride, Buffer* buffer) {
   return buffer->get<int16_t>(size_t(middle_pair(y, y.high - 1) + 1) * size_t(stride));
 }
 
+void fill_frame(const beton_request& q, const Geometry& g, const Target& out) {
+  constexpr int kBlock = 16;
+  const bool empty = g.width == 0 || g.height == 0;
+  const int top = empty ? q.out_h : g.top, bottom = empty ? q.out_h : g.top + g.height;
+  const int right = q.out_w - g.left - g.width;
+  const bool blocks = q.out_w >= kBlock && g.left <= kBlock && right <= kBlock;
+  for (int c = 0; c < q.channels; c++) {
+    uint8_t fill[kBlock];
+    std::memset(fill, q.fill[c], sizeof fill);
+    uint8_t* plane = out.plane[c];
+    for (int y = 0; y < top; y++) std::memset(plane + y * out.stride, q.fill[c], size_t(q.out_w));
+    for (int y = top; y < bottom; y++) {
+      uint8_t* row = plane + y * out.stride;
+      if (blocks) {
+        if (g.left > 0) std::memcpy(row, fill, kBlock);
+        if (right > 0) std::memcpy(row + q.out_w - kBlock, fill, kBlock);
+      } else {
+        std::memset(row, q.fill[c], size_t(g.left));
+        std::memset(row + q.out_w - right, q.fill[c], size_t(right));
+      }
+    }
+    for (int y = bottom; y < q.out_h; y++) std::memset(plane + y * out.stride, q.fill[c], size_t(q.out_w));
+  }
+}
+
 }  // namespace beton

@@ -18,6 +18,9 @@ struct Target {
   int channels = 3;  // planes to write: 3, or 1 where the source is gray or luma alone is wanted (copy_planar only)
 };
 
+// Fills what is around a part that is written afterwards; where that is cheaper, also some of what the part will cover.
+void fill_frame(const beton_request& q, const Geometry& g, const Target& out);
+
 // Puts the bytes of a row into the opposite order.
 void reverse_row(uint8_t* row, int n);
 

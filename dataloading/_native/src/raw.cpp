@@ -5,6 +5,7 @@
 
 #include "geometry.h"
 #include "kernels.h"
+#include "passes.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -20,34 +21,13 @@ struct Pixels {
   int width, height;
 };
 
-struct Planes {
-  uint8_t* plane[3];
-  ptrdiff_t stride;
-};
-
-void split_row(const uint8_t* rgb, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
-  for (int i = 0; i < n; i++) {
-    r[i] = rgb[3 * i];
-    g[i] = rgb[3 * i + 1];
-    b[i] = rgb[3 * i + 2];
-  }
-}
-
-void split_mirrored_row(const uint8_t* rgb, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
-  for (int i = 0; i < n; i++) {
-    r[n - 1 - i] = rgb[3 * i];
-    g[n - 1 - i] = rgb[3 * i + 1];
-    b[n - 1 - i] = rgb[3 * i + 2];
-  }
-}
-
-template <bool kMirror>
-void split(const Pixels& from, const Planes& to) {
+void split(const Pixels& from, bool mirror, const Target& to) {
+  const Kernels& k = kernels();
   for (int y = 0; y < from.height; y++) {
-    const uint8_t* row = from.data + y * from.stride;
-    uint8_t* const* p = to.plane;
-    const ptrdiff_t at = y * to.stride;
-    (kMirror ? split_mirrored_row : split_row)(row, from.width, p[0] + at, p[1] + at, p[2] + at);
+    uint8_t* row[3];
+    for (int c = 0; c < 3; c++) row[c] = to.plane[c] + y * to.stride;
+    k.split_rgb(from.data + y * from.stride, from.width, row[0], row[1], row[2]);
+    for (int c = 0; c < 3 && mirror; c++) reverse_row(row[c], from.width);
   }
 }
 
@@ -76,7 +56,7 @@ constexpr Shuffles kShuffles[2] = {make_shuffles(false), make_shuffles(true)};
 
 // 32 pixels at a time, 16 in each half of a register; the last ones overlap with those before. At least 16 a row.
 template <bool kMirror>
-__attribute__((target("avx2"))) void split_avx2(const Pixels& from, const Planes& to) {
+__attribute__((target("avx2"))) void split_avx2(const Pixels& from, const Target& to) {
   __m256i shuffle[3][3];
   for (int c = 0; c < 3; c++) {
     for (int third = 0; third < 3; third++) {
@@ -111,17 +91,17 @@ __attribute__((target("avx2"))) void split_avx2(const Pixels& from, const Planes
 
 #endif
 
-void split_all(const Pixels& from, bool mirror, const Planes& to) {
+void split_all(const Pixels& from, bool mirror, const Target& to) {
 #if defined(__x86_64__)
   if (from.width >= 16 && &kernels() != &kPortableKernels) {
     (mirror ? split_avx2<true> : split_avx2<false>)(from, to);
     return;
   }
 #endif
-  (mirror ? split<true> : split<false>)(from, to);
+  split(from, mirror, to);
 }
 
-void copy_gray(const Pixels& from, bool mirror, const Planes& to) {
+void copy_gray(const Pixels& from, bool mirror, const Target& to) {
   for (int y = 0; y < from.height; y++) {
     const uint8_t* row = from.data + y * from.stride;
     uint8_t* out = to.plane[0] + y * to.stride;
@@ -130,32 +110,6 @@ void copy_gray(const Pixels& from, bool mirror, const Planes& to) {
     } else {
       std::memcpy(out, row, size_t(from.width));
     }
-  }
-}
-
-// What is around the part that is copied afterwards; where that is cheaper, also some of what it will cover.
-void fill_frame(const beton_request& q, const Geometry& g, const Planes& out) {
-  constexpr int kBlock = 16;
-  const bool empty = g.width == 0 || g.height == 0;
-  const int top = empty ? q.out_h : g.top, bottom = empty ? q.out_h : g.top + g.height;
-  const int right = q.out_w - g.left - g.width;
-  const bool blocks = q.out_w >= kBlock && g.left <= kBlock && right <= kBlock;
-  for (int c = 0; c < q.channels; c++) {
-    uint8_t fill[kBlock];
-    std::memset(fill, q.fill[c], sizeof fill);
-    uint8_t* plane = out.plane[c];
-    for (int y = 0; y < top; y++) std::memset(plane + y * out.stride, q.fill[c], size_t(q.out_w));
-    for (int y = top; y < bottom; y++) {
-      uint8_t* row = plane + y * out.stride;
-      if (blocks) {
-        if (g.left > 0) std::memcpy(row, fill, kBlock);
-        if (right > 0) std::memcpy(row + q.out_w - kBlock, fill, kBlock);
-      } else {
-        std::memset(row, q.fill[c], size_t(g.left));
-        std::memset(row + q.out_w - right, q.fill[c], size_t(right));
-      }
-    }
-    for (int y = bottom; y < q.out_h; y++) std::memset(plane + y * out.stride, q.fill[c], size_t(q.out_w));
   }
 }
 
@@ -170,7 +124,7 @@ bool copy_raw(const beton_request& q, Status* status) {
     *status = kRawSize;
     return true;
   }
-  Planes out{};
+  Target out;
   for (int c = 0; c < q.channels; c++) out.plane[c] = reinterpret_cast<uint8_t*>(uintptr_t(q.dst)) + c * q.plane_stride;
   out.stride = q.row_stride;
   if (g.framed) {

@@ -144,22 +144,6 @@ Status render_raw(const beton_request& q, const Geometry& g, const Target& targe
   return kOk;
 }
 
-// What is around the part in the output.
-void fill_frame(const beton_request& q, const Geometry& g, const Target& out) {
-  const int right = g.left + g.width, bottom = g.top + g.height;
-  for (int c = 0; c < out.channels; c++) {
-    for (int i = 0; i < q.out_h; i++) {
-      uint8_t* row = out.plane[c] + i * out.stride;
-      if (i < g.top || i >= bottom || g.width == 0) {
-        std::memset(row, q.fill[c], size_t(q.out_w));
-        continue;
-      }
-      if (g.left > 0) std::memset(row, q.fill[c], size_t(g.left));
-      if (right < q.out_w) std::memset(row + right, q.fill[c], size_t(q.out_w - right));
-    }
-  }
-}
-
 Status render(const beton_request& q, const Geometry& g, const Target& target, const Cover* shared, Scratch* s) {
   if (q.mode == BETON_MODE_RAW) return render_raw(q, g, target, s);
   JpegHeader header;
@@ -194,9 +178,9 @@ Status decode_region(const beton_request& q, const Cover* shared) {
   } else if (g.framed) {
     Target part = out;
     for (int c = 0; c < n; c++) part.plane[c] += g.top * out.stride + g.left;
+    fill_frame(q, g, out);
     const bool empty = g.width == 0 || g.height == 0;
     status = empty ? kOk : render(q, g, part, shared, &scratch);
-    if (status == kOk) fill_frame(q, g, out);
   } else {
     Target part;
     const size_t plane = size_t(g.width) * size_t(g.height);
