@@ -76,9 +76,11 @@ class _Sources(LazyGroup):
             raise type(error)(as_command(str(error), option_names())) from error
 
 
-@click.group(cls=_Sources, verbs=lambda: _SOURCES)
+@click.group(cls=_Sources, verbs=_SOURCES)
 def convert() -> None:
     """Convert an image dataset into a .beton file, or into a set of shards (--num-shards, --shard-size)."""
+    # No conversion needs linear algebra; NumPy's library for it would start a thread per core, in each worker too.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def conversion_options(command: _Command) -> _Command:

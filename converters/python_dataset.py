@@ -78,6 +78,7 @@ class DatasetSource:
             raise UsageError(f"class_names must be a list of strings, got {describe(class_names)}")
         self.class_names = class_names_of(dataset, self.fields) if class_names is None else list(class_names) or None
         self._dataset = _with_encoded_images(dataset, self.fields)
+        self._name = type(self._dataset).__name__
 
     @property
     def provenance(self) -> Mapping[str, object]:
@@ -98,7 +99,7 @@ class DatasetSource:
 
     def name(self, index: int) -> str:
         """Return the sample's index, since its file is not known."""
-        return f"{type(self._dataset).__name__}[{index}]"
+        return f"{self._name}[{index}]"
 
 
 class _Load:

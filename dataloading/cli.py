@@ -2,12 +2,13 @@
 
 Owns what all verbs share: the lazy group, the exit codes (0 success, 1 a fault of the data or the machine, 2 wrong
 usage, 130 Ctrl-C, 143 SIGTERM), and common options. It knows a verb only by its name, the module of its code and one
-line of help, so ``beton --help`` imports neither torch nor numba, and a verb imports no other verb. Verbs are entry
-points of the group ``beton.commands``; another package may add its own.
+line of help, so ``beton --help`` imports neither torch nor numba, and a verb imports no other verb. Another package may
+add verbs as entry points of the group ``beton.commands``.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import signal
@@ -16,7 +17,6 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
@@ -50,27 +50,6 @@ __all__ = [
 _ENTRY_POINT_GROUP = "beton.commands"
 _INTERRUPTED, _TERMINATED = 130, 143
 
-# One line per verb for `beton --help`: reading it from the verb itself would import the verb.
-_SUMMARIES = {
-    "convert": "Convert an image dataset into a .beton file, or a set of shards.",
-    "synth": "Make a photo-like dataset of JPEG files to try things on.",
-    "info": "Show what a .beton file holds: fields, sizes, classes, pictures.",
-    "preview": "Draw what a recipe of augmentations makes of a file's images.",
-    "verify": "Check a .beton file: structure, checksums, every image.",
-    "diff": "Compare two .beton files or shard sets sample by sample.",
-    "repair": "Make a sound .beton file from a damaged one.",
-    "upgrade": "Add restart markers, checksums and class names to a file of FFCV.",
-    "merge": "Make one .beton file from several.",
-    "split": "Cut a .beton file by ratio, by class or in folds.",
-    "append": "Add .beton files to a shard set.",
-    "export": "Turn a .beton file into an image folder or WebDataset tars.",
-    "train": "Train an ImageNet-style model with DDP or FSDP.",
-    "compare": "Run the same training with several loaders and compare them.",
-    "bench": "Measure how fast a .beton file loads on this machine.",
-    "doctor": "Say what bounds training on this machine, and what to change.",
-    "warm-up": "Compile the operations of transforms ahead of their use.",
-}
-
 
 class Verb(NamedTuple):
     """A command: ``"module:attribute"`` of its `click.Command`, and its line in the list of commands."""
@@ -79,26 +58,64 @@ class Verb(NamedTuple):
     summary: str
 
 
+# A verb's line of help is here, since reading it from the verb would import the verb.
+_VERBS = {
+    "convert": Verb("converters.cli:convert", "Convert an image dataset into a .beton file, or a set of shards."),
+    "synth": Verb("converters.demo.synth:synth", "Make a photo-like dataset of JPEG files to try things on."),
+    "info": Verb("converters.tools.info:info", "Show what a .beton file holds: fields, sizes, classes, pictures."),
+    "preview": Verb(
+        "converters.tools.preview:preview", "Draw what a recipe of augmentations makes of a file's images."
+    ),
+    "verify": Verb("converters.tools.verify:verify", "Check a .beton file: structure, checksums, every image."),
+    "diff": Verb("converters.tools.commands:diff", "Compare two .beton files or shard sets sample by sample."),
+    "repair": Verb("converters.tools.commands:repair", "Make a sound .beton file from a damaged one."),
+    "upgrade": Verb(
+        "converters.tools.commands:upgrade", "Add restart markers, checksums and class names to a file of FFCV."
+    ),
+    "merge": Verb("converters.tools.commands:merge", "Make one .beton file from several."),
+    "split": Verb("converters.tools.commands:split", "Cut a .beton file by ratio, by class or in folds."),
+    "append": Verb("converters.tools.commands:append", "Add .beton files to a shard set."),
+    "export": Verb("converters.tools.commands:export", "Turn a .beton file into an image folder or WebDataset tars."),
+    "train": Verb("train.cli:train", "Train an ImageNet-style model with DDP or FSDP."),
+    "compare": Verb("train.cli:compare", "Run the same training with several loaders and compare them."),
+    "bench": Verb("train.bench.cli:bench", "Measure how fast a .beton file loads on this machine."),
+    "doctor": Verb("train.doctor.cli:doctor", "Say what bounds training on this machine, and what to change."),
+    "warm-up": Verb("dataloading.warm_up:warm_up", "Compile the operations of transforms ahead of their use."),
+}
+
+
 class LazyGroup(click.Group):
     """A group that knows its commands by name and imports only the one that runs.
 
     Parameters
     ----------
-    verbs : callable
-        Returns name -> `Verb`; called when the list is needed, not when the group is made.
+    verbs : mapping of str to Verb
+        Its own commands by name.
+    added : callable, optional
+        Returns those of other packages. Called only for a list of all, or for a name that is not among ``verbs``.
     """
 
-    def __init__(self, *args: Any, verbs: Callable[[], Mapping[str, Verb]], **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        verbs: Mapping[str, Verb],
+        added: Callable[[], Mapping[str, Verb]] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.verbs = verbs
+        self._added = added
+
+    def _all(self) -> Mapping[str, Verb]:
+        return self.verbs if self._added is None else {**self.verbs, **self._added()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the table's order, which is the order of use."""
-        return list(self.verbs())
+        return list(self._all())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command ``cmd_name``; None if there is none."""
-        verb = self.verbs().get(cmd_name)
+        verb = self.verbs.get(cmd_name) or self._all().get(cmd_name)
         if verb is None:
             return None
         module_name, _, attribute = verb.target.partition(":")
@@ -120,41 +137,30 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command to run; the error for an unknown name suggests the nearest ones."""
         name = args[0]
-        known = self.verbs()
-        if name not in known and not name.startswith("-"):
+        if name not in self.verbs and not name.startswith("-") and name not in (known := self._all()):
             guess = did_you_mean(name, known) or f"There are: {', '.join(known)}."
             raise click.UsageError(f"No such command {name!r}. {guess}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List names and summaries without importing a single command."""
-        rows = [(name, verb.summary) for name, verb in self.verbs().items()]
+        rows = [(name, verb.summary) for name, verb in self._all().items()]
         if rows:
             with formatter.section("Commands"):
                 formatter.write_dl(rows)
 
 
 @lru_cache(maxsize=1)
-def _installed_verbs() -> Mapping[str, Verb]:
+def _added_verbs() -> Mapping[str, Verb]:
+    # Reads the metadata of all installed packages, which takes as long as a short verb.
     from importlib.metadata import entry_points
 
-    targets = {point.name: point.value for point in entry_points(group=_ENTRY_POINT_GROUP)}
-    targets |= _verbs_of_checkout()
-    known = {name: Verb(targets[name], summary) for name, summary in _SUMMARIES.items() if name in targets}
-    others = {name: Verb(target, f"Added by {target.partition(':')[0]}.") for name, target in sorted(targets.items())}
-    return {**known, **{name: verb for name, verb in others.items() if name not in known}}
-
-
-def _verbs_of_checkout() -> dict[str, str]:
-    """Read the table from the checkout's pyproject.toml, which may be newer than what was installed of it."""
-    try:
-        text = (Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8")
-    except OSError:
-        return {}
-    # Python 3.10 has no TOML parser; this table is ours and holds only `name = "module:attribute"`.
-    table = text.partition(f'[project.entry-points."{_ENTRY_POINT_GROUP}"]')[2].partition("\n[")[0]
-    pairs = (line.partition("=")[::2] for line in table.splitlines() if "=" in line and not line.startswith("#"))
-    return {name.strip(): target.strip().strip('"') for name, target in pairs}
+    points = sorted(entry_points(group=_ENTRY_POINT_GROUP), key=lambda point: point.name)
+    return {
+        point.name: Verb(point.value, f"Added by {point.value.partition(':')[0]}.")
+        for point in points
+        if point.name not in _VERBS
+    }
 
 
 def _show_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
@@ -167,7 +173,8 @@ def _show_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> 
 
 @click.group(
     cls=LazyGroup,
-    verbs=_installed_verbs,
+    verbs=_VERBS,
+    added=_added_verbs,
     name="beton",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="`beton VERB --help` explains a verb. Exit codes: 0 success, 1 faulty data or machine, 2 wrong usage.",
@@ -210,6 +217,8 @@ def run_command(command: click.Command, args: Sequence[str] | None = None, *, pr
     with _termination_unwinds():
         code = _run(command, words, prog_name=prog_name, debug=debug)
         code = _flush(code)
+    if args is None and code == 0:
+        gc.freeze()  # the process exits: spare it a search for cycles among all that it has imported
     raise SystemExit(code)
 
 

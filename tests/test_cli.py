@@ -58,16 +58,27 @@ def test_help_imports_no_heavy_package() -> None:
         assert done.stdout.rstrip().endswith("HEAVY []"), (words, done.stdout[-200:])
 
 
-def test_help_lists_every_command_of_pyproject_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    project = (ROOT / "pyproject.toml").read_text()
-    table = project.partition('[project.entry-points."beton.commands"]')[2].partition("\n[")[0]
-    verbs = re.findall(r"^([\w-]+) = ", table, re.MULTILINE)
+def test_help_lists_every_command_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    context = click.Context(cli.beton)
+    verbs = cli.beton.list_commands(context)
+    assert all(isinstance(cli.beton.get_command(context, name), click.Command) for name in verbs)
     assert {"convert", "info", "train"} < set(verbs)
     assert exit_code("--help") == 0
     text = capsys.readouterr().out.partition("Commands:\n")[2].partition("\n\n")[0]
     lines = re.findall(r"^  ([\w-]+) +(\S.*)", text, re.MULTILINE)
     assert sorted(name for name, _ in lines) == sorted(verbs)
     assert not any(line.startswith("Added by") for _, line in lines)
+
+
+def test_another_package_adds_a_command_as_an_entry_point(tmp_path: Path) -> None:
+    (tmp_path / "shout-1.0.dist-info").mkdir()
+    (tmp_path / "shout-1.0.dist-info" / "METADATA").write_text("Name: shout\nVersion: 1.0\n")
+    (tmp_path / "shout-1.0.dist-info" / "entry_points.txt").write_text("[beton.commands]\nshout = shouting:shout\n")
+    (tmp_path / "shouting.py").write_text("import click\n@click.command()\ndef shout(): click.echo('HELLO')\n")
+    path = os.pathsep.join([str(ROOT), str(tmp_path)])
+    assert re.search("  shout +Added by shouting.", beton("--help", PYTHONPATH=path).stdout)
+    assert beton("shout", PYTHONPATH=path).stdout == "HELLO\n"
+    assert "Did you mean 'shout'?" in beton("shuot", PYTHONPATH=path).stderr
 
 
 def test_the_version_is_the_one_in_pyproject(capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,7 +132,7 @@ def probe(how: str) -> None:
 
 @pytest.fixture
 def probing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli.beton, "verbs", lambda: {"probe": cli.Verb("tests.test_cli:probe", "For this test.")})
+    monkeypatch.setattr(cli.beton, "verbs", {"probe": cli.Verb("tests.test_cli:probe", "For this test.")})
     monkeypatch.delenv("BETON_DEBUG", raising=False)
 
 
@@ -169,7 +180,7 @@ def test_a_bug_keeps_its_traceback() -> None:
 def test_a_command_that_cannot_be_imported_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli.beton, "verbs", lambda: {"odd": cli.Verb("no_such_module:x", "Missing.")})
+    monkeypatch.setattr(cli.beton, "verbs", {"odd": cli.Verb("no_such_module:x", "Missing.")})
     assert exit_code("odd") == 1
     assert "no_such_module" in capsys.readouterr().err
     assert exit_code("--help") == 0

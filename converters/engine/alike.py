@@ -45,7 +45,7 @@ class AlikeSamples:
         How the images of each sample were stored.
     stored_bytes : int
         Bytes of all values in the file's pages.
-    stamps : sequence of tuple of str
+    stamps : sequence of str
         Of each sample, see `ConvertedSample`.
     """
 
@@ -53,7 +53,7 @@ class AlikeSamples:
     columns: Sequence[Column]
     images: tuple[str, ...]
     stored_bytes: int
-    stamps: Sequence[tuple[str, ...]]
+    stamps: Sequence[str]
     source_bytes = 0
 
     @property
@@ -93,7 +93,7 @@ class SampleCollector:
         self._start()
 
     def _start(self) -> None:
-        self._stamps: list[tuple[str, ...]] = []
+        self._stamps: list[str] = []
         self._arrays: list[tuple[str, Array, np.dtype[Any], tuple[int, ...]]] = []
         self._numbers: list[tuple[str, list[Any], tuple[type, ...]]] = [
             (name, [], _FLOATS if isinstance(field, FloatField) else _INTEGERS)
@@ -103,7 +103,7 @@ class SampleCollector:
         self._capacity = MOST_SAMPLES
         self._due = 0.0
 
-    def takes(self, values: Mapping[str, Any], stamps: tuple[str, ...]) -> bool:
+    def takes(self, values: Mapping[str, Any], stamp: str) -> bool:
         """Add a sample, copying its arrays; return False if its shapes differ or it is too large."""
         if values.keys() != self._fields.keys():
             return False
@@ -121,7 +121,7 @@ class SampleCollector:
                 self._cut(place)
                 return False
             numbers.append(value)
-        self._stamps.append(stamps)
+        self._stamps.append(stamp)
         return True
 
     def _cut(self, count: int) -> None:
@@ -164,7 +164,7 @@ class SampleCollector:
         self._start()
         return samples
 
-    def of_columns(self, columns: Mapping[str, Array], stamps: Sequence[tuple[str, ...]]) -> AlikeSamples | None:
+    def of_columns(self, columns: Mapping[str, Array], stamps: Sequence[str]) -> AlikeSamples | None:
         """Convert samples given as arrays of values, with samples along the first axis; None if they do not fit.
 
         Integers and floats must have the dtype of their field's record.
@@ -182,7 +182,7 @@ class SampleCollector:
 
 
 def _samples(
-    fields: Mapping[str, Field], columns: Mapping[str, Array], stamps: Sequence[tuple[str, ...]], num_images: int
+    fields: Mapping[str, Field], columns: Mapping[str, Array], stamps: Sequence[str], num_images: int
 ) -> AlikeSamples:
     count = len(stamps)
     result: list[Column] = []

@@ -32,8 +32,8 @@ class ConvertedSample(NamedTuple):
         The reason for missing values or replaced images, and the report's list for it.
     notes : str
         Remarks about images whose pixels are intact.
-    stamps : tuple of str or None
-        `converters.engine.fingerprint.stamps` of its task, before it was read.
+    stamp : str or None
+        `converters.engine.fingerprint.stamp_of` its task, before it was read.
     """
 
     encoded: Sequence[Encoded] | None = None
@@ -43,7 +43,7 @@ class ConvertedSample(NamedTuple):
     fault: str = ""
     listed: str = "replaced"
     notes: str = ""
-    stamps: tuple[str, ...] | None = None
+    stamp: str | None = None
 
     @property
     def num_samples(self) -> int:

@@ -6,9 +6,10 @@ These are compared before an interrupted conversion is resumed, or an existing f
 from __future__ import annotations
 
 import json
+import operator
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,8 @@ __all__ = [
     "differences",
     "file_stamps",
     "names_digest",
-    "stamps",
+    "stamp_of",
+    "stamps_of",
 ]
 
 _SHOWN_AT_MOST = 6
@@ -42,7 +44,7 @@ def names_digest(
     hasher = xxhash.xxh3_64()
     for start in range(0, len(order), _NAMES_AT_ONCE):
         indices = order[start : start + _NAMES_AT_ONCE].tolist()
-        text = "".join([f"{source.name(index)}\0" for index in indices])
+        text = "\0".join([*map(source.name, indices), ""])
         hasher.update(text.encode("utf-8", "backslashreplace"))
         progress(len(indices))
     return str(hasher.hexdigest())
@@ -136,7 +138,7 @@ def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 class SamplesChecksum:
-    """A running checksum of samples: their names, and the `stamps` of their tasks."""
+    """A running checksum of samples: their names, and the stamps of their tasks (`stamp_of`)."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -147,18 +149,15 @@ class SamplesChecksum:
         """The checksum of the samples so far."""
         return str(self._hasher.hexdigest())
 
-    def add(self, indices: Iterable[int], known: Iterable[Iterable[str]] | None = None) -> None:
+    def add(self, indices: Sequence[int], known: Sequence[str] | None = None) -> None:
         """Add samples; ``known`` are the stamps of their tasks, if a worker has read them."""
         if known is None:
-            indices = list(indices)
-            files: dict[str | bytes, str] = {}
-            known = [stamps(self._source.task(index), files) for index in indices]
-        name = self._source.name
-        lines = ["\0".join((name(index), *each)) for index, each in zip(indices, known, strict=True)]
+            known = stamps_of([self._source.task(index) for index in indices])
+        lines = map(operator.add, map(self._source.name, indices), known)
         self._hasher.update("\n".join([*lines, ""]).encode("utf-8", "backslashreplace"))
 
 
-def stamps(task: object, files: dict[str | bytes, str] | None = None) -> tuple[str, ...]:
+def stamp_of(task: object, files: dict[str | bytes, str] | None = None) -> str:
     """Return what reveals a change of a sample: size and age of the files in its task, and the task's numbers.
 
     Parameters
@@ -168,19 +167,29 @@ def stamps(task: object, files: dict[str | bytes, str] | None = None) -> tuple[s
     files : dict, optional
         Cache of stamps by path.
     """
-    found = []
-    for item in task if isinstance(task, (tuple, list)) else (task,):
-        if isinstance(item, int):
-            found.append(str(item))
-        elif isinstance(item, (str, bytes)):
-            stamp = None if files is None else files.get(item)
-            if stamp is None:
-                stamp = _file_stamp(item)
-                if files is not None:
-                    files[item] = stamp
-            if stamp:
-                found.append(stamp)
-    return tuple(found)
+    files = {} if files is None else files
+    items = task if isinstance(task, (tuple, list)) else (task,)
+    return "".join([_stamp(item, files) for item in items])
+
+
+def stamps_of(tasks: Sequence[object]) -> list[str]:
+    """Return `stamp_of` each task, with one look at each file."""
+    if set(map(type, tasks)) == {int}:  # arrays and datasets: many small samples
+        return [f"\0{task}" for task in tasks]
+    files: dict[str | bytes, str] = {}
+    return [stamp_of(task, files) for task in tasks]
+
+
+def _stamp(item: object, files: dict[str | bytes, str]) -> str:
+    if isinstance(item, int):
+        return f"\0{item}"
+    if not isinstance(item, (str, bytes)):
+        return ""
+    stamp = files.get(item)
+    if stamp is None:
+        found = _file_stamp(item)
+        stamp = files[item] = found and f"\0{found}"
+    return stamp
 
 
 def _file_stamp(path: str | bytes) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
+import numpy.typing as npt
 
 from converters.engine.alike import AlikeSamples
 from converters.engine.converted import ConvertedSample
@@ -37,7 +38,7 @@ from dataloading.tools import FileInfo, remove_orphans
 
 __all__ = ["has_begun", "make_file", "shard_of"]
 
-_COMPARED_AT_ONCE = 1024
+_TAKEN_AT_ONCE = 1024
 
 
 def make_file(plan: FilePlan, pool: Pool, progress: Progress, report: Report, *, wait_seconds: float = 0.0) -> Shard:
@@ -229,8 +230,8 @@ class _Run:
         done = 0
         for state, _ in journal.records():
             first, done = done, state["done"]
-            for start in range(first, done, _COMPARED_AT_ONCE):
-                self._checksum.add(plan.order[start : min(done, start + _COMPARED_AT_ONCE)].tolist())
+            for start in range(first, done, _TAKEN_AT_ONCE):
+                self._checksum.add(plan.order[start : min(done, start + _TAKEN_AT_ONCE)].tolist())
             if self._checksum.value != state["chain"]:
                 raise UsageError(
                     f"the source has changed since {plan.path} was begun: of the samples that are done, one of those "
@@ -268,8 +269,8 @@ class _Run:
         report = self._report
         try:
             self._first = self._num_done
-            rest = self._plan.order[self._first :]  # as Python's integers they would take 40 bytes a sample
-            jobs = ((index, self._source.task(index)) for index in map(int, rest))
+            rest = self._plan.order[self._first :]
+            jobs = self._jobs(rest)
             due = time.monotonic() + self._options.checkpoint_seconds
             position = 0
             with contextlib.closing(self._pool.run(jobs, count=len(rest))) as results:
@@ -297,6 +298,11 @@ class _Run:
         self._journal.remove()
         report.num_bytes = os.stat(self._plan.path).st_size
 
+    def _jobs(self, order: npt.NDArray[np.int64]) -> Iterator[tuple[int, object]]:
+        for start in range(0, len(order), _TAKEN_AT_ONCE):  # as Python's integers all would take 40 bytes a sample
+            indices = order[start : start + _TAKEN_AT_ONCE].tolist()
+            yield from zip(indices, map(self._source.task, indices), strict=True)
+
     def _write_many(self, indices: list[int], samples: AlikeSamples | PackedSamples) -> None:
         """Write samples that were converted together."""
         self._is_consistent = False
@@ -307,11 +313,11 @@ class _Run:
             if isinstance(samples, PackedSamples):
                 raise
             each = samples.stored_bytes // samples.num_samples
-            for row, (index, stamps) in enumerate(zip(indices, samples.stamps, strict=True)):
+            for row, (index, stamp) in enumerate(zip(indices, samples.stamps, strict=True)):
                 encoded = samples.encoded(row)
                 self._write(
                     index,
-                    ConvertedSample(encoded=encoded, images=samples.images, stored_bytes=each, stamps=stamps),
+                    ConvertedSample(encoded=encoded, images=samples.images, stored_bytes=each, stamp=stamp),
                 )
             return
         report = self._report
@@ -324,7 +330,7 @@ class _Run:
 
     def _write(self, index: int, sample: ConvertedSample) -> None:
         """Write one sample, or handle it by ``on_error``."""
-        report, on_error, stamps = self._report, self._options.on_error, sample.stamps
+        report, on_error, stamp = self._report, self._options.on_error, sample.stamp
         # If Ctrl-C interrupts this, counts and file disagree.
         self._is_consistent = False
         fault, is_written = sample.fault, False
@@ -355,7 +361,7 @@ class _Run:
             report.num_samples += 1
             report.source_bytes += sample.source_bytes
             report.images.update(sample.images)
-        self._checksum.add([index], None if stamps is None else [stamps])
+        self._checksum.add([index], None if stamp is None else [stamp])
         self._num_done += 1
         self._is_consistent = True
 

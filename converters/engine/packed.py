@@ -34,7 +34,7 @@ class PackedSamples:
         Number of images by how they were stored.
     source_bytes : int
         Bytes of image files read.
-    stamps : sequence of tuple of str
+    stamps : sequence of str
         Of each sample, see `ConvertedSample`.
     """
 
@@ -43,7 +43,7 @@ class PackedSamples:
     data: npt.NDArray[np.uint8]
     kinds: Counter[str]
     source_bytes: int
-    stamps: Sequence[tuple[str, ...]]
+    stamps: Sequence[str]
 
     @property
     def num_samples(self) -> int:
@@ -82,7 +82,7 @@ class SamplePacker:
     def _start(self) -> None:
         self._entries: list[list[object]] = [[] for _ in self._fields]
         self._sizes: list[int] = []
-        self._stamps: list[tuple[str, ...]] = []
+        self._stamps: list[str] = []
         self._kinds: Counter[str] = Counter()
         self._source_bytes = self._used = 0
 
@@ -91,7 +91,7 @@ class SamplePacker:
 
     def takes(self, sample: ConvertedSample) -> bool:
         """Add a sample, copying its bytes; return False if it has a fault or remark, or there is no room for it."""
-        if sample.encoded is None or sample.fault or sample.notes or sample.stamps is None:
+        if sample.encoded is None or sample.fault or sample.notes or sample.stamp is None:
             return False
         # An empty value takes a byte of the file.
         room = MOST_BYTES - self._used - len(self._fields)
@@ -113,7 +113,7 @@ class SamplePacker:
         for became in sample.images:
             self._kinds[became] += 1
         self._source_bytes += sample.source_bytes
-        self._stamps.append(sample.stamps)
+        self._stamps.append(sample.stamp)
         return True
 
     @property

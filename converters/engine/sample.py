@@ -16,7 +16,7 @@ import numpy as np
 
 from converters.engine.alike import AlikeSamples, make_collector
 from converters.engine.converted import ConvertedSample, Encoded
-from converters.engine.fingerprint import stamps
+from converters.engine.fingerprint import stamp_of, stamps_of
 from converters.engine.packed import PackedSamples, SamplePacker, can_be_packed
 from converters.images.errors import raised
 from converters.images.geometry import Geometry, geometry_of, has_followers, moved
@@ -75,7 +75,7 @@ class SampleConverter:
     def __call__(self, job: tuple[int, Any]) -> ConvertedSample:
         """Convert one sample."""
         # Before it is read, so that a change during the read is detected later.
-        before = stamps(job[1])
+        before = stamp_of(job[1])
         return self._sample(job, before, lambda: self._load(job[1]))
 
     def many(
@@ -112,11 +112,11 @@ class SampleConverter:
     ) -> Iterator[tuple[int, ConvertedSample | AlikeSamples]]:
         """Convert samples of a source that returns arrays of samples."""
         assert self._gathering is not None
-        files: dict[str | bytes, str] = {}
-        before = [stamps(task, files) for _, task in jobs]
+        tasks = [task for _, task in jobs]
+        before = stamps_of(tasks)
         alike = None
         with contextlib.suppress(Exception):  # converted one by one, the error names the sample
-            values = columns([task for _, task in jobs])
+            values = columns(tasks)
             alike = None if values is None else self._gathering.of_columns(values, before)
         if alike is not None:
             yield len(jobs), alike
@@ -129,7 +129,7 @@ class SampleConverter:
         assert gathering is not None
         files: dict[str | bytes, str] = {}
         for job in jobs:
-            before = stamps(job[1], files)
+            before = stamp_of(job[1], files)
             values: Mapping[str, Any] | Exception
             try:
                 values = self._load(job[1])
@@ -147,14 +147,12 @@ class SampleConverter:
         if (samples := gathering.taken()) is not None:
             yield samples.num_samples, samples
 
-    def _sample(
-        self, job: tuple[int, Any], before: tuple[str, ...], load: Callable[[], Mapping[str, Any]]
-    ) -> ConvertedSample:
+    def _sample(self, job: tuple[int, Any], before: str, load: Callable[[], Mapping[str, Any]]) -> ConvertedSample:
         index, _ = job
         values: Mapping[str, Any] = {}
         try:
             values = load()
-            return self._converted(index, values)._replace(stamps=before)
+            return self._converted(index, values)._replace(stamp=before)
         except SampleFault as error:
             fault = str(error)
             # The source may know the other values of a sample whose image cannot be read.
@@ -164,7 +162,7 @@ class SampleConverter:
         except Exception as error:  # sources run the user's code; any exception is a fault of this sample
             fault = raised(error)
         sample = self._replaced(index, values, fault) if self._on_error == "placeholder" else None
-        return (sample or ConvertedSample(fault=fault))._replace(stamps=before)
+        return (sample or ConvertedSample(fault=fault))._replace(stamp=before)
 
     def _converted(self, index: int, values: Mapping[str, Any]) -> ConvertedSample:
         if values.keys() != self._fields.keys():

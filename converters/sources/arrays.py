@@ -105,8 +105,7 @@ class Arrays:
         class_names: Sequence[str] | None = None,
     ) -> None:
         self._copies: list[LocalCopy]
-        self._name = name_of(paths[0])
-        self._path = absolute(paths[0])
+        self._shown = printable(name_of(paths[0]))
         stored: dict[str, _Stored] = {}
         paths = expand(paths, (".npy",))
         local_files, self._copies = local_paths(paths)
@@ -136,13 +135,13 @@ class Arrays:
             self._arrays[role] = stored[name]
             self.fields[role] = _field(name, stored[name], role)
         if not self._arrays:
-            raise UsageError(f"{printable(self._name)} holds no arrays")
+            raise UsageError(f"{self._shown} holds no arrays")
         lengths = {name: array.shape[0] for name, array in self._arrays.items()}
         if len(set(lengths.values())) > 1:
             shown = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
             alike = [name for name in sorted(taken) if stored[name].shape[0] == stored[image or taken[0]].shape[0]]
             raise ConvertError(
-                f"{printable(self._name)}: the arrays have different numbers of samples: {shown}; --arrays "
+                f"{self._shown}: the arrays have different numbers of samples: {shown}; --arrays "
                 f"{','.join(alike)} takes those of one number"
             )
         self._length = next(iter(lengths.values()))
@@ -151,7 +150,7 @@ class Arrays:
             self._label = "label"
             found = self._classes_of_words()
             self.class_names = self.class_names or found
-        self.provenance = {"source": "arrays", "source_name": printable(self._name), "source_samples": len(self)}
+        self.provenance = {"source": "arrays", "source_name": self._shown, "source_samples": len(self)}
         self.has_words = class_names is None and self.class_names is not None
 
     @property
@@ -171,13 +170,13 @@ class Arrays:
     def __len__(self) -> int:
         return self._length
 
-    def task(self, index: int) -> tuple[int, str]:
-        """Return the index and the first file's path."""
-        return index, self._path
+    def task(self, index: int) -> int:
+        """Return the index itself."""
+        return index
 
     def name(self, index: int) -> str:
         """Return the file and the index."""
-        return f"{printable(self._name)}[{index}]"
+        return f"{self._shown}[{index}]"
 
     def _check_one_set(self, stored: Mapping[str, _Stored]) -> None:
         """Refuse arrays of different samples, such as x_train and x_test."""
@@ -187,7 +186,7 @@ class Arrays:
                 sets.setdefault(part, []).append(name)
         if len(sets) > 1:
             options = " or ".join(f"--arrays {','.join(names)}" for names in sets.values())
-            raise UsageError(f"{printable(self._name)} holds several sets of samples: {options} takes one of them")
+            raise UsageError(f"{self._shown} holds several sets of samples: {options} takes one of them")
 
     def _classes_of_words(self) -> list[str] | None:
         labels = Labels()
@@ -319,8 +318,7 @@ class _Load:
     labels: Mapping[str, int] | None
     mapped: dict[str, npt.NDArray[Any]] = dataclasses.field(default_factory=dict)
 
-    def __call__(self, task: tuple[int, str]) -> dict[str, object]:
-        index = task[0]
+    def __call__(self, index: int) -> dict[str, object]:
         self._map()
         values: dict[str, object] = {}
         for name, array in self.mapped.items():
@@ -346,15 +344,14 @@ class _Load:
         sample_bytes = sum(array.dtype.itemsize * math.prod(array.shape[1:]) for array in self.arrays.values())
         return max(1, min(_MOST_AT_ONCE, _BYTES_AT_ONCE // max(1, sample_bytes)))
 
-    def columns(self, tasks: Sequence[tuple[int, str]]) -> dict[str, npt.NDArray[Any]] | None:
+    def columns(self, indices: Sequence[int]) -> dict[str, npt.NDArray[Any]] | None:
         """Return the values of several samples as arrays, with samples along the first axis.
 
         None for texts, and for numbers that the file's types do not hold exactly.
         """
         self._map()
-        indices = [index for index, _ in tasks]
         first = indices[0]
-        follow_one_another = indices == list(range(first, first + len(indices)))
+        follow_one_another = list(indices) == list(range(first, first + len(indices)))
         chosen = slice(first, first + len(indices)) if follow_one_another else np.array(indices)
         columns: dict[str, npt.NDArray[Any]] = {}
         for name, array in self.mapped.items():
