@@ -1,6 +1,7 @@
 """The Loader in Lightning, Accelerate, DeepSpeed and by torchdata's conventions.
 
-Each runs in processes of its own: what importing a framework does must not reach other tests.
+Each runs in processes of its own: what importing a framework does must not reach other tests. They are forked from one
+process for each framework, which has imported it, because that takes longest.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import numpy as np
 import pytest
 
 from dataloading import ImageField, IntField, Loader, Writer
+from tests.support.forks import preloaded
 from train.launch import launch_environment, run_local_processes
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -34,15 +37,47 @@ def numbered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def run(code: str, folder: Path, world: int, *words: object) -> None:
+def environment() -> dict[str, str]:
+    return launch_environment(
+        {**os.environ, "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
+    )
+
+
+@pytest.fixture(scope="module")
+def lightning() -> Iterator[list[str]]:
+    """A Python that has imported Lightning."""
+    with preloaded(
+        ["lightning", "torch.distributed.checkpoint", "gcsfs", "dataloading.loader"], environment()
+    ) as python:
+        yield python
+
+
+@pytest.fixture(scope="module")
+def accelerate() -> Iterator[list[str]]:
+    """A Python that has imported Accelerate, and what it imports later."""
+    with preloaded(
+        ["accelerate", "torch._dynamo", "torch.distributed.checkpoint", "datasets"], environment()
+    ) as python:
+        yield python
+
+
+@pytest.fixture(scope="module")
+def deepspeed() -> Iterator[list[str]]:
+    """A Python that has imported DeepSpeed, and what it imports later."""
+    with preloaded(
+        ["deepspeed", "networkx", "torch._inductor.compile_fx", "dataloading.loader"], environment()
+    ) as python:
+        yield python
+
+
+def run(python: list[str], code: str, folder: Path, world: int, *words: object) -> None:
     """Run `code` with `words` as its arguments, on so many processes, in `folder`."""
     folder.mkdir(exist_ok=True)
     script = folder / "script.py"
     script.write_text(f"import os, runpy, sys\nos.chdir({str(folder)!r})\n{code}")
-    environ = launch_environment({**os.environ, "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"})
-    command = [sys.executable, str(script), *map(str, words)]
+    command = [*python, str(script), *map(str, words)]
     with (folder / "output.txt").open("a") as stream:
-        status = run_local_processes(command, world, environ, stream)
+        status = run_local_processes(command, world, environment(), stream)
     assert status == 0, (folder / "output.txt").read_text()[-3000:]
 
 
@@ -67,11 +102,13 @@ open(sys.argv[2], "w").write(json.dumps(seen))
 """
 
 
-def test_lightning_trains_in_order_and_resumes_inside_an_epoch(numbered: Path, tmp_path: Path) -> None:
+def test_lightning_trains_in_order_and_resumes_inside_an_epoch(
+    numbered: Path, lightning: list[str], tmp_path: Path
+) -> None:
     script = EXAMPLES / "lightning_module.py"
-    run(LIGHTNING, tmp_path, 1, script, "whole.json", numbered)
+    run(lightning, LIGHTNING, tmp_path, 1, script, "whole.json", numbered)
     checkpoint = "lightning/step=4.ckpt"
-    run(LIGHTNING, tmp_path, 1, script, "resumed.json", numbered, checkpoint)
+    run(lightning, LIGHTNING, tmp_path, 1, script, "resumed.json", numbered, checkpoint)
     whole, resumed = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("whole", "resumed"))
     expected = [[epoch, batch] for epoch in (0, 1) for batch in order(numbered, epoch, batch_size=8)]
     assert whole == expected and len(whole) == 14
@@ -103,8 +140,10 @@ assert counted == sorted([*range(8), *range(50), *range(50)]), counted
 """
 
 
-def test_lightning_limits_batches_and_validates_each_image_once(numbered: Path, tmp_path: Path) -> None:
-    run(LIGHTNING_LIMITS, tmp_path, 1, numbered)
+def test_lightning_limits_batches_and_validates_each_image_once(
+    numbered: Path, lightning: list[str], tmp_path: Path
+) -> None:
+    run(lightning, LIGHTNING_LIMITS, tmp_path, 1, numbered)
 
 
 ACCELERATE = """
@@ -123,12 +162,12 @@ open(f"{sys.argv[2]}-{os.environ.get('RANK', '0')}.json", "w").write(json.dumps(
 
 
 def test_accelerate_leaves_the_loader_alone_and_goes_on_on_another_number_of_processes(
-    numbered: Path, tmp_path: Path
+    numbered: Path, accelerate: list[str], tmp_path: Path
 ) -> None:
     """Saved after three steps of the second epoch by two processes; three see exactly the rest."""
     script = EXAMPLES / "accelerate_script.py"
-    run(ACCELERATE, tmp_path, 2, script, "two", numbered)
-    run(ACCELERATE, tmp_path, 3, script, "three", numbered, "accelerate-state")
+    run(accelerate, ACCELERATE, tmp_path, 2, script, "two", numbered)
+    run(accelerate, ACCELERATE, tmp_path, 3, script, "three", numbered, "accelerate-state")
     two, three = (
         [json.loads((tmp_path / f"{name}-{rank}.json").read_text()) for rank in range(world)]
         for name, world in (("two", 2), ("three", 3))
@@ -156,8 +195,8 @@ assert apply_to_collection(batch, torch.Tensor, torch.neg)["label"].tolist() == 
 """
 
 
-def test_their_helpers_for_nested_data_take_a_batch(numbered: Path, tmp_path: Path) -> None:
-    run(HELPERS, tmp_path, 1, numbered)
+def test_their_helpers_for_nested_data_take_a_batch(numbered: Path, lightning: list[str], tmp_path: Path) -> None:
+    run(lightning, HELPERS, tmp_path, 1, numbered)
 
 
 ACCELERATE_EPOCHS = """
@@ -236,10 +275,10 @@ accelerator.end_training()
 
 @pytest.mark.parametrize("world", [1, 2])
 def test_accelerate_drops_padding_ends_accumulation_and_skips_batches(
-    world: int, numbered: Path, tmp_path: Path
+    world: int, numbered: Path, accelerate: list[str], tmp_path: Path
 ) -> None:
     """After `prepare` alone; every sample is gathered once for any tail, also where ranks' shares differ."""
-    run(ACCELERATE_EPOCHS, tmp_path, world, numbered)
+    run(accelerate, ACCELERATE_EPOCHS, tmp_path, world, numbered)
 
 
 def test_without_an_accelerator_accelerate_is_neither_imported_nor_asked(numbered: Path) -> None:
@@ -282,16 +321,18 @@ end()
 STAGES = ("zero1", "zero2", "zero3", "zero3_offload")
 
 
-def test_deepspeeds_engine_trains_with_every_stage_of_zero_and_resumes(numbered: Path, tmp_path: Path) -> None:
+def test_deepspeeds_engine_trains_with_every_stage_of_zero_and_resumes(
+    numbered: Path, deepspeed: list[str], tmp_path: Path
+) -> None:
     """The newest checkpoint is that of step 10, three steps into the second epoch of seven."""
-    run(DEEPSPEED, tmp_path, 2, EXAMPLES / "deepspeed_engine.py", numbered, *STAGES)
+    run(deepspeed, DEEPSPEED, tmp_path, 2, EXAMPLES / "deepspeed_engine.py", numbered, *STAGES)
     output = (tmp_path / "output.txt").read_text()
     whole = printed(output)
     assert [line.rpartition(",")[0] for line in whole["zero1"]] == ["epoch 0: step 7", "epoch 1: step 14"]
     for stage in STAGES:
         assert whole[stage] == whole["zero1"], f"{stage} computes something else"
         assert (tmp_path / stage / "checkpoints" / "latest").read_text() == "global_step10", stage
-    run(DEEPSPEED, tmp_path, 2, EXAMPLES / "deepspeed_engine.py", numbered, "zero2")
+    run(deepspeed, DEEPSPEED, tmp_path, 2, EXAMPLES / "deepspeed_engine.py", numbered, "zero2")
     resumed = printed((tmp_path / "output.txt").read_text()[len(output) :])
     assert resumed["zero2"] == whole["zero2"][1:]
 
