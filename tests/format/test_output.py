@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dataloading.format import output
-from dataloading.format.output import PartFile
+from dataloading.format.output import PartFile, whole_file
 from dataloading.tools import PartFolder, remove_orphans
 
 HOLD = """
@@ -155,3 +155,33 @@ def test_a_missing_folder_is_an_error_and_not_an_endless_search() -> None:
         with pytest.raises(FileNotFoundError):
             make()
     assert remove_orphans("no/d") == []
+
+
+def test_a_file_that_the_disk_once_refused_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusals = [OSError(errno.EIO, "Input/output error")]
+
+    def flush(_descriptor: int) -> None:
+        if refusals:
+            raise refusals.pop()  # the system reports lost data to one call only
+
+    monkeypatch.setattr(os, "fdatasync", flush)
+    path = tmp_path / "a.bin"
+    file = PartFile(str(path), overwrite=False)
+    for position in range(0, 32 << 20, 1 << 20):  # long enough to be flushed while it is written
+        file.write_at(position, memoryview(bytes(1 << 20)))
+    for _ in range(2):
+        with pytest.raises(OSError, match="Input/output error"):
+            file.publish()
+    file.discard()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_file_replaces_another_that_is_still_open(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with path.open() as old:
+        with whole_file(path) as part:
+            Path(part).write_text("new")
+        assert old.read() == "old"
+    assert path.read_text() == "new"
+    assert os.listdir(tmp_path) == ["a.txt"]
