@@ -24,6 +24,8 @@ __all__ = [
     "draw_without_replacement",
 ]
 
+_PART = 1 << 16  # elements at a time, where results need much less memory than what they are computed of
+
 
 class Elements(Protocol):
     """An order that can be repeated."""
@@ -144,5 +146,8 @@ def draw_without_replacement(weights: Floats, num_draws: int, key: int) -> Indic
     ndarray of int64, shape (num_draws,)
     """
     positive = np.flatnonzero(weights > 0)
-    keys = exponential(key, positive) / weights[positive]
-    return positive[np.argsort(keys, kind="stable")][:num_draws].astype(np.int64)
+    keys = np.empty(len(positive))
+    for start in range(0, len(positive), _PART):
+        part = positive[start : start + _PART]
+        keys[start : start + _PART] = exponential(key, part) / weights[part]
+    return np.asarray(positive[np.argsort(keys, kind="stable")[:num_draws]], np.int64)

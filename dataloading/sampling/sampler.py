@@ -322,7 +322,7 @@ class ShardSampler(Sampler):
                 copies=self._views,
             )
         elif self._weights is not None and self.replacement:
-            order = DrawnOrder(np.cumsum(self._drawn_from), key, draws)
+            order = DrawnOrder(self._cumulative, key, draws)
         elif self._weights is not None:
             order = ListedOrder(draw_without_replacement(self._drawn_from, draws, key))
         elif isinstance(self._permutation, str):
@@ -366,8 +366,13 @@ class ShardSampler(Sampler):
         assert self._weights is not None
         if isinstance(self._weights, str):
             assert self._labels is not None
-            return balanced_weights(self._labels[self.elements])
+            return balanced_weights(self._labels if self.subset is None else self._labels[self.subset])
         return self._weights if self.subset is None else self._weights[self.subset]
+
+    @cached_property
+    def _cumulative(self) -> npt.NDArray[np.float64]:
+        """Sums of the weights of the elements up to each."""
+        return np.cumsum(self._drawn_from)
 
     @cached_property
     def _views(self) -> Indices | None:

@@ -92,8 +92,15 @@ def balanced_weights(labels: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.flo
     >>> balanced_weights(np.array([5, 5, 7])).tolist()
     [0.5, 0.5, 1.0]
     """
-    _, classes, counts = np.unique(labels, return_inverse=True, return_counts=True)
-    return np.asarray(1.0 / counts[classes])
+    if len(labels) == 0:
+        return np.empty(0)
+    low = int(labels.min())
+    if int(labels.max()) - low < len(labels):  # nothing need be sorted
+        classes = labels - low
+        counts = np.bincount(classes)
+    else:
+        _, classes, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    return np.asarray((1.0 / np.maximum(counts, 1))[classes])
 
 
 def chosen_by(predicate: Callable[[Any], Any], values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
@@ -121,7 +128,9 @@ def occurrences(indices: Indices) -> Indices | None:
     >>> occurrences(np.array([4, 9, 4, 4])).tolist()
     [0, 0, 1, 2]
     """
-    if len(indices) == 0 or np.bincount(indices).max() == 1:
+    seen = np.zeros(int(indices.max(initial=-1)) + 1, bool)
+    seen[indices] = True
+    if np.count_nonzero(seen) == len(indices):
         return None
     order = np.argsort(indices, kind="stable")
     ordered = indices[order]
@@ -134,4 +143,4 @@ def occurrences(indices: Indices) -> Indices | None:
 
 def digest(values: npt.NDArray[Any]) -> str:
     """Return 16 hexadecimal digits that change with the values."""
-    return hashlib.sha256(values.tobytes()).hexdigest()[:16]
+    return hashlib.sha256(np.ascontiguousarray(values)).hexdigest()[:16]

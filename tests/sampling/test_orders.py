@@ -19,6 +19,7 @@ from dataloading.sampling.mixture import Parts
 from dataloading.sampling.page_order import PageLayout
 from dataloading.sampling.random import Cipher, children, exponential, uniform
 from dataloading.sampling.sampler import ShardSampler
+from dataloading.sampling.subsets import balanced_weights
 from dataloading.transforms.rng import child
 
 KINDS = ("none", "global", "cipher", "pages", "drawn", "chosen", "repeated", "subset", "mixed", "mixed-subset")
@@ -309,6 +310,11 @@ def test_balanced_weights_give_every_class_its_share():
     got = labels[drawn(9000, "balanced", 1, labels=labels)[0]]
     for label in (5, 7, 8):
         assert abs((got == label).sum() - 3000) < 5 * np.sqrt(3000 * 2 / 3)
+
+
+@pytest.mark.parametrize("apart", [1, -3, 10**15])
+def test_balanced_weights_are_one_divided_by_the_size_of_the_class(apart):
+    assert balanced_weights(apart * np.array([2, 0, 2, 2, 9])).tolist() == [1 / 3, 1, 1 / 3, 1 / 3, 1]
 
 
 def test_every_draw_of_a_sample_is_a_view_of_its_own():
