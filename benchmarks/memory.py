@@ -9,9 +9,11 @@ share. About 40 s per loader and number of ranks.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
-from common import Options, add_copies, bench_spec, failure, parse, publish, say
+from common import ROOT, Options, add_copies, bench_spec, failure, parse, publish, say
 from inputs import large_file
 
 from train.bench.harness import LoaderProcess, LoaderProcessError
@@ -20,6 +22,16 @@ from train.summaries import summarise
 
 LOADERS = ("beton", "torch-fast", "ffcv")
 RANKS = (1, 2, 4)
+
+
+_IDLE = "import os, torch; from train.machine import memory_of_group; print(memory_of_group(os.getpgrp()).own_bytes)"
+
+
+def torch_bytes() -> int:
+    """Return the memory of a process that has only imported torch."""
+    command = [sys.executable, "-c", _IDLE]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, start_new_session=True)
+    return int(done.stdout)
 
 
 def measure_ranks(options: Options, spec: BenchSpec, num_ranks: int) -> list[dict[str, Any]]:
@@ -45,8 +57,7 @@ def main(argv: list[str] | None = None) -> None:
         return bench_spec(options, name, path, stop_between=False)
 
     batch_bytes = options.batch_size * 3 * 224 * 224
-    # The synthetic loader holds two batches besides torch.
-    idle = measure_ranks(options, spec("synthetic"), 1)[0]["own_bytes"] - 2 * batch_bytes
+    idle = torch_bytes()
     rows, data = [], []
     for name in LOADERS:
         for num_ranks in RANKS:

@@ -29,6 +29,9 @@ def own():
     return sum(int(n) for n in re.findall(r"^Pss_(?:Anon|Shmem): +(\\d+)", text, re.M)) * 1024
 def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) * 1024
+def mapped():
+    parts = open("/proc/self/smaps").read().split(path)[1:]
+    return sum(int(re.search(r"Rss: +(\\d+)", part)[1]) for part in parts) * 1024
 measured = {}
 if loader == "beton":
     from dataloading import Loader, Reader, transforms as T
@@ -54,7 +57,8 @@ start = time.perf_counter(); made = make(); length = len(made)
 measured["loader_seconds"] = time.perf_counter() - start
 start = time.perf_counter(); iterator = iter(made); batch = next(iterator)  # kept: it owns the order
 measured["first_batch_seconds"] = time.perf_counter() - start
-measured["batch_bytes"] = own() - base; measured["peak_resident_bytes"] = peak(); measured["num_batches"] = length
+measured["batch_bytes"] = own() - base; measured["peak_resident_bytes"] = peak(); measured["mapped_bytes"] = mapped()
+measured["num_batches"] = length
 assert len(batch[0]) == 256
 print(json.dumps(measured)); sys.stdout.flush()
 import os; os._exit(0)
@@ -117,6 +121,7 @@ def main(argv: list[str] | None = None) -> None:
                         f"{middle['first_batch_seconds']:.2f}",
                         mib["batch_bytes"],
                         mib["peak_resident_bytes"],
+                        mib["mapped_bytes"],
                         "",
                     ]
                 )
@@ -125,7 +130,7 @@ def main(argv: list[str] | None = None) -> None:
         finally:
             path.unlink(missing_ok=True)
     head = ["loader", "samples", "open, ms", "own MiB then", "Loader and len, s", "first shuffled batch, s",
-            "own MiB then", "peak resident MiB", "note"]  # fmt: skip
+            "own MiB then", "peak resident MiB", "of the file, MiB", "note"]  # fmt: skip
     title = "Opening a file, by number of samples"
     figure = lines(series, title=title, x="samples", y="seconds to open", log_x=True, log_y=True) if series else None
     publish(
@@ -133,8 +138,9 @@ def main(argv: list[str] | None = None) -> None:
         options.command,
         "opening",
         title,
-        f"Medians of {options.rounds} fresh processes, tables in the page cache. Peak resident includes torch "
-        "and mapped pages of the file.",
+        f"Medians of {options.rounds} fresh processes, tables in the page cache. Peak resident includes torch, and "
+        "pages of the file: parts of the page cache that the process has touched. How much the system maps at a touch "
+        "depends on how it has cached the file, up to 2 MiB.",
         head=head,
         rows=rows,
         data=data,
