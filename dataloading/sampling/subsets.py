@@ -143,4 +143,4 @@ def occurrences(indices: Indices) -> Indices | None:
 
 def digest(values: npt.NDArray[Any]) -> str:
     """Return 16 hexadecimal digits that change with the values."""
-    return hashlib.sha256(np.ascontiguousarray(values)).hexdigest()[:16]
+    return hashlib.sha256(np.ascontiguousarray(values).data).hexdigest()[:16]
