@@ -1,0 +1,5 @@
+"""The tests. Idle threads of OpenMP sleep in them and in their processes: by default they spin, on cores others need."""
+
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is imported

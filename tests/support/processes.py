@@ -16,7 +16,9 @@ import torch.distributed as dist
 __all__ = ["init", "join", "start"]
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["torch.distributed.device_mesh", "torchvision", "dataloading.loader", __name__])
+CONTEXT.set_forkserver_preload(
+    ["dataloading.loader", "train.trainer", "torch._dynamo", "torch.distributed.fsdp", __name__]
+)
 
 
 def start(target: Callable[..., None], world: int, folder: Path, *args: object) -> list[multiprocessing.Process]:

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 import torch
-import torch.multiprocessing as mp
 
 from dataloading import BetonError
+from tests.support.processes import join, start
 from train.checkpoint import newest_checkpoint
 from train.launch import launch_environment, training_arguments
 from train.metrics import read_log
@@ -71,11 +71,11 @@ def _free_ports(count: int) -> list[int]:
             probe.close()
 
 
-def _rank(rank: int, root: str, data: str, ports: list[int]) -> None:
+def _rank(rank: int, world_size: int, root: Path, data: str, ports: list[int]) -> None:
     from train.trainer import run_training
 
     torch.set_num_threads(1)
-    place = {"RANK": str(rank), "WORLD_SIZE": str(WORLD_SIZE), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1"}
+    place = {"RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1"}
     for number, (name, extra) in enumerate(SCENARIOS.items()):
         os.environ |= {**place, "MASTER_PORT": str(ports[number])}
         values = {**SMALL, "data": data, "val": data, **UNEVEN, **extra, "output": f"{root}/{name}"}
@@ -84,7 +84,7 @@ def _rank(rank: int, root: str, data: str, ports: list[int]) -> None:
         assert run_training(make_options(**values)) == 0
     os.environ["MASTER_PORT"] = str(ports[-1])
     values = {**SMALL, "data": data, "loader": "beton", "num_workers": 1, "epochs": 1}
-    (Path(root) / f"broken-{rank}.txt").write_text(_break_on_rank_1(values))
+    (root / f"broken-{rank}.txt").write_text(_break_on_rank_1(values))
 
 
 def _break_on_rank_1(values: dict[str, Any]) -> str:
@@ -150,7 +150,7 @@ def logs(beton: Path, launched: Path) -> dict[str, list[dict[str, Any]]]:
     newest = newest_checkpoint(launched / "checkpoints")
     assert newest is not None
     (launched / "checkpoints" / "newest").symlink_to(newest.name)
-    mp.spawn(_rank, args=(str(root), str(beton), _free_ports(len(SCENARIOS) + 1)), nprocs=WORLD_SIZE)
+    join(start(_rank, WORLD_SIZE, root, str(beton), _free_ports(len(SCENARIOS) + 1)), seconds=800)
     return {name: read_log(root / name / "log.jsonl") for name in SCENARIOS}
 
 
