@@ -1,4 +1,4 @@
-"""The tests. Idle threads of OpenMP sleep in them and in their processes: by default they spin, on cores others need."""
+"""The tests. Idle threads of OpenMP sleep here and in child processes: by default they spin, on cores others need."""
 
 import os
 
