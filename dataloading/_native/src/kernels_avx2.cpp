@@ -132,10 +132,8 @@ inline void store_bytes(__m256i v, uint8_t* dst, int n) {
   }
 }
 
-// Thirty-two values in the order of column_values.
-inline void store_values(__m256i first, __m256i second, uint8_t* dst, int n) {
-  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-  const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(first, second), order);
+// The first n of thirty-two bytes.
+inline void store_first(__m256i bytes, uint8_t* dst, int n) {
   if (n >= 32) {
     store(dst, bytes);
   } else {
@@ -143,6 +141,17 @@ inline void store_values(__m256i first, __m256i second, uint8_t* dst, int n) {
     store(rest, bytes);
     for (int i = 0; i < n; i++) dst[i] = rest[i];
   }
+}
+
+// Thirty-two values to bytes.
+inline void store_in_order(__m256i first, __m256i second, uint8_t* dst, int n) {
+  store_first(_mm256_permute4x64_epi64(_mm256_packus_epi16(first, second), 0xD8), dst, n);
+}
+
+// Thirty-two values in the order of column_values.
+inline void store_values(__m256i first, __m256i second, uint8_t* dst, int n) {
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  store_first(_mm256_permutevar8x32_epi32(_mm256_packus_epi16(first, second), order), dst, n);
 }
 
 template <int kPairs>
@@ -190,22 +199,42 @@ void finish_ycc_of(const Column columns[3], ptrdiff_t stride, int n, uint8_t* r,
   }
 }
 
+// Bytes of which the place is 0, 1 and 2 more than a multiple of three.
+inline __m256i third(int k) {
+  alignas(16) static const int8_t kThirds[18] = {-1, 0, 0, -1, 0, 0, -1, 0, 0, -1, 0, 0, -1, 0, 0, -1, 0, 0};
+  return twice(kThirds + (3 - k) % 3);
+}
+
+// x, but y and z at those bytes.
+inline __m256i mix(__m256i x, __m256i y, int y_at, __m256i z, int z_at) {
+  return _mm256_blendv_epi8(_mm256_blendv_epi8(x, y, third(y_at)), z, third(z_at));
+}
+
+// The order in which the places first, first + step, first + 2 * step ... follow each other, modulo 16.
+inline __m256i order(int first, int step) {
+  alignas(16) int8_t places[16];
+  for (int i = 0; i < 16; i++) places[i] = int8_t((first + step * i) & 15);
+  return twice(places);
+}
+
 // Sixteen pixels at each of two places, taken apart. In three vectors of 16 bytes a colour's samples lie at places that no
 // two of them share: blending puts them into one vector, shuffling in order.
 inline void split_pixels(const uint8_t* first, const uint8_t* second, __m256i colours[3]) {
-  const __m256i third = _mm256_broadcastsi128_si256(_mm_setr_epi8(-1, 0, 0, -1, 0, 0, -1, 0, 0, -1, 0, 0, -1, 0, 0, -1));
-  const __m256i next = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, -1, 0, 0, -1, 0, 0, -1, 0, 0, -1, 0, 0, -1, 0, 0));
-  const __m256i after = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 0, -1, 0, 0, -1, 0, 0, -1, 0, 0, -1, 0, 0, -1, 0));
-  const __m256i order = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 3, 6, 9, 12, 15, 2, 5, 8, 11, 14, 1, 4, 7, 10, 13));
   const __m256i a = two_halves(first, second), b = two_halves(first + 16, second + 16), c = two_halves(first + 32, second + 32);
-  const auto mix = [](__m256i x, __m256i y, __m256i y_at, __m256i z, __m256i z_at) {
-    return _mm256_blendv_epi8(_mm256_blendv_epi8(x, y, y_at), z, z_at);
-  };
-  const __m256i green_order = _mm256_add_epi8(order, _mm256_set1_epi8(1)), blue_order = _mm256_add_epi8(order, _mm256_set1_epi8(2));
-  const __m256i low = _mm256_set1_epi8(15);
-  colours[0] = _mm256_shuffle_epi8(mix(a, b, after, c, next), order);
-  colours[1] = _mm256_shuffle_epi8(mix(a, b, third, c, after), _mm256_and_si256(green_order, low));
-  colours[2] = _mm256_shuffle_epi8(mix(a, b, next, c, third), _mm256_and_si256(blue_order, low));
+  colours[0] = _mm256_shuffle_epi8(mix(a, b, 2, c, 1), order(0, 3));
+  colours[1] = _mm256_shuffle_epi8(mix(a, b, 0, c, 2), order(1, 3));
+  colours[2] = _mm256_shuffle_epi8(mix(a, b, 1, c, 0), order(2, 3));
+}
+
+// The way back.
+inline void merge_pixels(const __m256i colours[3], uint8_t* first, uint8_t* second) {
+  const __m256i r = _mm256_shuffle_epi8(colours[0], order(0, 11)), g = _mm256_shuffle_epi8(colours[1], order(5, 11)),
+                b = _mm256_shuffle_epi8(colours[2], order(10, 11));
+  const __m256i thirds[3] = {mix(r, g, 1, b, 2), mix(r, g, 0, b, 1), mix(r, g, 2, b, 0)};
+  for (int i = 0; i < 3; i++) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(first) + i, _mm256_castsi256_si128(thirds[i]));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(second) + i, _mm256_extracti128_si256(thirds[i], 1));
+  }
 }
 
 void split_rgb(const uint8_t* rgb, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
@@ -231,32 +260,21 @@ void split_rgb(const uint8_t* rgb, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
 }
 
 void merge_rgb(const uint8_t* r, const uint8_t* g, const uint8_t* b, int n, uint8_t* rgb) {
-  const __m128i r0 = _mm_setr_epi8(0, -1, -1, 1, -1, -1, 2, -1, -1, 3, -1, -1, 4, -1, -1, 5);
-  const __m128i g0 = _mm_setr_epi8(-1, 0, -1, -1, 1, -1, -1, 2, -1, -1, 3, -1, -1, 4, -1, -1);
-  const __m128i b0 = _mm_setr_epi8(-1, -1, 0, -1, -1, 1, -1, -1, 2, -1, -1, 3, -1, -1, 4, -1);
-  const __m128i r1 = _mm_setr_epi8(-1, -1, 6, -1, -1, 7, -1, -1, 8, -1, -1, 9, -1, -1, 10, -1);
-  const __m128i g1 = _mm_setr_epi8(5, -1, -1, 6, -1, -1, 7, -1, -1, 8, -1, -1, 9, -1, -1, 10);
-  const __m128i b1 = _mm_setr_epi8(-1, 5, -1, -1, 6, -1, -1, 7, -1, -1, 8, -1, -1, 9, -1, -1);
-  const __m128i r2 = _mm_setr_epi8(-1, 11, -1, -1, 12, -1, -1, 13, -1, -1, 14, -1, -1, 15, -1, -1);
-  const __m128i g2 = _mm_setr_epi8(-1, -1, 11, -1, -1, 12, -1, -1, 13, -1, -1, 14, -1, -1, 15, -1);
-  const __m128i b2 = _mm_setr_epi8(10, -1, -1, 11, -1, -1, 12, -1, -1, 13, -1, -1, 14, -1, -1, 15);
-  int i = 0;
-  for (; i + 16 <= n; i += 16) {
-    const __m128i red = _mm_loadu_si128(reinterpret_cast<const __m128i*>(r + i));
-    const __m128i green = _mm_loadu_si128(reinterpret_cast<const __m128i*>(g + i));
-    const __m128i blue = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b + i));
-    const auto mix = [&](__m128i x, __m128i y, __m128i z) {
-      return _mm_or_si128(_mm_or_si128(_mm_shuffle_epi8(red, x), _mm_shuffle_epi8(green, y)), _mm_shuffle_epi8(blue, z));
-    };
-    __m128i* p = reinterpret_cast<__m128i*>(rgb + 3 * i);
-    _mm_storeu_si128(p, mix(r0, g0, b0));
-    _mm_storeu_si128(p + 1, mix(r1, g1, b1));
-    _mm_storeu_si128(p + 2, mix(r2, g2, b2));
-  }
-  for (; i < n; i++) {
-    rgb[3 * i] = r[i];
-    rgb[3 * i + 1] = g[i];
-    rgb[3 * i + 2] = b[i];
+  const uint8_t* const from[3] = {r, g, b};
+  __m256i colours[3];
+  if (n < 16) {
+    for (int i = 0; i < n; i++) {
+      for (int c = 0; c < 3; c++) rgb[3 * i + c] = from[c][i];
+    }
+  } else if (n < 32) {
+    for (int c = 0; c < 3; c++) colours[c] = two_halves(from[c], from[c] + n - 16);
+    merge_pixels(colours, rgb, rgb + 3 * (n - 16));
+  } else {
+    for (int i = 0; i < n; i += 32) {
+      if (i > n - 32) i = n - 32;
+      for (int c = 0; c < 3; c++) colours[c] = load(from[c] + i);
+      merge_pixels(colours, rgb + 3 * i, rgb + 3 * i + 48);
+    }
   }
 }
 
@@ -321,12 +339,19 @@ void exact_ycc_to_rgb(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, in
   const auto sum = [green, half](__m256i pairs) {
     return _mm256_srai_epi32(_mm256_add_epi32(_mm256_madd_epi16(pairs, green), half), 16);
   };
-  for (int i = 0; i < n; i += 16) {
-    const __m256i l = wide(y + i), u = _mm256_sub_epi16(wide(cb + i), middle), v = _mm256_sub_epi16(wide(cr + i), middle);
-    store_bytes(_mm256_add_epi16(_mm256_add_epi16(l, v), times(v, red)), r + i, n - i);
-    const __m256i both = _mm256_packs_epi32(sum(_mm256_unpacklo_epi16(u, v)), sum(_mm256_unpackhi_epi16(u, v)));
-    store_bytes(_mm256_add_epi16(_mm256_sub_epi16(l, v), both), g + i, n - i);
-    store_bytes(_mm256_add_epi16(_mm256_add_epi16(l, _mm256_add_epi16(u, u)), times(u, blue)), b + i, n - i);
+  for (int i = 0; i < n; i += 32) {
+    __m256i colours[3][2];
+    for (int h = 0; h < 2; h++) {
+      const int at = i + 16 * h;
+      const __m256i l = wide(y + at), u = _mm256_sub_epi16(wide(cb + at), middle), v = _mm256_sub_epi16(wide(cr + at), middle);
+      colours[0][h] = _mm256_add_epi16(_mm256_add_epi16(l, v), times(v, red));
+      const __m256i both = _mm256_packs_epi32(sum(_mm256_unpacklo_epi16(u, v)), sum(_mm256_unpackhi_epi16(u, v)));
+      colours[1][h] = _mm256_add_epi16(_mm256_sub_epi16(l, v), both);
+      colours[2][h] = _mm256_add_epi16(_mm256_add_epi16(l, _mm256_add_epi16(u, u)), times(u, blue));
+    }
+    store_in_order(colours[0][0], colours[0][1], r + i, n - i);
+    store_in_order(colours[1][0], colours[1][1], g + i, n - i);
+    store_in_order(colours[2][0], colours[2][1], b + i, n - i);
   }
 }
 
@@ -445,17 +470,27 @@ inline Wide operator+(Wide a, Wide b) { return {_mm256_add_epi32(a.low, b.low), 
 inline Wide operator-(Wide a, Wide b) { return {_mm256_sub_epi32(a.low, b.low), _mm256_sub_epi32(a.high, b.high)}; }
 
 template <int kShift>
+inline __m256i shifted_down(Wide a) {
+  return _mm256_packs_epi32(_mm256_srai_epi32(a.low, kShift), _mm256_srai_epi32(a.high, kShift));
+}
+
+inline Wide half_of(int shift) {
+  const __m256i half = _mm256_set1_epi32(1 << (shift - 1));
+  return {half, half};
+}
+
+template <int kShift>
 inline __m256i descale(Wide a) {
-  const __m256i half = _mm256_set1_epi32(1 << (kShift - 1));
-  return _mm256_packs_epi32(_mm256_srai_epi32(_mm256_add_epi32(a.low, half), kShift),
-                            _mm256_srai_epi32(_mm256_add_epi32(a.high, half), kShift));
+  return shifted_down<kShift>(a + half_of(kShift));
 }
 
 // jidctint.c along the registers' index; the arithmetic of transform() in kernels_portable.cpp, 16 columns at once.
 template <int kShift>
 inline void transform(__m256i v[8]) {
   const Wide even2 = products(v[2], v[6], 4433, 4433 - 15137), even3 = products(v[2], v[6], 4433 + 6270, 4433);
-  const Wide even0 = shifted(_mm256_add_epi16(v[0], v[4])), even1 = shifted(_mm256_sub_epi16(v[0], v[4]));
+  // One of these two is in each result's sum, and so is the half that rounds it.
+  const Wide even0 = shifted(_mm256_add_epi16(v[0], v[4])) + half_of(kShift);
+  const Wide even1 = shifted(_mm256_sub_epi16(v[0], v[4])) + half_of(kShift);
   const Wide t10 = even0 + even3, t13 = even0 - even3, t11 = even1 + even2, t12 = even1 - even2;
   const __m256i z3 = _mm256_add_epi16(v[7], v[3]), z4 = _mm256_add_epi16(v[5], v[1]);
   const Wide a3 = products(z3, z4, 9633 - 16069, 9633), a4 = products(z3, z4, 9633, 9633 - 3196);
@@ -463,14 +498,14 @@ inline void transform(__m256i v[8]) {
   const Wide t3 = products(v[7], v[1], -7373, 12299 - 7373) + a4;
   const Wide t1 = products(v[5], v[3], 16819 - 20995, -20995) + a4;
   const Wide t2 = products(v[5], v[3], -20995, 25172 - 20995) + a3;
-  v[0] = descale<kShift>(t10 + t3);
-  v[7] = descale<kShift>(t10 - t3);
-  v[1] = descale<kShift>(t11 + t2);
-  v[6] = descale<kShift>(t11 - t2);
-  v[2] = descale<kShift>(t12 + t1);
-  v[5] = descale<kShift>(t12 - t1);
-  v[3] = descale<kShift>(t13 + t0);
-  v[4] = descale<kShift>(t13 - t0);
+  v[0] = shifted_down<kShift>(t10 + t3);
+  v[7] = shifted_down<kShift>(t10 - t3);
+  v[1] = shifted_down<kShift>(t11 + t2);
+  v[6] = shifted_down<kShift>(t11 - t2);
+  v[2] = shifted_down<kShift>(t12 + t1);
+  v[5] = shifted_down<kShift>(t12 - t1);
+  v[3] = shifted_down<kShift>(t13 + t0);
+  v[4] = shifted_down<kShift>(t13 - t0);
 }
 
 inline void transpose(__m256i v[8]) {  // 8 x 8 in each lane
