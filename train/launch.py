@@ -181,10 +181,11 @@ def kill_descendants(ancestor: int) -> None:
 def process_parents() -> dict[int, int]:
     """Return the parent of every process; empty on systems without /proc."""
     parents = {}
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            # The name, in parentheses, may contain any character.
-            parents[int(status.parent.name)] = int(status.read_text(errors="replace").rpartition(")")[2].split()[1])
+    with contextlib.suppress(OSError):
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError, IndexError), open(f"/proc/{name}/stat", "rb", buffering=0) as status:
+                # The name, in parentheses, may contain any character.
+                parents[int(name)] = int(status.read(4096).rpartition(b")")[2].split()[1])
     return parents
 
 
