@@ -17,19 +17,20 @@ import resource
 import time
 from typing import Any
 
-import numpy as np
-from inputs import ArraySamples
-
-from converters import ImageFolder, ImagePolicy, Options, convert
-from converters import write as write_dataset
-from converters.sources.arrays import Arrays
-from dataloading import ImageField, IntField
-
 
 def conversion(case: str, source: str, out: str, num_workers: int) -> Any:
     """Return the function that converts."""
+    # Imported here, since a worker imports this script first: as few modules as `beton`.
+    from converters import ImageFolder, ImagePolicy, Options, convert
+    from converters import write as write_dataset
+    from converters.sources.arrays import Arrays
+    from dataloading import ImageField, IntField
+
     options = Options(num_workers=num_workers, quiet=True, overwrite=True)
     if case == "dataset":
+        import numpy as np
+        from inputs import ArraySamples
+
         arrays = np.load(source)
         samples = ArraySamples(arrays["image"], arrays["label"])
         fields = {"image": ImageField(), "label": IntField()}

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from converters.engine.convert import convert
-from converters.images.opened_files import Opened, file_of, watched
+from converters.images.opened_files import Opened, file_of, recorded, watched
 from converters.images.policy import ImagePolicy
 from converters.options import OnError
 from converters.report import Report
@@ -29,6 +29,10 @@ from dataloading.messages import counted, describe
 from dataloading.tools import label_field
 
 __all__ = ["DatasetSource", "Indexable", "by_name", "class_names_of", "write"]
+
+
+_PLAIN = frozenset({np.ndarray, int, float, str, bytes})
+"""Types of values that need no conversion."""
 
 
 class Indexable(Protocol):
@@ -113,25 +117,30 @@ class _Load:
         self._num_classes = num_classes
 
     def __call__(self, index: int) -> Mapping[str, Any]:
-        with watched() as opened:
-            given = by_name(self._dataset[index], self._names)
-        values = {
-            name: self._image(value, opened) if name in self._images else _without_torch(value)
-            for name, value in given.items()
-        }
-        self._check_label(values)
+        opened = recorded()
+        if opened is None:
+            with watched():
+                return self(index)
+        opened.clear()
+        given = by_name(self._dataset[index], self._names)
+        values = given
+        if not _PLAIN.issuperset(map(type, given.values())):
+            values = {
+                name: self._image(value, opened) if name in self._images else _without_torch(value)
+                for name, value in given.items()
+            }
+        if self._label is not None:
+            self._check_label(self._label, values)
         return values
 
-    def _check_label(self, values: Mapping[str, Any]) -> None:
-        if self._label is None:
-            return
+    def _check_label(self, name: str, values: Mapping[str, Any]) -> None:
         try:
-            label = operator.index(values[self._label])
+            label = operator.index(values[name])
         except TypeError:
             return  # the field raises the error
         if not 0 <= label < self._num_classes:
             raise SampleFault(
-                f"field '{self._label}': the label {label} has no class name ({counted(self._num_classes, 'name')}: 0 "
+                f"field '{name}': the label {label} has no class name ({counted(self._num_classes, 'name')}: 0 "
                 f"to {self._num_classes - 1}); class_names= takes all names, class_names=[] stores none"
             )
 

@@ -167,6 +167,8 @@ def stamp_of(task: object, files: dict[str | bytes, str] | None = None) -> str:
     files : dict, optional
         Cache of stamps by path.
     """
+    if type(task) is int:  # arrays and datasets: many small samples
+        return f"\0{task}"
     files = {} if files is None else files
     items = task if isinstance(task, (tuple, list)) else (task,)
     return "".join([_stamp(item, files) for item in items])
@@ -174,7 +176,7 @@ def stamp_of(task: object, files: dict[str | bytes, str] | None = None) -> str:
 
 def stamps_of(tasks: Sequence[object]) -> list[str]:
     """Return `stamp_of` each task, with one look at each file."""
-    if set(map(type, tasks)) == {int}:  # arrays and datasets: many small samples
+    if set(map(type, tasks)) == {int}:
         return [f"\0{task}" for task in tasks]
     files: dict[str | bytes, str] = {}
     return [stamp_of(task, files) for task in tasks]

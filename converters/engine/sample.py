@@ -20,7 +20,7 @@ from converters.engine.fingerprint import stamp_of, stamps_of
 from converters.engine.packed import PackedSamples, SamplePacker, can_be_packed
 from converters.images.errors import raised
 from converters.images.geometry import Geometry, geometry_of, has_followers, moved
-from converters.images.opened_files import FileImage
+from converters.images.opened_files import FileImage, watched
 from converters.images.pillow_files import DamagedImage
 from converters.images.policy import ImagePolicy
 from converters.images.store import decode_damaged, store_image
@@ -127,25 +127,30 @@ class SampleConverter:
         """Convert samples one by one."""
         gathering = self._gathering
         assert gathering is not None
-        files: dict[str | bytes, str] = {}
-        for job in jobs:
-            before = stamp_of(job[1], files)
-            values: Mapping[str, Any] | Exception
-            try:
-                values = self._load(job[1])
-                if gathering.takes(values, before):
-                    if gathering.is_due and (samples := gathering.taken()) is not None:
-                        files.clear()
-                        yield samples.num_samples, samples
-                    continue
-            except Exception as error:
-                values = error
+        more = True
+        while more:
+            more = False
+            other: tuple[tuple[int, Any], str, Mapping[str, Any] | Exception] | None = None
+            files: dict[str | bytes, str] = {}
+            with watched():  # once for all samples, since it takes as long as a small sample
+                for job in jobs:
+                    before = stamp_of(job[1], files)
+                    try:
+                        values = self._load(job[1])
+                        if gathering.takes(values, before):
+                            if not gathering.is_due:
+                                continue
+                        else:
+                            other = job, before, values
+                    except Exception as error:
+                        other = job, before, error
+                    more = True
+                    break
             if (samples := gathering.taken()) is not None:
                 yield samples.num_samples, samples
-            files.clear()
-            yield 1, self._sample(job, before, partial(_given, values))
-        if (samples := gathering.taken()) is not None:
-            yield samples.num_samples, samples
+            if other is not None:
+                job, before, given = other
+                yield 1, self._sample(job, before, partial(_given, given))
 
     def _sample(self, job: tuple[int, Any], before: str, load: Callable[[], Mapping[str, Any]]) -> ConvertedSample:
         index, _ = job

@@ -21,7 +21,7 @@ from converters.images.pillow_files import open_pillow
 from converters.images.rgb import as_rgb
 from converters.source import SampleFault
 
-__all__ = ["FileImage", "Opened", "file_of", "watched"]
+__all__ = ["FileImage", "Opened", "file_of", "recorded", "watched"]
 
 _MOST_OPENED = 64
 _ODD_COLOUR = (1, 254, 77)  # the colour behind transparent pixels, which would show after compositing
@@ -106,6 +106,11 @@ class watched:  # noqa: N801 - used as a function; a generator would take severa
             _num_watching -= 1
             if _num_watching == 0:
                 Image.open = _open
+
+
+def recorded() -> list[Opened] | None:
+    """Return the record of the `watched` that this thread is in, for clearing and reading; None outside of any."""
+    return _watch.opened
 
 
 def file_of(image: object, opened: Sequence[Opened]) -> FileImage | None:
