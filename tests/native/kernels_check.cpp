@@ -138,6 +138,9 @@ void colours() {
   compare("exact_ycc_to_rgb", room, [&](const Kernels& k, Bytes* to) {
     k.exact_ycc_to_rgb(a.data(), b.data(), c.data(), n, to[0].data(), to[1].data(), to[2].data());
   });
+  compare("exact_ycc_to_pixels", 3 * room, [&](const Kernels& k, Bytes* to) {
+    k.exact_ycc_to_pixels(a.data(), b.data(), c.data(), n, to[0].data());
+  });
   compare("rgb_to_ycc", room, [&](const Kernels& k, Bytes* to) {
     k.rgb_to_ycc(rgb.data(), n, to[0].data(), to[1].data(), to[2].data());
   });

@@ -78,6 +78,7 @@ struct Kernels {
   void (*double_both)(const uint8_t* near, const uint8_t* far, int n, uint8_t* out);
   void (*exact_ycc_to_rgb)(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, int n, uint8_t* r, uint8_t* g,
                            uint8_t* b);
+  void (*exact_ycc_to_pixels)(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, int n, uint8_t* rgb);
   // By how many levels, added up, n colours lie outside 0..255: the highest channel above, the lowest below. At most 255
   // a colour; conversion factors have seven bits. Up to 31 bytes behind the n are read.
   int64_t (*colour_excess)(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, int n);

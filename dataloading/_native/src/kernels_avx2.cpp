@@ -143,11 +143,6 @@ inline void store_first(__m256i bytes, uint8_t* dst, int n) {
   }
 }
 
-// Thirty-two values to bytes.
-inline void store_in_order(__m256i first, __m256i second, uint8_t* dst, int n) {
-  store_first(_mm256_permute4x64_epi64(_mm256_packus_epi16(first, second), 0xD8), dst, n);
-}
-
 // Thirty-two values in the order of column_values.
 inline void store_values(__m256i first, __m256i second, uint8_t* dst, int n) {
   const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
@@ -323,15 +318,11 @@ void double_both(const uint8_t* near, const uint8_t* far, int n, uint8_t* out) {
   out[2 * n - 1] = uint8_t((4 * sum(n - 1) + 7) >> 4);
 }
 
-// libjpeg's colour conversion (jdcolor.c), exactly: what factors exceed 16 bits by is added as whole chroma values.
-void exact_ycc_to_rgb(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, int n, uint8_t* r, uint8_t* g,
-                      uint8_t* b) {
+// libjpeg's colour conversion (jdcolor.c), exactly, of 32 pixels: what factors exceed 16 bits by is added as whole chroma values.
+inline void exact_colours(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, __m256i colours[3]) {
   const __m256i red = _mm256_set1_epi16(91881 - 65536), blue = _mm256_set1_epi16(116130 - 131072);
   const __m256i green = _mm256_set1_epi32(int(uint32_t(uint16_t(65536 - 46802)) << 16 | uint16_t(-22554)));
   const __m256i half = _mm256_set1_epi32(32768), one = _mm256_set1_epi16(1), middle = _mm256_set1_epi16(128);
-  const auto wide = [](const uint8_t* p) {
-    return _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-  };
   // The product over 2^16, rounded: one bit more is kept until one half has been added.
   const auto times = [one](__m256i p, __m256i factor) {
     return _mm256_srai_epi16(_mm256_add_epi16(_mm256_mulhi_epi16(_mm256_add_epi16(p, p), factor), one), 1);
@@ -339,20 +330,43 @@ void exact_ycc_to_rgb(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, in
   const auto sum = [green, half](__m256i pairs) {
     return _mm256_srai_epi32(_mm256_add_epi32(_mm256_madd_epi16(pairs, green), half), 16);
   };
-  for (int i = 0; i < n; i += 32) {
-    __m256i colours[3][2];
-    for (int h = 0; h < 2; h++) {
-      const int at = i + 16 * h;
-      const __m256i l = wide(y + at), u = _mm256_sub_epi16(wide(cb + at), middle), v = _mm256_sub_epi16(wide(cr + at), middle);
-      colours[0][h] = _mm256_add_epi16(_mm256_add_epi16(l, v), times(v, red));
-      const __m256i both = _mm256_packs_epi32(sum(_mm256_unpacklo_epi16(u, v)), sum(_mm256_unpackhi_epi16(u, v)));
-      colours[1][h] = _mm256_add_epi16(_mm256_sub_epi16(l, v), both);
-      colours[2][h] = _mm256_add_epi16(_mm256_add_epi16(l, _mm256_add_epi16(u, u)), times(u, blue));
-    }
-    store_in_order(colours[0][0], colours[0][1], r + i, n - i);
-    store_in_order(colours[1][0], colours[1][1], g + i, n - i);
-    store_in_order(colours[2][0], colours[2][1], b + i, n - i);
+  __m256i parts[3][2];
+  for (int h = 0; h < 2; h++) {
+    const __m256i l = sixteen(y + 16 * h), u = _mm256_sub_epi16(sixteen(cb + 16 * h), middle),
+                  v = _mm256_sub_epi16(sixteen(cr + 16 * h), middle);
+    const __m256i both = _mm256_packs_epi32(sum(_mm256_unpacklo_epi16(u, v)), sum(_mm256_unpackhi_epi16(u, v)));
+    parts[0][h] = _mm256_add_epi16(_mm256_add_epi16(l, v), times(v, red));
+    parts[1][h] = _mm256_add_epi16(_mm256_sub_epi16(l, v), both);
+    parts[2][h] = _mm256_add_epi16(_mm256_add_epi16(l, _mm256_add_epi16(u, u)), times(u, blue));
   }
+  for (int c = 0; c < 3; c++) {
+    colours[c] = _mm256_permute4x64_epi64(_mm256_packus_epi16(parts[c][0], parts[c][1]), 0xD8);
+  }
+}
+
+void exact_ycc_to_rgb(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, int n, uint8_t* r, uint8_t* g,
+                      uint8_t* b) {
+  __m256i colours[3];
+  for (int i = 0; i < n; i += 32) {
+    exact_colours(y + i, cb + i, cr + i, colours);
+    store_first(colours[0], r + i, n - i);
+    store_first(colours[1], g + i, n - i);
+    store_first(colours[2], b + i, n - i);
+  }
+}
+
+void exact_ycc_to_pixels(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, int n, uint8_t* rgb) {
+  __m256i colours[3];
+  int i = 0;
+  for (; i + 32 <= n; i += 32) {
+    exact_colours(y + i, cb + i, cr + i, colours);
+    merge_pixels(colours, rgb + 3 * i, rgb + 3 * i + 48);
+  }
+  if (i == n) return;
+  uint8_t rest[96];
+  exact_colours(y + i, cb + i, cr + i, colours);
+  merge_pixels(colours, rest, rest + 48);
+  __builtin_memcpy(rgb + 3 * i, rest, size_t(3 * (n - i)));
 }
 
 int64_t colour_excess(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, int n) {
@@ -709,7 +723,7 @@ void to_floats(const uint8_t* src, const float line[5], size_t n, float* out) {
 
 const Kernels kAvx2Kernels = {
     "avx2",      horizontal, finish_plane, finish_ycc, split_rgb,    merge_rgb,   find_marker, unstuff,
-    decode_mcus, blend_rows, double_row, double_both, exact_ycc_to_rgb, colour_excess, read_symbols, write_codes, stuff,       rgb_to_ycc,
+    decode_mcus, blend_rows, double_row, double_both, exact_ycc_to_rgb, exact_ycc_to_pixels, colour_excess, read_symbols, write_codes, stuff,       rgb_to_ycc,
     halve_row,   halve_both, encode_mcus, fir_rows,  fir_columns, make_box_filter, make_weights, look_up, to_floats};
 
 }  // namespace

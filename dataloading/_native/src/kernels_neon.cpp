@@ -268,34 +268,47 @@ void double_both(const uint8_t* near, const uint8_t* far, int n, uint8_t* out) {
 }
 
 // libjpeg's colour conversion (jdcolor.c), exactly: what factors exceed 16 bits by is added as whole chroma values.
+inline uint8x16x3_t exact_colours(const uint8_t* y, const uint8_t* cb, const uint8_t* cr) {
+  const uint8x8_t middle = vdup_n_u8(128);
+  uint8x8_t red[2], green[2], blue[2];
+  for (int h = 0; h < 2; h++) {
+    const uint8x8_t l = vld1_u8(y + 8 * h);
+    const int16x8_t u = vreinterpretq_s16_u16(vsubl_u8(vld1_u8(cb + 8 * h), middle));
+    const int16x8_t v = vreinterpretq_s16_u16(vsubl_u8(vld1_u8(cr + 8 * h), middle));
+    const auto value = [&](int16x8_t x) {
+      return vqmovun_s16(vreinterpretq_s16_u16(vaddw_u8(vreinterpretq_u16_s16(x), l)));
+    };
+    const auto rounded = [](int32x4_t low, int32x4_t high) {
+      return vrshrn_high_n_s32(vrshrn_n_s32(low, 16), high, 16);
+    };
+    const int16x4_t u_low = vget_low_s16(u), v_low = vget_low_s16(v);
+    red[h] = value(vaddq_s16(v, rounded(vmull_n_s16(v_low, 91881 - 65536), vmull_high_n_s16(v, 91881 - 65536))));
+    green[h] = value(vsubq_s16(rounded(vmlal_n_s16(vmull_n_s16(u_low, -22554), v_low, 65536 - 46802),
+                                       vmlal_high_n_s16(vmull_high_n_s16(u, -22554), v, 65536 - 46802)),
+                               v));
+    // The factor is even: half of it in a product that is doubled.
+    blue[h] = value(vaddq_s16(vaddq_s16(u, u), vqrdmulhq_n_s16(u, (116130 - 131072) / 2)));
+  }
+  return {{low_and_high(red[0], red[1]), low_and_high(green[0], green[1]), low_and_high(blue[0], blue[1])}};
+}
+
 void exact_ycc_to_rgb(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, int n, uint8_t* r, uint8_t* g,
                       uint8_t* b) {
-  const uint8x8_t middle = vdup_n_u8(128);
   for (int i = 0; i < n; i += 16) {
-    uint8x8_t red[2], green[2], blue[2];
-    for (int h = 0; h < 2; h++) {
-      const int at = i + 8 * h;
-      const uint8x8_t l = vld1_u8(y + at);
-      const int16x8_t u = vreinterpretq_s16_u16(vsubl_u8(vld1_u8(cb + at), middle));
-      const int16x8_t v = vreinterpretq_s16_u16(vsubl_u8(vld1_u8(cr + at), middle));
-      const auto value = [&](int16x8_t x) {
-        return vqmovun_s16(vreinterpretq_s16_u16(vaddw_u8(vreinterpretq_u16_s16(x), l)));
-      };
-      const auto rounded = [](int32x4_t low, int32x4_t high) {
-        return vrshrn_high_n_s32(vrshrn_n_s32(low, 16), high, 16);
-      };
-      const int16x4_t u_low = vget_low_s16(u), v_low = vget_low_s16(v);
-      red[h] = value(vaddq_s16(v, rounded(vmull_n_s16(v_low, 91881 - 65536), vmull_high_n_s16(v, 91881 - 65536))));
-      green[h] = value(vsubq_s16(rounded(vmlal_n_s16(vmull_n_s16(u_low, -22554), v_low, 65536 - 46802),
-                                         vmlal_high_n_s16(vmull_high_n_s16(u, -22554), v, 65536 - 46802)),
-                                 v));
-      // The factor is even: half of it in a product that is doubled.
-      blue[h] = value(vaddq_s16(vaddq_s16(u, u), vqrdmulhq_n_s16(u, (116130 - 131072) / 2)));
-    }
-    store_bytes(low_and_high(red[0], red[1]), r + i, n - i);
-    store_bytes(low_and_high(green[0], green[1]), g + i, n - i);
-    store_bytes(low_and_high(blue[0], blue[1]), b + i, n - i);
+    const uint8x16x3_t colours = exact_colours(y + i, cb + i, cr + i);
+    store_bytes(colours.val[0], r + i, n - i);
+    store_bytes(colours.val[1], g + i, n - i);
+    store_bytes(colours.val[2], b + i, n - i);
   }
+}
+
+void exact_ycc_to_pixels(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, int n, uint8_t* rgb) {
+  int i = 0;
+  for (; i + 16 <= n; i += 16) vst3q_u8(rgb + 3 * i, exact_colours(y + i, cb + i, cr + i));
+  if (i == n) return;
+  uint8_t rest[48];
+  vst3q_u8(rest, exact_colours(y + i, cb + i, cr + i));
+  __builtin_memcpy(rgb + 3 * i, rest, size_t(3 * (n - i)));
 }
 
 int64_t colour_excess(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, int n) {
@@ -630,7 +643,7 @@ void to_floats(const uint8_t* src, const float line[5], size_t n, float* out) {
 
 const Kernels kNeonKernels = {
     "neon",      horizontal, finish_plane, finish_ycc, split_rgb,    merge_rgb,   find_marker, unstuff,
-    decode_mcus, blend_rows, double_row, double_both, exact_ycc_to_rgb, colour_excess, read_symbols, write_codes, stuff,       rgb_to_ycc,
+    decode_mcus, blend_rows, double_row, double_both, exact_ycc_to_rgb, exact_ycc_to_pixels, colour_excess, read_symbols, write_codes, stuff,       rgb_to_ycc,
     halve_row,   halve_both, encode_mcus, fir_rows,  fir_columns, make_box_filter, make_weights, look_up, to_floats};
 
 }  // namespace

@@ -251,18 +251,22 @@ void double_both(const uint8_t* near, const uint8_t* far, int n, uint8_t* out) {
   out[2 * n - 1] = uint8_t((4 * here + 7) >> 4);
 }
 
+inline uint8_t clamp(int v) { return uint8_t(v < 0 ? 0 : v > 255 ? 255 : v); }
+
 // libjpeg's colour conversion (jdcolor.c), exactly.
+inline void exact_ycc_pixel(int y, int u, int v, uint8_t* r, uint8_t* g, uint8_t* b) {
+  *r = clamp(y + ((91881 * v + 32768) >> 16));
+  *g = clamp(y + ((-22554 * u - 46802 * v + 32768) >> 16));
+  *b = clamp(y + ((116130 * u + 32768) >> 16));
+}
+
 void exact_ycc_to_rgb(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, int n, uint8_t* r, uint8_t* g,
                       uint8_t* b) {
-  for (int i = 0; i < n; i++) {
-    const int u = cb[i] - 128, v = cr[i] - 128;
-    const int red = y[i] + ((91881 * v + 32768) >> 16);
-    const int green = y[i] + ((-22554 * u - 46802 * v + 32768) >> 16);
-    const int blue = y[i] + ((116130 * u + 32768) >> 16);
-    r[i] = uint8_t(red < 0 ? 0 : red > 255 ? 255 : red);
-    g[i] = uint8_t(green < 0 ? 0 : green > 255 ? 255 : green);
-    b[i] = uint8_t(blue < 0 ? 0 : blue > 255 ? 255 : blue);
-  }
+  for (int i = 0; i < n; i++) exact_ycc_pixel(y[i], cb[i] - 128, cr[i] - 128, r + i, g + i, b + i);
+}
+
+void exact_ycc_to_pixels(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, int n, uint8_t* rgb) {
+  for (int i = 0; i < n; i++, rgb += 3) exact_ycc_pixel(y[i], cb[i] - 128, cr[i] - 128, rgb, rgb + 1, rgb + 2);
 }
 
 int64_t colour_excess(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, int n) {
@@ -389,7 +393,7 @@ void to_floats(const uint8_t* src, const float line[5], size_t n, float* out) {
 
 const Kernels kPortableKernels = {
     "portable", horizontal,  finish_plane, finish_ycc, split_rgb,        merge_rgb,    find_marker, unstuff,
-    decode_mcus, blend_rows, double_row,  double_both, exact_ycc_to_rgb, colour_excess, read_symbols, write_codes, stuff, rgb_to_ycc,
+    decode_mcus, blend_rows, double_row,  double_both, exact_ycc_to_rgb, exact_ycc_to_pixels, colour_excess, read_symbols, write_codes, stuff, rgb_to_ycc,
     halve_row,  halve_both,  encode_mcus, fir_rows, fir_columns, make_box_filter, make_weights, look_up, to_floats};
 
 }  // namespace beton

@@ -448,9 +448,9 @@ Status copy_planar(const beton_request& q, const Geometry& g, const JpegHeader& 
   Status status = open_strips(q, header, shared, 2, &cover, s, &scan);
   if (status != kOk) return status;
   const ptrdiff_t line_bytes = full_row_bytes(g.width);
-  uint8_t* line = s->line.get<uint8_t>(size_t(line_bytes) * 6);
+  uint8_t* line = s->line.get<uint8_t>(size_t(line_bytes) * 3);
   // What is behind a row's end changes no pixel, but valgrind takes two pixels of vector code for one.
-  std::memset(line, 0, size_t(line_bytes) * 6);
+  std::memset(line, 0, size_t(line_bytes) * 3);
   int y = y0;
   for (int row = cover.row_first; row < cover.row_last; row++) {
     status = decode_strip(header, row, &scan, &cover);
@@ -461,16 +461,19 @@ Status copy_planar(const beton_request& q, const Geometry& g, const JpegHeader& 
       for (int c = 0; c < wanted; c++) full[c] = full_row(k, header, cover, up[c], c, y, x0, x1, line + c * line_bytes);
       const int i = y - y0;
       const ptrdiff_t place = (g.upside_down ? g.height - 1 - i : i) * target.stride;
-      uint8_t* d[3] = {nullptr, nullptr, nullptr};
-      for (int c = 0; c < target.channels; c++) d[c] = interleaved ? line + (3 + c) * line_bytes : target.plane[c] + place;
       const bool convert = ycc && target.channels == 3;
-      if (convert) k.exact_ycc_to_rgb(full[0], full[1], full[2], g.width, d[0], d[1], d[2]);
       if (interleaved) {
-        const uint8_t* from[3] = {d[0], d[1], d[2]};
-        for (int c = 0; c < 3 && !convert; c++) from[c] = full[n == 1 ? 0 : c];
-        k.merge_rgb(from[0], from[1], from[2], g.width, target.interleaved + place);
+        uint8_t* pixels = target.interleaved + place;
+        if (convert) {
+          k.exact_ycc_to_pixels(full[0], full[1], full[2], g.width, pixels);
+        } else {
+          k.merge_rgb(full[0], full[n == 1 ? 0 : 1], full[n == 1 ? 0 : 2], g.width, pixels);
+        }
         continue;
       }
+      uint8_t* d[3] = {nullptr, nullptr, nullptr};
+      for (int c = 0; c < target.channels; c++) d[c] = target.plane[c] + place;
+      if (convert) k.exact_ycc_to_rgb(full[0], full[1], full[2], g.width, d[0], d[1], d[2]);
       if (!convert) {
         for (int c = 0; c < target.channels; c++) std::memcpy(d[c], full[n == 1 ? 0 : c], size_t(g.width));
       }
