@@ -79,7 +79,6 @@ void finish_cover(const JpegHeader& header, Cover* cover) {
     cover->row_last = std::max(cover->row_last, (cover->y_high[c] - 1) / (8 * v) + 1);
   }
   cover->strips.first_mcu = cover->held_mcu = cover->mcu_first;
-  cover->held_row = cover->row_first;
 }
 
 // What pixels [x0, x1) of rows [y0, y1) are made of, of the first `components`; nothing of the others.
@@ -128,10 +127,10 @@ Status open_strips(const beton_request& q, const JpegHeader& header, const Cover
   if (shared != nullptr && holds(*shared, header, *cover)) {
     cover->decoded = true;
     cover->held_mcu = shared->held_mcu;
-    cover->held_row = shared->held_row;
     for (int c = 0; c < header.num_components; c++) {
       cover->held[c] = shared->held[c];
       cover->rows_held[c] = shared->rows_held[c];
+      cover->first_held[c] = shared->first_held[c];
       cover->strips.stride[c] = shared->strips.stride[c];
     }
     return kOk;
@@ -146,6 +145,7 @@ Status decode_strip(const JpegHeader& header, int row, Scan* scan, Cover* cover)
   if (cover->decoded) return kOk;
   for (int c = 0; c < header.num_components; c++) {
     const int at = (row - cover->row_first) * cover->v[c] * 8 % cover->rows_held[c];
+    cover->first_held[c] = row * cover->v[c] * 8 - at;
     cover->strips.data[c] = cover->held[c] + at * cover->strips.stride[c];
   }
   return scan->decode_row(row, cover->mcu_first, cover->mcu_last, cover->strips, cover->block_row_low,

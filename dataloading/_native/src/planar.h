@@ -19,13 +19,14 @@ struct Cover {
   int block_row_low[3], block_row_high[3];
   StripSet strips;          // the row of MCUs decoded last
   bool decoded = false;     // all rows are there
-  int held_mcu = 0, held_row = 0;  // the first that there is memory for
+  int held_mcu = 0;         // the first that there is memory for
   uint8_t* held[3];
-  int rows_held[3] = {0, 0, 0};  // the last so many sample rows are there
+  int rows_held[3] = {0, 0, 0};   // the last so many sample rows are there
+  int first_held[3] = {0, 0, 0};  // the sample row at held[c]; those before it are behind it
 
   // Row y of component c, where its sample 0 would be.
   const uint8_t* row(int c, int y) const {
-    const int at = (y - held_row * v[c] * 8) % rows_held[c];
+    const int at = y - first_held[c] + (y < first_held[c] ? rows_held[c] : 0);
     return held[c] + at * strips.stride[c] - held_mcu * h[c] * 8;
   }
 };
