@@ -122,22 +122,16 @@ def adjustment(what: str, law: Law, state: ImageState, *, p: float | None = None
     """
     if what in ("saturation", "hue") and state.channels == 1:
         return nothing(state, what, place)
-    if what in ("brightness", "contrast"):
-        kind = "statistics" if what == "contrast" else "table"
-        operation = value_operation(what, state, {what: law}, p=p, kind=kind)
+    assert state.bound is not None
+    # What torchvision's to_dtype multiplies with on the way from floats to integers.
+    levels = state.bound + (0.0 if state.dtype == "float32" else 1.0 - 1e-3)
+    kind = {"brightness": "table", "contrast": "statistics"}.get(what, "in_place")
+    if state.dtype == "uint8":
+        operation = Operation(f"native.{what}", {what: law}, kind=kind, p=p, constants=[state.bound, levels])
+    elif kind != "in_place":
+        operation = value_operation(what, state, {what: law}, p=p)
     else:
-        assert state.bound is not None
-        # What torchvision's to_dtype multiplies with on the way from floats to integers.
-        levels = state.bound + (0.0 if state.dtype == "float32" else 1.0 - 1e-3)
-        of_bytes = what == "hue" and state.dtype == "uint8"
-        operation = Operation(
-            "color.hue_bytes" if of_bytes else f"color.{what}",
-            {what: law},
-            kind="in_place",
-            p=p,
-            constants=[state.bound, levels],
-            work_bytes=6 * (state.width or 0) if of_bytes else 0,
-        )
+        operation = Operation(f"color.{what}", {what: law}, kind=kind, p=p, constants=[state.bound, levels])
     return Node("leaf", what, state, state, operation=operation, p=p, place=place)
 
 

@@ -2,7 +2,7 @@
 
 What each sample draws comes from the same program as on the workers (``Program.draw``), so there is one law of random
 numbers; here it is only executed, for all samples of a batch that do the same at a time. Formulas, their order and
-their rounding are those of ``kernels/color.py``, so that bytes are equal.
+their rounding are those of ``kernels/color.py`` and the native core, so that bytes are equal.
 
 Torch is imported when a batch comes, not with this module.
 """
@@ -264,14 +264,10 @@ def _as_stored(values: npt.NDArray[Any], dtype: str) -> Any:
 # By the name of the kernel on the workers.
 _FORMS: dict[str, Callable[[Any, Any, Node], Any]] = {
     "color.autocontrast": _autocontrast,
-    "color.brightness": _brightness,
-    "color.contrast": _contrast,
     "color.gray": _gray,
-    "color.hue_bytes": _hue,
     "color.invert": _invert,
     "color.one_gray": _one_gray,
     "color.posterize": _posterize,
-    "color.saturation": _saturation,
     "color.solarize": _solarize,
     "erase.erase": _erase,
     "frame.permute_channels": _permute_channels,
@@ -279,5 +275,9 @@ _FORMS: dict[str, Callable[[Any, Any, Node], Any]] = {
     "move.crop": _crop,
     "move.flip_horizontal": _flip_horizontal,
     "move.flip_vertical": _flip_vertical,
+    "native.brightness": _brightness,
+    "native.contrast": _contrast,
+    "native.hue": _hue,
+    "native.saturation": _saturation,
 }
 _ANY_DTYPE = ("erase.erase", "frame.permute_channels", "move.crop", "move.flip_horizontal", "move.flip_vertical")

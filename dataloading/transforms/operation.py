@@ -166,8 +166,8 @@ class Operation:
     Parameters
     ----------
     kernel : str or callable
-        ``"family.function"`` of ``dataloading.transforms.kernels``; or a user's function, for custom kinds; "" for
-        kinds without one.
+        ``"family.function"`` of ``dataloading.transforms.kernels``, or ``"native.function"`` of the native core, for
+        uint8; or a user's function, for custom kinds; "" for kinds without one.
     params : mapping of str to Law, or sequence of str
         Names of what is drawn, and how. Names alone go with ``draw``.
     kind : {"apply", "in_place", "table", "statistics", "lookup", "custom", "custom_writes", "jpeg", "blur", ...}

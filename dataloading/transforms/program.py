@@ -26,6 +26,7 @@ __all__ = ["DoesNotCompile", "Program"]
 _NODES = {"leaf": 0, "sequence": 1, "choice": 2, "permutation": 3}
 _OPERATIONS = {"apply": 0, "in_place": 1, "table": 2, "lookup": 3, "custom": 4, "custom_writes": 5, "statistics": 6,
                "jpeg": 7, "blur": 8, "mix_begin": 9, "mix_add": 10, "mix_end": 11}  # fmt: skip
+_NATIVE = {"native.brightness": 1, "native.contrast": 2, "native.saturation": 3, "native.hue": 4}
 _NO_KERNEL = ("lookup", "jpeg", "blur", "mix_begin", "mix_add", "mix_end")
 _TAKES_NO_NUMBER, _PICKS, _PICKS_SIGNED = 0, 7, 8  # laws
 _IN_PLACE = ("in_place", "table", "statistics", "custom", "mix_begin", "mix_add", "mix_end")
@@ -254,12 +255,14 @@ def _numbers_taken(law: Law) -> int:
 
 
 def _addresses(leaf: Node, *, draws_only: bool) -> tuple[int, int]:
-    """Return the addresses of a leaf's kernel and of the kernel that draws for it; 0 for none."""
+    """Return the addresses of a leaf's kernel, or its number, and of the kernel that draws for it; 0 for none."""
     operation = _operation(leaf)
     if (draws_only or operation.kind in _NO_KERNEL) and not operation.draw:
         return 0, 0
     if isinstance(operation.kernel, Callback):
         return operation.kernel.address, 0
+    if operation.kernel in _NATIVE:
+        return _NATIVE[operation.kernel], 0
     from dataloading.transforms.kernels import store
 
     numbers = "float64:1"

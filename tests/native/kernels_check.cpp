@@ -253,6 +253,32 @@ void tables() {
   });
 }
 
+void colour_changes() {
+  const size_t n = size_t(dice->below(8) == 0 ? dice->between(900, 2200) : random_length());
+  const Bytes source[3] = {random_bytes(n), random_bytes(n), random_bytes(n)};
+  compare("sum_of_greys", 8, [&](const Kernels& k, Bytes* to) {
+    const uint64_t sum = k.sum_of_greys(source[0].data(), source[1].data(), source[2].data(), n);
+    std::memcpy(to[0].data(), &sum, 8);
+  });
+  const auto copy = [&](Bytes* to) {
+    for (int c = 0; c < 3; c++) std::memcpy(to[c].data(), source[c].data(), n);
+  };
+  const float factor = float(dice->between(0, 3000)) / 1000, missing = float(dice->between(0, 1000)) / 1000;
+  const uint8_t whole = uint8_t(dice->below(6));
+  compare("blend", n + 64, [&](const Kernels& k, Bytes* to) {
+    copy(to);
+    k.blend(to[0].data(), n, factor, 255 - 255 * factor);
+  });
+  compare("saturate", n + 64, [&](const Kernels& k, Bytes* to) {
+    copy(to);
+    k.saturate(to[0].data(), to[1].data(), to[2].data(), n, factor, 1 - factor);
+  });
+  compare("turn_hue", n + 64, [&](const Kernels& k, Bytes* to) {
+    copy(to);
+    k.turn_hue(to[0].data(), to[1].data(), to[2].data(), n, whole, missing, 255.999f / 255);
+  });
+}
+
 // A row of MCUs of one to three components: random coefficients as symbols, their codes, and what each set of kernels
 // reads from them. Some values leave the range of sound files, where arithmetic wraps.
 void blocks() {
@@ -414,7 +440,7 @@ void forward() {
 bool kernels_agree(Random* random, int rounds) {
   dice = random;
   for (int round = 0; round < rounds && good; round++) {
-    for (const auto check : {horizontal, finish, colours, chroma, markers, filters, tables, blocks, forward}) {
+    for (const auto check : {horizontal, finish, colours, chroma, markers, filters, tables, colour_changes, blocks, forward}) {
       check();
     }
   }

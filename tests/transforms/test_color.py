@@ -1,6 +1,10 @@
 """Colour transforms: torchvision's pixels, up to one level in fewer than one pixel of a thousand."""
 
 import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +12,7 @@ import torch
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
+from dataloading import _native as native
 from dataloading import transforms as T
 from dataloading.errors import UsageError
 from dataloading.transforms.pipeline import Pipeline
@@ -15,6 +20,7 @@ from dataloading.transforms.rng import child, randint, uniform
 
 from .support import Draws, apply, images, keys_for, torch_draws
 
+ROOT = Path(__file__).resolve().parents[2]
 ORDERS = list(itertools.permutations(range(4)))
 SHAPES = [(3, 31, 45), (3, 1, 1), (3, 64, 3)]
 
@@ -99,6 +105,29 @@ def test_a_huge_factor_makes_everything_black_or_white():
         image = (image * (white / 255)).astype(dtype)
         got = T.ColorJitter((1e12, 1e12))(image)
         assert np.array_equal(got, np.where(image > 0, white, 0).astype(dtype))
+
+
+def test_color_jitter_of_bytes_compiles_nothing():
+    code = (
+        "import sys; from dataloading.transforms import ColorJitter; "
+        "from dataloading.transforms.pipeline import Pipeline; "
+        "Pipeline([ColorJitter(0.4, 0.4, 0.4, 0.1)], source_size=(4, 4)).warm_up(); sys.exit('numba' in sys.modules)"
+    )
+    # Nothing is stored, so whatever is compiled needs Numba.
+    environment = {**os.environ, "BETON_CACHE_DIR": ""}
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("shape", [(3, 31, 45), (3, 40, 64), (1, 40, 64)])
+def test_color_jitter_gives_the_same_bytes_with_portable_kernels(shape):
+    decoded = images(24, shape)
+    jitter = [T.ColorJitter(0.8, 0.8, 0.8, 0.5)]
+    fast = apply(jitter, decoded.copy(), keys_for(24))
+    native.use_kernels("portable")
+    try:
+        assert np.array_equal(apply(jitter, decoded.copy(), keys_for(24)), fast)
+    finally:
+        native.use_kernels("auto")
 
 
 def test_color_jitter_draws_and_orders_like_torchvision():

@@ -12,6 +12,7 @@
 
 #include "beton_native.h"
 #include "blur.h"
+#include "color.h"
 #include "random.h"
 #include "round_trip.h"
 #include "scratch.h"
@@ -286,6 +287,10 @@ class Runner {
         pending_ = true;
         last_shape_ = shape;
       }
+      if (leaf.kernel < BETON_COLOR_END) {
+        beton::change_tables(int64_t(leaf.kernel), image_, shape, params, tables_);
+        return 0;
+      }
       return call(leaf.kernel, BETON_ARRAY_3(image_, shape, 1), BETON_ARRAY_2(tables_, shape[0], 256, 1),
                   BETON_ARRAY_1(params, leaf.num_params, 8), BETON_ARRAY_1(constants, leaf.num_constants, 8));
     }
@@ -317,6 +322,10 @@ class Runner {
       *source = other();  // kept, so that the function can be run again to see what it raises
       std::memcpy(*source, image_, size_t(shape[0] * shape[1] * shape[2] * leaf.source_bytes));
       return call(leaf.kernel, BETON_ARRAY_3(image_, shape, leaf.source_bytes), key);
+    }
+    if (leaf.kernel < BETON_COLOR_END) {
+      beton::change_colors(int64_t(leaf.kernel), image_, shape, params, static_cast<const double*>(constants));
+      return 0;
     }
     return call(leaf.kernel, BETON_ARRAY_3(image_, shape, leaf.source_bytes),
                 BETON_ARRAY_3(target, leaf.target_shape, leaf.target_bytes), BETON_ARRAY_1(params, leaf.num_params, 8),

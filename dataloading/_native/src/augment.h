@@ -38,6 +38,15 @@ enum {
   BETON_OP_MIX_END,      // no kernel: the sum, cut off to integers, is the image
 };
 
+// Kernels of our own for 8-bit images, see color.h: numbers that stand where others have an address.
+enum {
+  BETON_COLOR_BRIGHTNESS = 1,  // BETON_OP_TABLE
+  BETON_COLOR_CONTRAST,        // BETON_OP_STATISTICS
+  BETON_COLOR_SATURATION,      // BETON_OP_IN_PLACE
+  BETON_COLOR_HUE,             // the same; constants are the value of white, and what 1.0 becomes
+  BETON_COLOR_END,
+};
+
 typedef struct {
   int64_t code;
   int64_t number;  // of the stream
@@ -54,7 +63,7 @@ typedef struct {
 
 typedef struct {
   int64_t kind;
-  uint64_t kernel;  // address of the compiled function
+  uint64_t kernel;  // address of the compiled function, or BETON_COLOR_*
   uint64_t draw;    // 0: params come from laws
   uint64_t constants, lookup;
   int64_t num_constants;

@@ -105,6 +105,11 @@ struct Kernels {
   // out[i] = (x * line[1] + line[2]) + (x * line[3] + line[4]), x = src[i] - line[0], each step rounded to float. The first
   // bracket must be exact: it may be computed as one step.
   void (*to_floats)(const uint8_t* src, const float line[5], size_t n, float* out);
+  // Colours of n pixels; see color_loops.h.
+  uint64_t (*sum_of_greys)(const uint8_t* r, const uint8_t* g, const uint8_t* b, size_t n);
+  void (*blend)(uint8_t* values, size_t n, float factor, float offset);
+  void (*saturate)(uint8_t* r, uint8_t* g, uint8_t* b, size_t n, float factor, float rest);
+  void (*turn_hue)(uint8_t* r, uint8_t* g, uint8_t* b, size_t n, uint8_t whole, float missing, float levels);
 };
 
 const Kernels& kernels();               // the best this processor runs, unless select_kernels chose another

@@ -590,6 +590,7 @@ void idct_pair(const int16_t* a, const uint16_t* quant_a, uint8_t* out_a, ptrdif
 }  // namespace beton
 
 #include "block_loops.h"
+#include "color_avx2.h"
 #include "symbol_loops.h"
 #include "weight_loops.h"
 
@@ -724,7 +725,8 @@ void to_floats(const uint8_t* src, const float line[5], size_t n, float* out) {
 const Kernels kAvx2Kernels = {
     "avx2",      horizontal, finish_plane, finish_ycc, split_rgb,    merge_rgb,   find_marker, unstuff,
     decode_mcus, blend_rows, double_row, double_both, exact_ycc_to_rgb, exact_ycc_to_pixels, colour_excess, read_symbols, write_codes, stuff,       rgb_to_ycc,
-    halve_row,   halve_both, encode_mcus, fir_rows,  fir_columns, make_box_filter, make_weights, look_up, to_floats};
+    halve_row,   halve_both, encode_mcus, fir_rows,  fir_columns, make_box_filter, make_weights, look_up, to_floats,
+    sum_of_greys_avx2, blend, saturate_avx2, turn_hue<turn_thirds_avx2>};
 
 }  // namespace
 

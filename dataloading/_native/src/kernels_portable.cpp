@@ -127,6 +127,7 @@ void fdct_pair(const uint8_t* a, ptrdiff_t stride_a, const Quantiser& quantiser_
 }  // namespace beton
 
 #include "block_loops.h"
+#include "color_loops.h"
 #include "symbol_loops.h"
 #include "weight_loops.h"
 
@@ -394,6 +395,7 @@ void to_floats(const uint8_t* src, const float line[5], size_t n, float* out) {
 const Kernels kPortableKernels = {
     "portable", horizontal,  finish_plane, finish_ycc, split_rgb,        merge_rgb,    find_marker, unstuff,
     decode_mcus, blend_rows, double_row,  double_both, exact_ycc_to_rgb, exact_ycc_to_pixels, colour_excess, read_symbols, write_codes, stuff, rgb_to_ycc,
-    halve_row,  halve_both,  encode_mcus, fir_rows, fir_columns, make_box_filter, make_weights, look_up, to_floats};
+    halve_row,  halve_both,  encode_mcus, fir_rows, fir_columns, make_box_filter, make_weights, look_up, to_floats,
+    sum_of_greys, blend, saturate, turn_hue<turn_thirds>};
 
 }  // namespace beton

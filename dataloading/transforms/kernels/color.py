@@ -5,7 +5,8 @@ clamped to [0, white], cut off (not rounded). On floats nothing is cut off. Form
 ``torchvision/transforms/v2/functional/_color.py``.
 
 Functions of single values come twice: as a table of uint8 values (``invert``), and as a loop over the pixels of other
-dtypes, in place (``invert_values``). The first constant is the value of white.
+dtypes, in place (``invert_values``). The first constant is the value of white. Brightness, contrast, saturation and hue
+of uint8 are part of the native core (``_native/src/color.h``).
 """
 
 from __future__ import annotations
@@ -20,14 +21,11 @@ from dataloading.transforms.kernels.values import added, cut, held, nothing, wit
 __all__ = [
     "autocontrast",
     "autocontrast_values",
-    "brightness",
     "brightness_values",
-    "contrast",
     "contrast_values",
     "gray",
     "gray_mean",
     "hue",
-    "hue_bytes",
     "invert",
     "invert_values",
     "one_gray",
@@ -43,7 +41,6 @@ _R, _G, _B = np.float32(0.2989), np.float32(0.587), np.float32(0.114)
 _ZERO, _ONE, _TOP = np.float32(0), np.float32(1), np.float32(255)
 _SIXTH, _SIX = np.float32(1.0 / 6.0), np.float32(6)
 _TWO, _FOUR, _TINY = np.float32(2), np.float32(4), np.float32(2.0**-126)
-_0, _1, _2, _3, _4, _5, _6 = (np.uint8(i) for i in range(7))
 
 
 # -- brightness and contrast ------------------------------------------------------------------------------------------
@@ -57,26 +54,12 @@ def _factors(params: Any) -> Any:
 
 
 @helper
-def _blend_table(tables: Any, factor: Any, offset: Any) -> None:
-    """``x * factor + offset``."""
-    for c in range(tables.shape[0]):
-        for v in range(256):
-            tables[c, v] = held(np.float32(tables[c, v]) * factor + offset, tables)
-
-
-@helper
 def _blend(image: Any, factor: Any, offset: Any) -> None:
-    """Do the same with the pixels of an image."""
+    """``x * factor + offset``, in place."""
     for c in range(image.shape[0]):
         for y in range(image.shape[1]):
             for x in range(image.shape[2]):
                 image[c, y, x] = held(np.float32(image[c, y, x]) * factor + offset, image)
-
-
-@kernel
-def brightness(source: Any, tables: Any, params: Any, constants: Any) -> None:
-    """``x * factor``."""
-    _blend_table(tables, _factors(params)[0], _ZERO)
 
 
 @kernel
@@ -110,15 +93,8 @@ def gray_mean(image: Any) -> Any:
 
 
 @kernel
-def contrast(source: Any, tables: Any, params: Any, constants: Any) -> None:
-    """``x * factor + mean * (1 - factor)``."""
-    factor, rest = _factors(params)
-    _blend_table(tables, factor, gray_mean(source) * rest)
-
-
-@kernel
 def contrast_values(image: Any, target: Any, params: Any, constants: Any, work: Any) -> None:
-    """Do the same in place."""
+    """``x * factor + mean * (1 - factor)``, in place."""
     factor, rest = _factors(params)
     _blend(image, factor, gray_mean(image) * rest)
 
@@ -198,70 +174,6 @@ def hue(image: Any, target: Any, params: Any, constants: Any, work: Any) -> None
             image[0, y, x] = cut(red * levels, image)
             image[1, y, x] = cut(green * levels, image)
             image[2, y, x] = cut(blue * levels, image)
-
-
-@kernel
-def hue_bytes(image: Any, target: Any, params: Any, constants: Any, work: Any) -> None:
-    """Do the same with uint8, in a quarter of the time, with 6 bytes of scratch memory a column.
-
-    Of a colour's three values the highest and the lowest keep their levels, and change places; two channels are moved
-    as bytes, and float32 computes but the third. In units of its span, the highest level less the lowest, the hue is
-    the number of a sector and a place in it, whose distance from the lower end is a whole number of levels. Turning
-    adds whole sectors and a part of one; so nothing is divided. The third value rises from the lowest to the highest in
-    even sectors and falls in odd ones.
-    """
-    levels = np.float32(constants[1] / constants[0])
-    turn = 6.0 * (params[0] - np.floor(params[0]))
-    whole = np.uint8(min(int(turn), 5))
-    short = np.float32(1.0 - (turn - whole))  # what the turn lacks to the next sector
-    width = image.shape[2]
-    tops, middles, lows = work[:width], work[width : 2 * width], work[2 * width : 3 * width]
-    anchors, places, sectors = work[3 * width : 4 * width], work[4 * width : 5 * width], work[5 * width : 6 * width]
-    thirds = middles
-    for y in range(image.shape[1]):
-        red, green, blue = image[0, y], image[1, y], image[2, y]
-        for x in range(width):
-            r, g, b = red[x], green[x], blue[x]
-            more = r if r > g else g
-            less = g if r > g else r
-            top = b if b > more else more
-            low = b if b < less else less
-            middle = more if more < b else b
-            middle = less if less > middle else middle
-            if_blue = _4 if g <= r else _3
-            if_green = _2 if r <= b else _1
-            if_red = _0 if b <= g else _5
-            if_blue = if_green if g == top else if_blue
-            sectors[x] = if_red if r == top else if_blue
-            tops[x] = top
-            middles[x] = middle
-            lows[x] = low
-        for x in range(width):
-            sector, top, middle, low = sectors[x], tops[x], middles[x], lows[x]
-            falls = sector & _1 != _0
-            upper = top if falls else middle
-            lower = middle if falls else low
-            places[x] = np.uint8(upper - lower)
-            turned = np.uint8(sector + whole)
-            turned = min(turned, np.uint8(turned - _6))  # below 6 that difference is a great number
-            anchors[x] = low if turned & _1 != _0 else top
-            sectors[x] = turned
-        for x in range(width):
-            span = np.float32(np.int32(np.uint8(tops[x] - lows[x])))
-            beyond = np.float32(np.int32(places[x])) - short * span  # by how much the next sector is reached
-            apart = abs(beyond)
-            sector = sectors[x]
-            third = np.float32(np.int32(anchors[x])) + (apart if sector & _1 != _0 else -apart)
-            thirds[x] = held(third * levels, image)
-            sectors[x] = np.uint8(sector + _1) if beyond >= _ZERO else sector
-        for x in range(width):
-            i, top, low, third = sectors[x], tops[x], lows[x], thirds[x]
-            r = low if (i == _2) | (i == _3) else top  # sector 6 is sector 0, as above
-            red[x] = third if (i == _1) | (i == _4) else r
-            g = low if (i == _4) | (i == _5) else third
-            green[x] = top if (i == _1) | (i == _2) else g
-            b = top if (i == _3) | (i == _4) else low
-            blue[x] = third if (i == _2) | (i == _5) else b
 
 
 @kernel
