@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .library import LIBRARY
+from .library import LIBRARY, memory_of
 
 __all__ = ["LAW", "LEAF", "NODE", "AugmentFailure", "AugmentProgram", "Draws"]
 
@@ -77,14 +77,6 @@ class AugmentFailure(NamedTuple):
     status: int
     source: int
     key: int
-
-
-_one_byte: Any = (ctypes.c_char * 1).from_buffer
-
-
-def _memory(array: npt.NDArray[Any]) -> Any:
-    """Return where an array lies as an argument for C, five times as fast as ``array.ctypes`` does."""
-    return _one_byte(array) if array.flags.writeable else array.ctypes.data
 
 
 class AugmentProgram:
@@ -167,7 +159,7 @@ class AugmentProgram:
             return None
         params, tapes = (None, None) if draws is None else (draws.params.ctypes.data, draws.tapes.ctypes.data)
         result = LIBRARY.beton_augment_run(
-            self._address, _memory(keys), _memory(decoded), _memory(out), start, len(keys), params, tapes
+            self._address, memory_of(keys), memory_of(decoded), memory_of(out), start, len(keys), params, tapes
         )
         if result == 0:
             return None

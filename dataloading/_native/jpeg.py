@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from dataloading.checks import one_of, true_or_false
 from dataloading.errors import DecodeError, UsageError
 
-from .library import LIBRARY, Info
+from .library import LIBRARY, Info, memory_of
 from .regions import status_text
 
 __all__ = ["JpegInfo", "check_jpeg", "decode_jpeg", "encode_jpeg", "probe_jpeg", "reencode_jpeg", "transcode_jpeg"]
@@ -33,7 +33,7 @@ _SAMPLING_OF_RATIO = {
 _RATIO_OF_SAMPLING = {name: ratio for ratio, name in _SAMPLING_OF_RATIO.items()}
 _LAYOUTS = {"HWC": 0, "CHW": 1, "HW": 2}
 _RESTARTS = {"none": 0, "auto": 1}
-_REASON_BYTES = 200
+_Reason = ctypes.c_char * 200
 _MAX_PIXELS = 1 << 28
 _UNSUPPORTED = 8
 
@@ -87,14 +87,17 @@ class JpegInfo:
         return not self.progressive and not self.arithmetic
 
 
-def _bytes(data: BytesLike) -> npt.NDArray[np.uint8]:
-    if isinstance(data, np.ndarray):
-        if data.dtype != np.uint8 or data.ndim != 1 or not data.flags.c_contiguous:
-            raise UsageError(
-                f"JPEG data must be bytes or a contiguous 1-D uint8 array, got {data.dtype} of shape {data.shape}"
-            )
-        return data
-    return np.frombuffer(data, np.uint8)
+def _source(data: BytesLike) -> tuple[Any, int]:
+    """Return where the data lie, as an argument for C, and how many bytes they are."""
+    if isinstance(data, bytes):
+        return data, len(data)
+    if not isinstance(data, np.ndarray):
+        data = np.frombuffer(data, np.uint8)
+    elif data.dtype != np.uint8 or data.ndim != 1 or not data.flags.c_contiguous:
+        raise UsageError(
+            f"JPEG data must be bytes or a contiguous 1-D uint8 array, got {data.dtype} of shape {data.shape}"
+        )
+    return memory_of(data), data.size
 
 
 def _fail(status: int, reason: bytes = b"") -> DecodeError:
@@ -133,7 +136,7 @@ def probe_jpeg(data: BytesLike) -> JpegInfo:
     >>> info.width, info.height, info.progressive
     (30, 20, False)
     """
-    info = _header(_bytes(data))
+    info = _header(*_source(data))
     return JpegInfo(
         width=info.width,
         height=info.height,
@@ -150,9 +153,9 @@ def probe_jpeg(data: BytesLike) -> JpegInfo:
     )
 
 
-def _header(array: npt.NDArray[np.uint8]) -> Info:
+def _header(source: Any, size: int) -> Info:
     info = Info()
-    status: int = LIBRARY.beton_jpeg_probe(array.ctypes.data, array.size, ctypes.byref(info))
+    status: int = LIBRARY.beton_jpeg_probe(source, size, ctypes.byref(info))
     if status != 0:
         raise _fail(status)
     return info
@@ -219,8 +222,8 @@ def decode_jpeg(
     (3, 8, 8)
     """
     one_of("layout", layout, _LAYOUTS)
-    array = _bytes(data)
-    info = _header(array)
+    source, size = _source(data)
+    info = _header(source, size)
     # Checked before allocating memory for a size that may be damaged.
     if info.width * info.height > _MAX_PIXELS:
         raise DecodeError(f"JPEG declares {info.width} x {info.height} pixels, more than the {_MAX_PIXELS} allowed")
@@ -234,10 +237,8 @@ def decode_jpeg(
     elif not isinstance(out, np.ndarray) or out.dtype != np.uint8 or out.shape != shape or not out.flags.carray:
         got = f"{out.dtype} of shape {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
         raise UsageError(f"out must be a contiguous, writable uint8 array of shape {shape} for this JPEG, got {got}")
-    reason = ctypes.create_string_buffer(_REASON_BYTES)
-    status: int = LIBRARY.beton_jpeg_decode(
-        array.ctypes.data, array.size, _LAYOUTS[layout], out.ctypes.data, out.nbytes, reason
-    )
+    reason = _Reason()
+    status: int = LIBRARY.beton_jpeg_decode(source, size, _LAYOUTS[layout], memory_of(out), out.nbytes, reason)
     _judge(status, reason.value, notes)
     return out
 
@@ -261,9 +262,9 @@ def check_jpeg(data: BytesLike, *, notes: list[str] | None = None) -> None:
     --------
     >>> check_jpeg(encode_jpeg(np.zeros((16, 16, 3), np.uint8)))
     """
-    array = _bytes(data)
-    reason = ctypes.create_string_buffer(_REASON_BYTES)
-    status: int = LIBRARY.beton_jpeg_check(array.ctypes.data, array.size, reason)
+    source, size = _source(data)
+    reason = _Reason()
+    status: int = LIBRARY.beton_jpeg_check(source, size, reason)
     _judge(status, reason.value, notes)
 
 
@@ -316,7 +317,7 @@ def encode_jpeg(
         pixels_HWC = np.ascontiguousarray(pixels_HWC)
     return _produce(
         LIBRARY.beton_jpeg_encode,
-        pixels_HWC.ctypes.data,
+        memory_of(pixels_HWC),
         width,
         height,
         pixels_HWC.strides[0],
@@ -376,17 +377,17 @@ def reencode_jpeg(
     >>> reencode_jpeg(data, subsampling="4:4:4") is None
     True
     """
-    array = _bytes(data)
+    source, size = _source(data)
     h, v = _ratio(quality, subsampling)
-    out, size = ctypes.c_void_p(), ctypes.c_int64()
-    reason = ctypes.create_string_buffer(_REASON_BYTES)
+    out, out_size = ctypes.c_void_p(), ctypes.c_int64()
+    reason = _Reason()
     status: int = LIBRARY.beton_jpeg_reencode(
-        array.ctypes.data, array.size, quality, h, v, _restart(restart), ctypes.byref(out), ctypes.byref(size), reason
+        source, size, quality, h, v, _restart(restart), ctypes.byref(out), ctypes.byref(out_size), reason
     )
     if status == _UNSUPPORTED:
         return None
     _judge(status, reason.value, notes)
-    return _taken(out, size.value)
+    return _taken(out, out_size.value)
 
 
 def transcode_jpeg(
@@ -424,8 +425,8 @@ def transcode_jpeg(
     >>> bool((decode_jpeg(transcode_jpeg(data)) == decode_jpeg(data)).all())
     True
     """
-    array = _bytes(data)
-    arguments = (array.ctypes.data, array.size, _restart(restart), true_or_false("keep_icc", keep_icc))
+    source, size = _source(data)
+    arguments = (source, size, _restart(restart), true_or_false("keep_icc", keep_icc))
     return _produce(LIBRARY.beton_jpeg_transcode, *arguments, notes=notes)
 
 
@@ -435,9 +436,9 @@ def _restart(value: str) -> int:
     return _RESTARTS[value]
 
 
-def _produce(function: ctypes._FuncPointer, *arguments: int, notes: list[str] | None = None) -> bytes:
+def _produce(function: ctypes._FuncPointer, *arguments: Any, notes: list[str] | None = None) -> bytes:
     out, size = ctypes.c_void_p(), ctypes.c_int64()
-    reason = ctypes.create_string_buffer(_REASON_BYTES)
+    reason = _Reason()
     status: int = function(*arguments, ctypes.byref(out), ctypes.byref(size), reason)
     _judge(status, reason.value, notes)
     return _taken(out, size.value)
