@@ -86,7 +86,7 @@ def row(name: str, runs: dict[str, list[dict[str, Any]]], failures: dict[str, st
     found = runs[name]
     rate = summarise([entry["images_per_second"] for entry in found])
     base_name = f"ffcv {workers}"
-    if "arrays" in case or "dataset" in case:
+    if {"arrays", "dataset"} & {*case.split("-")}:
         base_name = "ffcv-arrays-8 2" if case.endswith("-8") else "ffcv-arrays 2"
     base = [entry["images_per_second"] for entry in runs.get(base_name, [])]
     ratio = f"**{rate.median / statistics.median(base):.2f}**" if base else ""

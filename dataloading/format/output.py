@@ -107,8 +107,7 @@ class PartFile:
         # The disk works meanwhile, so that little is left for `publish` to wait for.
         if self._num_unsynced >= _SYNCED_BYTES and (self._syncing is None or not self._syncing.is_alive()):
             self._num_unsynced = 0
-            self._syncing = threading.Thread(target=self._sync_behind, name="beton-sync")
-            self._syncing.start()
+            self._syncing = _started(self._sync_behind)
 
     def _sync_behind(self) -> None:
         with contextlib.suppress(OSError):  # `publish` raises it
@@ -433,15 +432,25 @@ def _is_same(descriptor: int, part: str) -> bool:
         return False
 
 
+def _started(work: Callable[..., object], *arguments: object) -> threading.Thread | None:
+    """Run ``work`` in a thread that the end of the process does not wait for; None if there can be no more threads."""
+    thread = threading.Thread(target=work, args=arguments, name="beton-output", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return None
+    return thread
+
+
 def _rename(part: str, path: str, *, overwrite: bool) -> None:
     if overwrite:
         replaced = None
         with contextlib.suppress(OSError):
             replaced = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
         Path(part).replace(path)
-        if replaced is not None:
-            # The system frees the old file's blocks when nobody holds it, which takes 0.1 s for 150 MB.
-            threading.Thread(target=os.close, args=(replaced,), daemon=True).start()
+        # The system frees the old file's blocks when it is closed, which takes 0.1 s for 150 MB.
+        if replaced is not None and _started(os.close, replaced) is None:
+            os.close(replaced)
         return
     try:
         # Unlike a rename, a link never replaces a file that has appeared in the meantime.
