@@ -22,7 +22,7 @@ __all__ = ["Ranges", "StepProfiler", "amdahl", "merge_ranges"]
 
 SKIPPED_STEPS = 3
 PROFILED_STEPS = 10
-_ANCHOR = "beton: zero of the clocks"
+_ANCHOR, _NUM_ANCHORS = "beton: zero of the clocks", 20
 _TRACKS_PID = "beton"
 
 
@@ -63,7 +63,7 @@ class Ranges:
             self._found.append(Range(f"loader: {threading.current_thread().name}", name, start, end))
 
 
-def merge_ranges(trace: dict[str, Any], ranges: Sequence[Range], anchor_seconds: float) -> None:
+def merge_ranges(trace: dict[str, Any], ranges: Sequence[Range], anchor: Range) -> None:
     """Add ranges to a Chrome trace, in place.
 
     Parameters
@@ -72,11 +72,11 @@ def merge_ranges(trace: dict[str, Any], ranges: Sequence[Range], anchor_seconds:
         As torch.profiler writes it, with the event of the anchor.
     ranges : sequence of Range
         What to add.
-    anchor_seconds : float
-        `time.perf_counter` at the anchor's beginning.
+    anchor : Range
+        The event with its name began between its `start` and its `end`.
     """
     events = trace["traceEvents"]
-    anchor = next(float(event["ts"]) for event in events if event.get("name") == _ANCHOR and event.get("ph") == "X")
+    zero = next(float(event["ts"]) for event in events if event.get("name") == anchor.name and event.get("ph") == "X")
     tracks = {name: number for number, name in enumerate(dict.fromkeys(each.track for each in ranges))}
     events.append({"ph": "M", "name": "process_name", "pid": _TRACKS_PID, "tid": 0, "args": {"name": "beton"}})
     for name, number in tracks.items():
@@ -89,7 +89,7 @@ def merge_ranges(trace: dict[str, Any], ranges: Sequence[Range], anchor_seconds:
                 "name": each.name,
                 "pid": _TRACKS_PID,
                 "tid": tracks[each.track],
-                "ts": anchor + 1e6 * (each.start - anchor_seconds),
+                "ts": zero + 1e6 * (each.start - anchor.start),
                 "dur": 1e6 * (each.end - each.start),
             }
         )
@@ -144,7 +144,7 @@ class StepProfiler:
         self._cuda = device.type == "cuda"
         self._step = 0
         self._profile: Any = None
-        self._anchor = 0.0
+        self._anchor = Range("", _ANCHOR, 0.0, 0.0)
         self._times: list[StepTimes] = []
 
     def step_done(self, times: StepTimes) -> bool:
@@ -176,9 +176,13 @@ class StepProfiler:
         activities = [profiler.ProfilerActivity.CPU, *([profiler.ProfilerActivity.CUDA] if self._cuda else [])]
         self._profile = profiler.profile(activities=activities)
         self._profile.start()
-        self._anchor = time.perf_counter()
-        with profiler.record_function(_ANCHOR):
-            pass
+        # Where another process takes the core between the two clocks they part: the closest of some pairs is taken.
+        anchors = []
+        for number in range(_NUM_ANCHORS):
+            name, before = f"{_ANCHOR} {number}", time.perf_counter()
+            with profiler.record_function(name):
+                anchors.append(Range("", name, before, time.perf_counter()))
+        self._anchor = min(anchors, key=lambda each: each.end - each.start)
         self._ranges.open()
 
     def close(self) -> None:
