@@ -1,7 +1,7 @@
 """Each example runs for a few steps, in real processes.
 
-What needs other packages is in tests/train/test_frameworks.py. Examples of several processes share one launch of two,
-since importing torch takes longer than they do.
+What needs other packages is in tests/train/test_frameworks.py. Importing torch takes longer than the examples do: it
+is imported once, those of several processes share one launch of two, and all processes are forked.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import difflib
 import os
 import re
 import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dataloading import ImageField, IntField, MaskField, VarArrayField, Writer
+from tests.support.forks import preloaded
 from train.cli import train
 from train.doctor.cli import doctor
 from train.launch import launch_environment, run_local_processes
@@ -51,6 +52,17 @@ for name, runs in calls.items():
         main(*words, **options)
 end()
 """
+
+
+def environment() -> dict[str, str]:
+    return launch_environment({**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"})
+
+
+@pytest.fixture(scope="module")
+def python() -> Iterator[list[str]]:
+    """A Python that has imported what the examples import."""
+    with preloaded(["timm", "torch.distributed.checkpoint", "dataloading.loader"], environment()) as python:
+        yield python
 
 
 @pytest.fixture(scope="module")
@@ -95,12 +107,12 @@ def annotated(folder: Path) -> Path:
     return path
 
 
-def test_examples_of_several_processes_train(images: Path, folder: Path) -> None:
-    environ = launch_environment({**os.environ, "CUDA_VISIBLE_DEVICES": ""})
-    log = folder / "output.txt"
+def test_examples_of_several_processes_train(images: Path, folder: Path, python: list[str]) -> None:
+    script, log = folder / "together.py", folder / "output.txt"
+    script.write_text(TOGETHER)
     with log.open("w") as stream:
-        command = [sys.executable, "-c", TOGETHER, *map(str, (EXAMPLES, folder, images))]
-        status = run_local_processes(command, 2, environ, stream)
+        command = [*python, *map(str, (script, EXAMPLES, folder, images))]
+        status = run_local_processes(command, 2, environment(), stream)
     output = log.read_text()
     assert status == 0, output[-3000:]
     pieces = re.split(r"^running (\S+)$", output, flags=re.MULTILINE)[1:]
@@ -134,10 +146,11 @@ main(path, network=network, side=64, batch_size=4, epochs=1)
 """
 
 
-def test_segmentation_and_detection_train(annotated: Path) -> None:
-    command = [sys.executable, "-c", ANNOTATED, str(EXAMPLES), str(annotated)]
-    environ = launch_environment({**os.environ, "CUDA_VISIBLE_DEVICES": ""})
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+def test_segmentation_and_detection_train(annotated: Path, python: list[str], tmp_path: Path) -> None:
+    script = tmp_path / "annotated.py"
+    script.write_text(ANNOTATED)
+    command = [*python, *map(str, (script, EXAMPLES, annotated))]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert len(re.findall(r"epoch 0: loss \d+\.\d", done.stdout)) == 2, done.stdout
 
@@ -152,11 +165,10 @@ def test_the_change_to_a_ddp_script_is_at_most_ten_lines_and_none_of_them_in_the
     assert not any(word in line for line in [*added, *removed] for word in ("optimizer", "ddp(", "backward", "rate"))
 
 
-def test_the_changed_ddp_script_trains_on_two_gloo_processes(images: Path, tmp_path: Path) -> None:
-    command = [sys.executable, str(EXAMPLES / "ddp_script" / "after.py"), str(images)]
-    environ = launch_environment({**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+def test_the_changed_ddp_script_trains_on_two_gloo_processes(images: Path, python: list[str], tmp_path: Path) -> None:
+    command = [*python, str(EXAMPLES / "ddp_script" / "after.py"), str(images)]
     with (tmp_path / "output.txt").open("w") as stream:
-        status = run_local_processes(command, 2, environ, stream)
+        status = run_local_processes(command, 2, environment(), stream)
     output = (tmp_path / "output.txt").read_text()
     assert status == 0, output
     assert "epoch 0: 1 steps, loss" in output and "epoch 1: 1 steps, loss" in output
