@@ -317,7 +317,7 @@ def encode_jpeg(
         pixels_HWC = np.ascontiguousarray(pixels_HWC)
     return _produce(
         LIBRARY.beton_jpeg_encode,
-        memory_of(pixels_HWC),
+        pixels_HWC.ctypes.data,
         width,
         height,
         pixels_HWC.strides[0],

@@ -129,7 +129,7 @@ _one_byte: Any = (ctypes.c_char * 1).from_buffer
 
 
 def memory_of(array: npt.NDArray[Any]) -> Any:
-    """Return where an array lies as an argument for C, five times as fast as ``array.ctypes`` does."""
+    """Return where a contiguous array lies as an argument for C, five times as fast as ``array.ctypes`` does."""
     return _one_byte(array) if array.flags.writeable and array.size else array.ctypes.data
 
 
