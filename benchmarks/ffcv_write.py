@@ -1,4 +1,4 @@
-"""Convert class folders or arrays with FFCV's own writer, and print the time as JSON.
+"""Convert class folders or arrays with FFCV's own writer, and print time and CPU time as JSON.
 
     python benchmarks/ffcv_write.py FOLDER|ARRAYS.npz OUT.beton [--mode jpg|raw] [--num-workers N]
 
@@ -38,13 +38,20 @@ def main() -> None:
         dataset = ImageFolder(options.folder)
     fields = {"image": RGBImageField(write_mode=options.mode, jpeg_quality=options.quality), "label": IntField()}
     partial = Path(options.out + ".partial")
-    start = time.perf_counter()
+    before, start = os.times(), time.perf_counter()
     DatasetWriter(str(partial), fields, num_workers=options.num_workers).from_indexed_dataset(dataset)
     for process in multiprocessing.active_children():  # it does not wait for the end of its workers
         process.join()
-    seconds = time.perf_counter() - start
+    seconds, after = time.perf_counter() - start, os.times()
     partial.rename(options.out)
-    print(json.dumps({"seconds": seconds, "num_samples": len(dataset), "num_bytes": Path(options.out).stat().st_size}))
+    result = {
+        "seconds": seconds,
+        "num_samples": len(dataset),
+        "num_bytes": Path(options.out).stat().st_size,
+        "parent_cpu_seconds": after.user + after.system - before.user - before.system,
+        "workers_cpu_seconds": after.children_user + after.children_system,
+    }
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":
