@@ -132,6 +132,13 @@ void colours() {
   compare("split_rgb", room, [&](const Kernels& k, Bytes* to) {
     k.split_rgb(rgb.data(), n, to[0].data(), to[1].data(), to[2].data());
   });
+  const int rows = dice->between(1, 4), width = n / rows, stride = width + dice->below(3);
+  const bool mirror = dice->below(2) == 0, upwards = dice->below(2) == 0;
+  const uint8_t* first = rgb.data() + (upwards ? 3 * width * (rows - 1) : 0);
+  compare("split_rows", size_t(rows * stride + 16), [&](const Kernels& k, Bytes* to) {
+    uint8_t* const planes[3] = {to[0].data(), to[1].data(), to[2].data()};
+    k.split_rows(first, (upwards ? -3 : 3) * width, width, rows, mirror, planes, stride);
+  });
   compare("merge_rgb", 3 * room, [&](const Kernels& k, Bytes* to) {
     k.merge_rgb(a.data(), b.data(), c.data(), n, to[0].data());
   });
@@ -276,6 +283,22 @@ void colour_changes() {
   compare("turn_hue", n + 64, [&](const Kernels& k, Bytes* to) {
     copy(to);
     k.turn_hue(to[0].data(), to[1].data(), to[2].data(), n, whole, missing, 255.999f / 255);
+  });
+}
+
+void blurs() {
+  const int height = dice->between(14, 40), width = dice->between(14, 140), pitch = (width + 31) & -32, most = 13;
+  const size_t n = size_t(height * width);
+  const Bytes source = random_bytes(n);
+  std::vector<int16_t> values[2] = {random_words(most + 1, -32768, 32767), random_words(most + 1, -32768, 32767)};
+  beton::BlurWeights weights[2];
+  for (int d = 0; d < 2; d++) {
+    weights[d] = {reinterpret_cast<const uint16_t*>(values[d].data()), dice->between(0, most), uint16_t(dice->below(64))};
+  }
+  compare("blur_plane", n + 64, [&](const Kernels& k, Bytes* to) {
+    std::vector<uint16_t> line(size_t(pitch + 64)), sums(static_cast<size_t>(pitch)), rows(size_t(pitch * (height + 2 * most)));
+    k.blur_plane({weights[0], weights[1], pitch, line.data() + 32, sums.data(), rows.data() + most * pitch}, source.data(),
+                 height, width, to[0].data());
   });
 }
 
@@ -440,7 +463,8 @@ void forward() {
 bool kernels_agree(Random* random, int rounds) {
   dice = random;
   for (int round = 0; round < rounds && good; round++) {
-    for (const auto check : {horizontal, finish, colours, chroma, markers, filters, tables, colour_changes, blocks, forward}) {
+    for (const auto check : {horizontal, finish, colours, chroma, markers, filters, tables, colour_changes, blurs, blocks,
+                             forward}) {
       check();
     }
   }

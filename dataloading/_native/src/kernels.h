@@ -50,6 +50,22 @@ struct Column {
   int pairs;
 };
 
+// Weights of the pixel itself, and of the two pixels 1, 2, ... steps away together; 65536 is 1.
+struct BlurWeights {
+  const uint16_t* values;
+  int reach;
+  uint16_t lost;  // what cutting off products comes to in the mean
+};
+
+constexpr int kBlurBlock = 32;
+
+struct BlurPlan {
+  BlurWeights across, down;
+  int pitch;             // the width, rounded up to whole blocks
+  uint16_t* line;        // pitch values, with room for the reach and whole blocks on both sides
+  uint16_t *sums, *rows;  // a row; row 0 of the plane's, with room for the reach above and below
+};
+
 struct Kernels {
   const char* name;
   // Rows 2 * k and 2 * k + 1 go to pair of rows k of a middle buffer:
@@ -65,6 +81,9 @@ struct Kernels {
   // exact_ycc_to_rgb.
   void (*finish_ycc)(const Column columns[3], ptrdiff_t stride, int n, uint8_t* r, uint8_t* g, uint8_t* b);
   void (*split_rgb)(const uint8_t* rgb, int n, uint8_t* r, uint8_t* g, uint8_t* b);
+  // The same for rows of pixels, left and right exchanged where `mirror`.
+  void (*split_rows)(const uint8_t* rgb, ptrdiff_t rgb_stride, int width, int height, bool mirror, uint8_t* const planes[3],
+                     ptrdiff_t stride);
   void (*merge_rgb)(const uint8_t* r, const uint8_t* g, const uint8_t* b, int n, uint8_t* rgb);
   // First position in [data, data + size) of FF followed by a byte that is not 00, or `size`. A last FF counts too.
   size_t (*find_marker)(const uint8_t* data, size_t size);
@@ -105,6 +124,8 @@ struct Kernels {
   // out[i] = (x * line[1] + line[2]) + (x * line[3] + line[4]), x = src[i] - line[0], each step rounded to float. The first
   // bracket must be exact: it may be computed as one step.
   void (*to_floats)(const uint8_t* src, const float line[5], size_t n, float* out);
+  // Blurs one plane, whose sides are more than the reaches; see blur.cpp.
+  void (*blur_plane)(const BlurPlan& plan, const uint8_t* source, int height, int width, uint8_t* target);
   // Colours of n pixels; see color_loops.h.
   uint64_t (*sum_of_greys)(const uint8_t* r, const uint8_t* g, const uint8_t* b, size_t n);
   void (*blend)(uint8_t* values, size_t n, float factor, float offset);

@@ -254,6 +254,76 @@ void split_rgb(const uint8_t* rgb, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
   }
 }
 
+// Where the 16 values of a channel lie in 48 bytes: a shuffle for each third, which gives 0 for values of the others.
+struct Shuffles {
+  alignas(16) int8_t of[3][3][16];  // [channel][third]
+};
+
+constexpr Shuffles make_shuffles(bool mirror) {
+  Shuffles s{};
+  for (int c = 0; c < 3; c++) {
+    for (int i = 0; i < 16; i++) {
+      const int at = 3 * (mirror ? 15 - i : i) + c;
+      for (int third = 0; third < 3; third++) {
+        const int inside = at - 16 * third;
+        s.of[c][third][i] = int8_t(inside >= 0 && inside < 16 ? inside : -1);
+      }
+    }
+  }
+  return s;
+}
+
+constexpr Shuffles kShuffles[2] = {make_shuffles(false), make_shuffles(true)};
+
+// 32 pixels at a time, 16 in each half of a register; the last ones overlap with those before. At least 16 a row.
+template <bool kMirror>
+void split_wide_rows(const uint8_t* rgb, ptrdiff_t rgb_stride, int width, int height, uint8_t* const planes[3],
+                     ptrdiff_t stride) {
+  __m256i shuffle[3][3];
+  for (int c = 0; c < 3; c++) {
+    for (int third = 0; third < 3; third++) {
+      const __m128i one = _mm_load_si128(reinterpret_cast<const __m128i*>(kShuffles[kMirror].of[c][third]));
+      shuffle[c][third] = _mm256_broadcastsi128_si256(one);
+    }
+  }
+  const int last = width - 16;
+  for (int y = 0; y < height; y++) {
+    const uint8_t* row = rgb + y * rgb_stride;
+    const ptrdiff_t out = y * stride;
+    for (int i = 0; i < width; i += 32) {
+      const int first = i < last ? i : last, second = i + 16 < last ? i + 16 : last;
+      const __m128i* a = reinterpret_cast<const __m128i*>(row + 3 * first);
+      const __m128i* b = reinterpret_cast<const __m128i*>(row + 3 * second);
+      __m256i third[3];
+      for (int k = 0; k < 3; k++) {
+        third[k] = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(a + k)), _mm_loadu_si128(b + k), 1);
+      }
+      const ptrdiff_t at_first = out + (kMirror ? last - first : first);
+      const ptrdiff_t at_second = out + (kMirror ? last - second : second);
+      for (int c = 0; c < 3; c++) {
+        const __m256i some = _mm256_or_si256(_mm256_shuffle_epi8(third[0], shuffle[c][0]),
+                                             _mm256_shuffle_epi8(third[1], shuffle[c][1]));
+        const __m256i all = _mm256_or_si256(some, _mm256_shuffle_epi8(third[2], shuffle[c][2]));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(planes[c] + at_first), _mm256_castsi256_si128(all));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(planes[c] + at_second), _mm256_extracti128_si256(all, 1));
+      }
+    }
+  }
+}
+
+void split_rows(const uint8_t* rgb, ptrdiff_t rgb_stride, int width, int height, bool mirror, uint8_t* const planes[3],
+                ptrdiff_t stride) {
+  if (width >= 16) {
+    return (mirror ? split_wide_rows<true> : split_wide_rows<false>)(rgb, rgb_stride, width, height, planes, stride);
+  }
+  for (int y = 0; y < height; y++) {
+    for (int i = 0; i < 3 * width; i++) {
+      const int x = i / 3;
+      planes[i % 3][y * stride + (mirror ? width - 1 - x : x)] = rgb[y * rgb_stride + i];
+    }
+  }
+}
+
 void merge_rgb(const uint8_t* r, const uint8_t* g, const uint8_t* b, int n, uint8_t* rgb) {
   const uint8_t* const from[3] = {r, g, b};
   __m256i colours[3];
@@ -590,6 +660,7 @@ void idct_pair(const int16_t* a, const uint16_t* quant_a, uint8_t* out_a, ptrdif
 }  // namespace beton
 
 #include "block_loops.h"
+#include "blur_loops.h"
 #include "color_avx2.h"
 #include "symbol_loops.h"
 #include "weight_loops.h"
@@ -722,11 +793,32 @@ void to_floats(const uint8_t* src, const float line[5], size_t n, float* out) {
   }
 }
 
+inline void weigh(const uint16_t* middle, ptrdiff_t step, const BlurWeights& weights, int n, uint16_t* out) {
+  const __m256i first = _mm256_set1_epi16(short(weights.values[0])), lost = _mm256_set1_epi16(short(weights.lost));
+  for (int i = 0; i < n; i += kBlurBlock) {
+    __m256i sum = _mm256_add_epi16(_mm256_mulhi_epu16(load(middle + i), first), lost);
+    __m256i next = _mm256_add_epi16(_mm256_mulhi_epu16(load(middle + i + 16), first), lost);
+    const uint16_t* left = middle + i;
+    const uint16_t* right = middle + i;
+    for (int j = 1; j <= weights.reach; j++) {
+      left -= step;
+      right += step;
+      const __m256i weight = _mm256_set1_epi16(short(weights.values[j]));
+      const __m256i mean = _mm256_avg_epu16(load(left), load(right));
+      const __m256i next_mean = _mm256_avg_epu16(load(left + 16), load(right + 16));
+      sum = _mm256_add_epi16(sum, _mm256_mulhi_epu16(mean, weight));
+      next = _mm256_add_epi16(next, _mm256_mulhi_epu16(next_mean, weight));
+    }
+    store(out + i, sum);
+    store(out + i + 16, next);
+  }
+}
+
 const Kernels kAvx2Kernels = {
-    "avx2",      horizontal, finish_plane, finish_ycc, split_rgb,    merge_rgb,   find_marker, unstuff,
+    "avx2",      horizontal, finish_plane, finish_ycc, split_rgb, split_rows,    merge_rgb,   find_marker, unstuff,
     decode_mcus, blend_rows, double_row, double_both, exact_ycc_to_rgb, exact_ycc_to_pixels, colour_excess, read_symbols, write_codes, stuff,       rgb_to_ycc,
     halve_row,   halve_both, encode_mcus, fir_rows,  fir_columns, make_box_filter, make_weights, look_up, to_floats,
-    sum_of_greys_avx2, blend, saturate_avx2, turn_hue<turn_thirds_avx2>};
+    blur_plane<weigh>, sum_of_greys_avx2, blend, saturate_avx2, turn_hue<turn_thirds_avx2>};
 
 }  // namespace
 

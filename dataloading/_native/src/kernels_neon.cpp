@@ -178,6 +178,31 @@ void split_rgb(const uint8_t* rgb, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
   }
 }
 
+void split_rows(const uint8_t* rgb, ptrdiff_t rgb_stride, int width, int height, bool mirror, uint8_t* const planes[3],
+                ptrdiff_t stride) {
+  const auto reversed = [](uint8x16_t v) {
+    const uint8x16_t halves = vrev64q_u8(v);
+    return vextq_u8(halves, halves, 8);
+  };
+  for (int y = 0; y < height; y++) {
+    const uint8_t* from = rgb + y * rgb_stride;
+    uint8_t* const to[3] = {planes[0] + y * stride, planes[1] + y * stride, planes[2] + y * stride};
+    if (!mirror) {
+      split_rgb(from, width, to[0], to[1], to[2]);
+      continue;
+    }
+    int i = 0;
+    for (; width >= 16 && i < width; i += 16) {
+      if (i > width - 16) i = width - 16;
+      const uint8x16x3_t v = vld3q_u8(from + 3 * i);
+      for (int c = 0; c < 3; c++) vst1q_u8(to[c] + width - 16 - i, reversed(v.val[c]));
+    }
+    for (; i < width; i++) {
+      for (int c = 0; c < 3; c++) to[c][width - 1 - i] = from[3 * i + c];
+    }
+  }
+}
+
 void merge_rgb(const uint8_t* r, const uint8_t* g, const uint8_t* b, int n, uint8_t* rgb) {
   int i = 0;
   for (; i + 16 <= n; i += 16) {
@@ -529,6 +554,7 @@ void idct_pair(const int16_t* a, const uint16_t* quant_a, uint8_t* out_a, ptrdif
 }  // namespace beton
 
 #include "block_loops.h"
+#include "blur_loops.h"
 #include "color_loops.h"
 #include "symbol_loops.h"
 #include "weight_loops.h"
@@ -642,11 +668,36 @@ void to_floats(const uint8_t* src, const float line[5], size_t n, float* out) {
   }
 }
 
+inline uint16x8_t high_halves(uint16x8_t a, uint16x8_t b) {
+  const uint32x4_t low = vmull_u16(vget_low_u16(a), vget_low_u16(b)), high = vmull_high_u16(a, b);
+  return vuzp2q_u16(vreinterpretq_u16_u32(low), vreinterpretq_u16_u32(high));
+}
+
+inline void weigh(const uint16_t* middle, ptrdiff_t step, const BlurWeights& weights, int n, uint16_t* out) {
+  const uint16x8_t first = vdupq_n_u16(weights.values[0]), lost = vdupq_n_u16(weights.lost);
+  for (int i = 0; i < n; i += kBlurBlock) {
+    uint16x8_t sums[4];
+    for (int k = 0; k < 4; k++) sums[k] = vaddq_u16(high_halves(vld1q_u16(middle + i + 8 * k), first), lost);
+    const uint16_t* left = middle + i;
+    const uint16_t* right = middle + i;
+    for (int j = 1; j <= weights.reach; j++) {
+      left -= step;
+      right += step;
+      const uint16x8_t weight = vdupq_n_u16(weights.values[j]);
+      for (int k = 0; k < 4; k++) {
+        const uint16x8_t mean = vrhaddq_u16(vld1q_u16(left + 8 * k), vld1q_u16(right + 8 * k));
+        sums[k] = vaddq_u16(sums[k], high_halves(mean, weight));
+      }
+    }
+    for (int k = 0; k < 4; k++) vst1q_u16(out + i + 8 * k, sums[k]);
+  }
+}
+
 const Kernels kNeonKernels = {
-    "neon",      horizontal, finish_plane, finish_ycc, split_rgb,    merge_rgb,   find_marker, unstuff,
+    "neon",      horizontal, finish_plane, finish_ycc, split_rgb, split_rows,    merge_rgb,   find_marker, unstuff,
     decode_mcus, blend_rows, double_row, double_both, exact_ycc_to_rgb, exact_ycc_to_pixels, colour_excess, read_symbols, write_codes, stuff,       rgb_to_ycc,
     halve_row,   halve_both, encode_mcus, fir_rows,  fir_columns, make_box_filter, make_weights, look_up, to_floats,
-    sum_of_greys, blend, saturate, turn_hue<turn_thirds>};
+    blur_plane<weigh>, sum_of_greys, blend, saturate, turn_hue<turn_thirds>};
 
 }  // namespace
 

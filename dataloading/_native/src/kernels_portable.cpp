@@ -127,6 +127,7 @@ void fdct_pair(const uint8_t* a, ptrdiff_t stride_a, const Quantiser& quantiser_
 }  // namespace beton
 
 #include "block_loops.h"
+#include "blur_loops.h"
 #include "color_loops.h"
 #include "symbol_loops.h"
 #include "weight_loops.h"
@@ -215,6 +216,20 @@ void split_rgb(const uint8_t* rgb, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
     r[i] = rgb[3 * i];
     g[i] = rgb[3 * i + 1];
     b[i] = rgb[3 * i + 2];
+  }
+}
+
+void split_rows(const uint8_t* rgb, ptrdiff_t rgb_stride, int width, int height, bool mirror, uint8_t* const planes[3],
+                ptrdiff_t stride) {
+  for (int y = 0; y < height; y++) {
+    uint8_t *r = planes[0] + y * stride, *g = planes[1] + y * stride, *b = planes[2] + y * stride;
+    const uint8_t* from = rgb + y * rgb_stride;
+    if (!mirror) split_rgb(from, width, r, g, b);
+    for (int i = 0; mirror && i < width; i++) {
+      r[width - 1 - i] = from[3 * i];
+      g[width - 1 - i] = from[3 * i + 1];
+      b[width - 1 - i] = from[3 * i + 2];
+    }
   }
 }
 
@@ -390,12 +405,32 @@ void to_floats(const uint8_t* src, const float line[5], size_t n, float* out) {
   }
 }
 
+uint16_t high_half(uint16_t a, uint16_t b) { return uint16_t((uint32_t(a) * uint32_t(b)) >> 16); }
+
+inline void weigh(const uint16_t* middle, ptrdiff_t step, const BlurWeights& weights, int n, uint16_t* out) {
+  for (int i = 0; i < n; i += kBlurBlock) {
+    uint16_t sums[kBlurBlock];
+    uint16_t weight = weights.values[0];
+    for (int k = 0; k < kBlurBlock; k++) sums[k] = uint16_t(high_half(middle[i + k], weight) + weights.lost);
+    for (int j = 1; j <= weights.reach; j++) {
+      const uint16_t* left = middle + i - j * step;
+      const uint16_t* right = middle + i + j * step;
+      weight = weights.values[j];
+      for (int k = 0; k < kBlurBlock; k++) {
+        const uint16_t mean = uint16_t((left[k] | right[k]) - uint16_t((left[k] ^ right[k]) >> 1));
+        sums[k] = uint16_t(sums[k] + high_half(mean, weight));
+      }
+    }
+    std::memcpy(out + i, sums, sizeof sums);
+  }
+}
+
 }  // namespace
 
 const Kernels kPortableKernels = {
-    "portable", horizontal,  finish_plane, finish_ycc, split_rgb,        merge_rgb,    find_marker, unstuff,
+    "portable", horizontal,  finish_plane, finish_ycc, split_rgb, split_rows,        merge_rgb,    find_marker, unstuff,
     decode_mcus, blend_rows, double_row,  double_both, exact_ycc_to_rgb, exact_ycc_to_pixels, colour_excess, read_symbols, write_codes, stuff, rgb_to_ycc,
     halve_row,  halve_both,  encode_mcus, fir_rows, fir_columns, make_box_filter, make_weights, look_up, to_floats,
-    sum_of_greys, blend, saturate, turn_hue<turn_thirds>};
+    blur_plane<weigh>, sum_of_greys, blend, saturate, turn_hue<turn_thirds>};
 
 }  // namespace beton
