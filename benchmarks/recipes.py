@@ -110,7 +110,7 @@ def torchvision_round(expression: str, images: Any) -> Round:
     from torchvision.transforms import v2
 
     from dataloading import transforms as T
-    from train.loaders.recipes import torchvision_steps
+    from train.loaders.torchvision_steps import torchvision_steps
 
     transform = v2.Compose(torchvision_steps([eval(f"T.{expression}", {"T": T})], pillow=False))
     tensors = list(torch.from_numpy(images))
@@ -250,7 +250,7 @@ def torchvision_sample(name: str) -> recipes_peers.Sample:
     from torchvision.tv_tensors import BoundingBoxes, Image
 
     from dataloading import transforms as T
-    from train.loaders.recipes import torchvision_steps
+    from train.loaders.torchvision_steps import torchvision_steps
 
     views: list[Any] = []
     for value in T.recipes.find("simclr" if name == "simclr_view" else name, mixup=0, cutmix=0).values():

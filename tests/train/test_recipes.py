@@ -16,7 +16,8 @@ from dataloading import transforms as T
 from tests.train.conftest import SMALL
 from train.loaders import make_loader
 from train.loaders.base import LoaderSpec
-from train.loaders.recipes import TimmPolicy, torchvision_steps, training_recipe
+from train.loaders.recipes import training_recipe
+from train.loaders.torchvision_steps import TimmPolicy, torchvision_steps
 from train.metrics import read_log
 from train.mixing import mix_by_recipe
 from train.options import make_options

@@ -255,3 +255,24 @@ def check_position(state: Mapping[str, Any], expected: Mapping[str, Any]) -> tup
                 "checkpoint from the end of an epoch"
             )
     return int(state["epoch"]), int(state["batches"])
+
+
+def to_device(batches: Any, device: torch.device) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield (images, labels) on the device, copied one batch ahead on a side stream."""
+    if device.type != "cuda":
+        yield from batches
+        return
+    # As timm's PrefetchLoader: copy the next batch on a side stream while the network computes this one.
+    stream = torch.cuda.Stream(device)
+    ready: tuple[torch.Tensor, torch.Tensor] | None = None
+    for images, labels in batches:
+        with torch.cuda.stream(stream):
+            coming = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+        if ready is not None:
+            yield ready
+        torch.cuda.current_stream(device).wait_stream(stream)
+        for tensor in coming:
+            tensor.record_stream(torch.cuda.current_stream(device))
+        ready = coming
+    if ready is not None:
+        yield ready

@@ -1,20 +1,15 @@
 """``--recipe``: the augmentation of a training run, for every loader that supports it.
 
-Reads a recipe of `dataloading.transforms` (`training_recipe`), and translates it to torchvision's v2 transforms for the
-torch loaders (`torchvision_steps`). The trainer mixes the images of a batch, for every loader.
+Reads a recipe of `dataloading.transforms`; `torchvision_steps` translates it for the torch loaders. The trainer mixes
+the images of a batch, for every loader.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import torch
-from PIL import Image
-from torchvision.transforms import InterpolationMode, v2
 
 from dataloading import UsageError
 from dataloading import transforms as T
@@ -86,7 +81,9 @@ def training_recipe(name: str, *, field: str, size: int, num_classes: int) -> Tr
     if last is None:
         last = T.Normalize(IMAGENET_MEAN, IMAGENET_STD)
         steps.append(last)
-    return TrainingRecipe(steps=tuple(steps), mixes=tuple(mixes), mean=_three(last.mean), std=_three(last.std))
+    return TrainingRecipe(
+        steps=tuple(steps), mixes=tuple(mixes), mean=three_values(last.mean), std=three_values(last.std)
+    )
 
 
 def _mixes(step: Any) -> bool:
@@ -106,98 +103,8 @@ def _with_classes(step: Any, num_classes: int, name: str) -> Any:
     return dataclasses.replace(step, num_classes=num_classes)
 
 
-def _three(values: Any) -> tuple[float, float, float]:
+def three_values(values: Any) -> tuple[float, float, float]:
+    """Return one value per channel, of one or three."""
     numbers = [float(value) for value in (values if isinstance(values, Sequence) else [values])]
     red, green, blue = numbers * 3 if len(numbers) == 1 else numbers
     return red, green, blue
-
-
-def torchvision_steps(steps: Sequence[Any], *, pillow: bool) -> list[torch.nn.Module]:
-    """Return the equivalent transforms of torchvision.
-
-    Parameters
-    ----------
-    steps : sequence
-        Our image transforms.
-    pillow : bool
-        Whether they get Pillow images, which are converted to tensors before the first transform that needs tensors.
-
-    Raises
-    ------
-    UsageError
-        torchvision has no equivalent.
-    """
-    result: list[torch.nn.Module] = []
-    for step in steps:
-        if pillow and isinstance(step, _OF_TENSORS):
-            result.append(v2.PILToTensor())
-            pillow = False
-        if isinstance(step, T.Normalize):
-            result += [v2.ToDtype(torch.float32, scale=True), v2.Normalize(_three(step.mean), _three(step.std))]
-        else:
-            result.append(_torchvision(step))
-    return result
-
-
-_OF_TENSORS = (T.Normalize, T.ToDtype, T.GaussianNoise, T.RandomErasing, T.RandomChannelPermutation, T.JPEG)
-
-
-def _torchvision(step: Any) -> torch.nn.Module:
-    kind = type(step).__name__
-    if kind == "TimmRandAugment":
-        return TimmPolicy(step)
-    theirs = getattr(v2, kind, None)
-    if theirs is None:
-        raise UsageError(f"the torch loaders have no {kind}: torchvision has no such transform. Take --loader beton")
-    options = {name: _value(name, getattr(step, name)) for name in inspect.signature(theirs).parameters
-               if hasattr(step, name)}  # fmt: skip
-    module: torch.nn.Module = theirs(**options)
-    return module
-
-
-def _value(name: str, value: Any) -> Any:
-    if name == "transforms":
-        return [_torchvision(each) for each in value]
-    if name == "interpolation":
-        return InterpolationMode(value)
-    if name == "policy":
-        return v2.AutoAugmentPolicy(value)
-    if name == "dtype":
-        return getattr(torch, value)
-    return list(value) if isinstance(value, tuple) else value
-
-
-class TimmPolicy(v2.RandAugment):  # type: ignore[misc]
-    """timm's RandAugment, made of torchvision's operations, with our parameters."""
-
-    def __init__(self, policy: Any) -> None:
-        fill = list(policy.fill) if isinstance(policy.fill, tuple) else policy.fill
-        super().__init__(interpolation=InterpolationMode(policy.interpolation), fill=fill)
-        self._policy = policy
-
-    def forward(self, *inputs: Any) -> Any:
-        """Apply the operations to a Pillow image or a tensor."""
-        (image,) = inputs
-        width, height = image.size if isinstance(image, Image.Image) else (image.shape[-1], image.shape[-2])
-        count, probability, operations = self._policy.operations(height, width)
-        for _ in range(count):
-            what, numbers = list(operations.items())[int(torch.randint(len(operations), ()))]
-            if float(torch.rand(())) < probability:
-                number = numbers[int(torch.randint(len(numbers), ()))] if numbers else 0.0
-                image = self._applied(image, what, number)
-        return image
-
-    def _applied(self, image: Any, what: str, number: float) -> Any:
-        if what == "SolarizeAdd":
-            table = [min(255, value + int(number)) if value < 128 else value for value in range(256)]
-            if isinstance(image, Image.Image):
-                return image.point(table * len(image.getbands()))
-            return torch.tensor(table, dtype=torch.uint8)[image.long()]
-        # torchvision's enhancement factors start at 1, and its thresholds are fractions of white.
-        if what in ("Brightness", "Color", "Contrast", "Sharpness"):
-            number -= 1.0
-        elif what == "Solarize":
-            number /= 255.0
-        return self._apply_image_or_video_transform(
-            image, what, number, interpolation=self.interpolation, fill=self._fill
-        )

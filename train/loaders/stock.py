@@ -27,9 +27,9 @@ from torchvision.transforms import v2
 from dataloading import tools
 from train.batch_shares import Shares
 
-from .base import LoaderSpec, TrainBatch, TrainingLoader, check_position, wants_normalised
-from .recipes import torchvision_steps
+from .base import LoaderSpec, TrainBatch, TrainingLoader, check_position, to_device, wants_normalised
 from .stored_images import FileImages, StoredImage, StoredImages, open_images
+from .torchvision_steps import torchvision_steps
 
 PREFETCH = 4
 
@@ -249,24 +249,3 @@ class TensorLoader(PillowLoader):
 
     name = "torch-fast"
     pillow = False
-
-
-def to_device(batches: Any, device: torch.device) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield (images, labels) on the device, copied one batch ahead on a side stream."""
-    if device.type != "cuda":
-        yield from batches
-        return
-    # As timm's PrefetchLoader: copy the next batch on a side stream while the network computes this one.
-    stream = torch.cuda.Stream(device)
-    ready: tuple[torch.Tensor, torch.Tensor] | None = None
-    for images, labels in batches:
-        with torch.cuda.stream(stream):
-            coming = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
-        if ready is not None:
-            yield ready
-        torch.cuda.current_stream(device).wait_stream(stream)
-        for tensor in coming:
-            tensor.record_stream(torch.cuda.current_stream(device))
-        ready = coming
-    if ready is not None:
-        yield ready

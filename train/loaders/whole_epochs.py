@@ -10,8 +10,7 @@ import torch
 
 from dataloading import UsageError
 
-from .base import LoaderSpec, TrainBatch, TrainingLoader, check_position, wants_normalised
-from .stock import to_device
+from .base import LoaderSpec, TrainBatch, TrainingLoader, check_position, to_device, wants_normalised
 
 __all__ = ["StreamLoader", "WholeEpochLoader"]
 
