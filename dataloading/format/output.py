@@ -107,7 +107,7 @@ class PartFile:
         # The disk works meanwhile, so that little is left for `publish` to wait for.
         if self._num_unsynced >= _SYNCED_BYTES and (self._syncing is None or not self._syncing.is_alive()):
             self._num_unsynced = 0
-            self._syncing = _started(self._sync_behind)
+            self._syncing = _started(self._sync_behind, daemon=False)
 
     def _sync_behind(self) -> None:
         with contextlib.suppress(OSError):  # `publish` raises it
@@ -170,7 +170,8 @@ class PartFile:
     def _close(self) -> bool:
         if self._fd is None:
             return False
-        if self._syncing is not None:
+        # The thread itself comes here if it held the last reference to this object.
+        if self._syncing is not None and self._syncing is not threading.current_thread():
             self._syncing.join()
         os.close(self._fd)
         self._fd = None
@@ -432,9 +433,9 @@ def _is_same(descriptor: int, part: str) -> bool:
         return False
 
 
-def _started(work: Callable[..., object], *arguments: object) -> threading.Thread | None:
-    """Run ``work`` in a thread that the end of the process does not wait for; None if there can be no more threads."""
-    thread = threading.Thread(target=work, args=arguments, name="beton-output", daemon=True)
+def _started(work: Callable[..., object], *arguments: object, daemon: bool) -> threading.Thread | None:
+    """Run ``work`` in a thread, which Python's exit does not wait for if ``daemon``; None if no thread can start."""
+    thread = threading.Thread(target=work, args=arguments, name="beton-output", daemon=daemon)
     try:
         thread.start()
     except RuntimeError:
@@ -449,7 +450,7 @@ def _rename(part: str, path: str, *, overwrite: bool) -> None:
             replaced = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
         Path(part).replace(path)
         # The system frees the old file's blocks when it is closed, which takes 0.1 s for 150 MB.
-        if replaced is not None and _started(os.close, replaced) is None:
+        if replaced is not None and _started(os.close, replaced, daemon=True) is None:
             os.close(replaced)
         return
     try:

@@ -185,3 +185,30 @@ def test_a_file_replaces_another_that_is_still_open(tmp_path: Path) -> None:
         assert old.read() == "old"
     assert path.read_text() == "new"
     assert os.listdir(tmp_path) == ["a.txt"]
+
+
+SLOW_FLUSH = """
+import os, time
+flush = os.fdatasync
+def slowly(descriptor):
+    time.sleep(1)
+    flush(descriptor)
+os.fdatasync = slowly
+"""
+ABANDON = """
+from dataloading.format.output import PartFile
+file = PartFile("a.bin", overwrite=False)
+for position in range(0, 20 << 20, 1 << 20):
+    file.write_at(position, memoryview(bytes(1 << 20)))
+"""
+
+
+@pytest.mark.parametrize("end", ["", "del file"])
+def test_a_file_that_is_abandoned_while_it_is_flushed_is_removed(tmp_path: Path, end: str) -> None:
+    script = f"exec({SLOW_FLUSH!r}, {{}})\n{ABANDON}{end}"  # apart, so that `os` does not keep the file alive
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, timeout=300, capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )  # fmt: skip
+    assert done.stderr == ""
+    assert os.listdir(tmp_path) == []
