@@ -39,7 +39,8 @@ def value_operation(
     """Return a function of single values: a table for uint8 images, a loop over pixels for others."""
     assert state.bound is not None
     if state.dtype == "uint8":
-        return Operation(f"color.{kernel}", params or {}, kind=kind, p=p)
+        home = "native" if kernel == "solarize" else "color"
+        return Operation(f"{home}.{kernel}", params or {}, kind=kind, p=p)
     constants = [state.bound, float(state.dtype != "float32")]
     return Operation(f"color.{kernel}_values", params or {}, kind="in_place", p=p, constants=constants)
 
@@ -135,6 +136,10 @@ def adjustment(what: str, law: Law, state: ImageState, *, p: float | None = None
     return Node("leaf", what, state, state, operation=operation, p=p, place=place)
 
 
+def _gray(state: ImageState, p: float | None = None) -> Operation:
+    return Operation("native.gray" if state.dtype == "uint8" else "color.gray", kind="in_place", p=p)
+
+
 @dataclasses.dataclass(frozen=True)
 class Grayscale(PixelOp):
     """Turn colour into grey: ``0.2989 r + 0.587 g + 0.114 b``, cut off to an integer.
@@ -172,7 +177,7 @@ class Grayscale(PixelOp):
     def operation(self, state: ImageState) -> Operation:
         """See ``ImageTransform.operation``."""
         if self.num_output_channels == 3:
-            return Operation("color.gray", kind="in_place")
+            return _gray(state)
         return Operation("color.one_gray", after=state.replace(channels=1))
 
 
@@ -200,7 +205,7 @@ class RandomGrayscale(PixelOp):
 
     def operation(self, state: ImageState) -> Operation:
         """See ``ImageTransform.operation``."""
-        return Operation("color.gray", kind="in_place", p=self.p)
+        return _gray(state, p=self.p)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -264,11 +264,9 @@ def _as_stored(values: npt.NDArray[Any], dtype: str) -> Any:
 # By the name of the kernel on the workers.
 _FORMS: dict[str, Callable[[Any, Any, Node], Any]] = {
     "color.autocontrast": _autocontrast,
-    "color.gray": _gray,
     "color.invert": _invert,
     "color.one_gray": _one_gray,
     "color.posterize": _posterize,
-    "color.solarize": _solarize,
     "erase.erase": _erase,
     "frame.permute_channels": _permute_channels,
     "histograms.solarize_add": _solarize_add,
@@ -277,7 +275,9 @@ _FORMS: dict[str, Callable[[Any, Any, Node], Any]] = {
     "move.flip_vertical": _flip_vertical,
     "native.brightness": _brightness,
     "native.contrast": _contrast,
+    "native.gray": _gray,
     "native.hue": _hue,
     "native.saturation": _saturation,
+    "native.solarize": _solarize,
 }
 _ANY_DTYPE = ("erase.erase", "frame.permute_channels", "move.crop", "move.flip_horizontal", "move.flip_vertical")

@@ -26,7 +26,8 @@ __all__ = ["DoesNotCompile", "Program"]
 _NODES = {"leaf": 0, "sequence": 1, "choice": 2, "permutation": 3}
 _OPERATIONS = {"apply": 0, "in_place": 1, "table": 2, "lookup": 3, "custom": 4, "custom_writes": 5, "statistics": 6,
                "jpeg": 7, "blur": 8, "mix_begin": 9, "mix_add": 10, "mix_end": 11}  # fmt: skip
-_NATIVE = {"native.brightness": 1, "native.contrast": 2, "native.saturation": 3, "native.hue": 4}
+_NATIVE = {"native.brightness": 1, "native.contrast": 2, "native.saturation": 3, "native.hue": 4, "native.gray": 5,
+           "native.solarize": 6}  # fmt: skip
 _NO_KERNEL = ("lookup", "jpeg", "blur", "mix_begin", "mix_add", "mix_end")
 _TAKES_NO_NUMBER, _PICKS, _PICKS_SIGNED = 0, 7, 8  # laws
 _IN_PLACE = ("in_place", "table", "statistics", "custom", "mix_begin", "mix_add", "mix_end")

@@ -276,6 +276,10 @@ void colour_changes() {
     copy(to);
     k.blend(to[0].data(), n, factor, 255 - 255 * factor);
   });
+  compare("gray", n + 64, [&](const Kernels& k, Bytes* to) {
+    copy(to);
+    k.gray(to[0].data(), to[1].data(), to[2].data(), n);
+  });
   compare("saturate", n + 64, [&](const Kernels& k, Bytes* to) {
     copy(to);
     k.saturate(to[0].data(), to[1].data(), to[2].data(), n, factor, 1 - factor);

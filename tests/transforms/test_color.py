@@ -107,11 +107,11 @@ def test_a_huge_factor_makes_everything_black_or_white():
         assert np.array_equal(got, np.where(image > 0, white, 0).astype(dtype))
 
 
-def test_color_jitter_of_bytes_compiles_nothing():
+def test_the_colours_of_simclr_and_dino_compile_nothing():
     code = (
-        "import sys; from dataloading.transforms import ColorJitter; "
-        "from dataloading.transforms.pipeline import Pipeline; "
-        "Pipeline([ColorJitter(0.4, 0.4, 0.4, 0.1)], source_size=(4, 4)).warm_up(); sys.exit('numba' in sys.modules)"
+        "import sys; from dataloading import transforms as T; from dataloading.transforms.pipeline import Pipeline; "
+        "colours = [T.ColorJitter(0.4, 0.4, 0.4, 0.1), T.RandomGrayscale(), T.GaussianBlur(3), T.RandomSolarize(128)]; "
+        "Pipeline(colours, source_size=(4, 4)).warm_up(); sys.exit('numba' in sys.modules)"
     )
     # Nothing is stored, so whatever is compiled needs Numba.
     environment = {**os.environ, "BETON_CACHE_DIR": ""}
@@ -119,13 +119,13 @@ def test_color_jitter_of_bytes_compiles_nothing():
 
 
 @pytest.mark.parametrize("shape", [(3, 31, 45), (3, 40, 64), (1, 40, 64)])
-def test_color_jitter_gives_the_same_bytes_with_portable_kernels(shape):
+def test_colours_are_the_same_bytes_with_portable_kernels(shape):
     decoded = images(24, shape)
-    jitter = [T.ColorJitter(0.8, 0.8, 0.8, 0.5)]
-    fast = apply(jitter, decoded.copy(), keys_for(24))
+    colours = [T.ColorJitter(0.8, 0.8, 0.8, 0.5), T.RandomGrayscale(0.5), T.RandomSolarize(99)]
+    fast = apply(colours, decoded.copy(), keys_for(24))
     native.use_kernels("portable")
     try:
-        assert np.array_equal(apply(jitter, decoded.copy(), keys_for(24)), fast)
+        assert np.array_equal(apply(colours, decoded.copy(), keys_for(24)), fast)
     finally:
         native.use_kernels("auto")
 

@@ -44,6 +44,8 @@ enum {
   BETON_COLOR_CONTRAST,        // BETON_OP_STATISTICS
   BETON_COLOR_SATURATION,      // BETON_OP_IN_PLACE
   BETON_COLOR_HUE,             // the same; constants are the value of white, and what 1.0 becomes
+  BETON_COLOR_GRAY,            // the same
+  BETON_COLOR_SOLARIZE,        // BETON_OP_TABLE
   BETON_COLOR_END,
 };
 

@@ -31,6 +31,10 @@ float mean_of_greys(const uint8_t* image, const int64_t shape[3]) {
 }  // namespace
 
 void change_tables(int64_t which, const uint8_t* image, const int64_t shape[3], const double* params, uint8_t* tables) {
+  if (which == BETON_COLOR_SOLARIZE) {
+    for (int64_t i = 0; i < 256 * shape[0]; i++) tables[i] = tables[i] >= params[0] ? uint8_t(255 - tables[i]) : tables[i];
+    return;
+  }
   const Factor factor(params[0]);
   const float offset = which == BETON_COLOR_CONTRAST ? mean_of_greys(image, shape) * factor.rest : 0.0f;
   kernels().blend(tables, 256 * size_t(shape[0]), factor.own, offset);
@@ -41,7 +45,9 @@ void change_colors(int64_t which, uint8_t* image, const int64_t shape[3], const 
   uint8_t* const r = image;
   uint8_t* const g = image + n;
   uint8_t* const b = image + 2 * n;
-  if (which == BETON_COLOR_SATURATION) {
+  if (which == BETON_COLOR_GRAY) {
+    kernels().gray(r, g, b, n);
+  } else if (which == BETON_COLOR_SATURATION) {
     const Factor factor(params[0]);
     kernels().saturate(r, g, b, n, factor.own, factor.rest);
   } else {

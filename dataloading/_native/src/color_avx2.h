@@ -40,6 +40,21 @@ uint64_t sum_of_greys_avx2(const uint8_t* r, const uint8_t* g, const uint8_t* b,
   return parts[0] + parts[1] + parts[2] + parts[3] + sum_of_greys(r + i, g + i, b + i, n - i);
 }
 
+void gray_avx2(uint8_t* __restrict r, uint8_t* __restrict g, uint8_t* __restrict b, size_t n) {
+  size_t i = 0;
+  for (; i + 32 <= n; i += 32) {
+    __m256i greys[4];
+    for (size_t k = 0; k < 4; k++) {
+      const size_t at = i + 8 * k;
+      greys[k] = eight_greys(eight_floats(r + at), eight_floats(g + at), eight_floats(b + at));
+    }
+    store(r + i, bytes_of(greys));
+    store(g + i, bytes_of(greys));
+    store(b + i, bytes_of(greys));
+  }
+  gray(r + i, g + i, b + i, n - i);
+}
+
 void saturate_avx2(uint8_t* __restrict r, uint8_t* __restrict g, uint8_t* __restrict b, size_t n, float factor,
                    float rest) {
   const __m256 factors = _mm256_set1_ps(factor), rests = _mm256_set1_ps(rest);

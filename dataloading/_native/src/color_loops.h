@@ -36,6 +36,10 @@ inline void blend(uint8_t* values, size_t n, float factor, float offset) {
   for (size_t i = 0; i < n; i++) values[i] = held(float(values[i]) * factor + offset);
 }
 
+inline void gray(uint8_t* __restrict r, uint8_t* __restrict g, uint8_t* __restrict b, size_t n) {
+  for (size_t i = 0; i < n; i++) r[i] = g[i] = b[i] = uint8_t(grey_of(r[i], g[i], b[i]));
+}
+
 inline void saturate(uint8_t* __restrict r, uint8_t* __restrict g, uint8_t* __restrict b, size_t n, float factor, float rest) {
   for (size_t i = 0; i < n; i++) {
     const float grey = float(grey_of(r[i], g[i], b[i])) * rest;

@@ -129,6 +129,7 @@ struct Kernels {
   // Colours of n pixels; see color_loops.h.
   uint64_t (*sum_of_greys)(const uint8_t* r, const uint8_t* g, const uint8_t* b, size_t n);
   void (*blend)(uint8_t* values, size_t n, float factor, float offset);
+  void (*gray)(uint8_t* r, uint8_t* g, uint8_t* b, size_t n);
   void (*saturate)(uint8_t* r, uint8_t* g, uint8_t* b, size_t n, float factor, float rest);
   void (*turn_hue)(uint8_t* r, uint8_t* g, uint8_t* b, size_t n, uint8_t whole, float missing, float levels);
 };

@@ -431,6 +431,6 @@ const Kernels kPortableKernels = {
     "portable", horizontal,  finish_plane, finish_ycc, split_rgb, split_rows,        merge_rgb,    find_marker, unstuff,
     decode_mcus, blend_rows, double_row,  double_both, exact_ycc_to_rgb, exact_ycc_to_pixels, colour_excess, read_symbols, write_codes, stuff, rgb_to_ycc,
     halve_row,  halve_both,  encode_mcus, fir_rows, fir_columns, make_box_filter, make_weights, look_up, to_floats,
-    blur_plane<weigh>, sum_of_greys, blend, saturate, turn_hue<turn_thirds>};
+    blur_plane<weigh>, sum_of_greys, blend, gray, saturate, turn_hue<turn_thirds>};
 
 }  // namespace beton

@@ -5,8 +5,8 @@ clamped to [0, white], cut off (not rounded). On floats nothing is cut off. Form
 ``torchvision/transforms/v2/functional/_color.py``.
 
 Functions of single values come twice: as a table of uint8 values (``invert``), and as a loop over the pixels of other
-dtypes, in place (``invert_values``). The first constant is the value of white. Brightness, contrast, saturation and hue
-of uint8 are part of the native core (``_native/src/color.h``).
+dtypes, in place (``invert_values``). The first constant is the value of white. Of uint8, brightness, contrast,
+saturation, hue, gray and solarize are part of the native core (``_native/src/color.h``).
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ __all__ = [
     "posterize_values",
     "saturation",
     "scale",
-    "solarize",
     "solarize_values",
 ]
 
@@ -217,17 +216,8 @@ def invert_values(image: Any, target: Any, params: Any, constants: Any, work: An
 
 
 @kernel
-def solarize(source: Any, tables: Any, params: Any, constants: Any) -> None:
-    """Invert what is at least ``params[0]``."""
-    for c in range(tables.shape[0]):
-        for v in range(256):
-            if tables[c, v] >= params[0]:
-                tables[c, v] = 255 - tables[c, v]
-
-
-@kernel
 def solarize_values(image: Any, target: Any, params: Any, constants: Any, work: Any) -> None:
-    """Do the same in place."""
+    """Invert what is at least ``params[0]``, in place."""
     top = image.dtype.type(constants[0])
     for c in range(image.shape[0]):
         for y in range(image.shape[1]):
