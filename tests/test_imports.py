@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import subprocess
 import sys
@@ -72,8 +73,13 @@ MAY_IMPORT = {
 FILES = sorted(path for package in LAYERS for path in (ROOT / package).rglob("*.py"))
 
 
-def imported(path: Path) -> Iterator[tuple[list[str], int]]:
+@functools.cache
+def imported(path: Path) -> list[tuple[list[str], int]]:
     """Modules that a file imports, anywhere in it, as the parts of their names, with the line."""
+    return list(_imported(path))
+
+
+def _imported(path: Path) -> Iterator[tuple[list[str], int]]:
     package = path.relative_to(ROOT).parent.parts
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
