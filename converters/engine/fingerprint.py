@@ -167,7 +167,7 @@ def stamp_of(task: object, files: dict[str | bytes, str] | None = None) -> str:
     files : dict, optional
         Cache of stamps by path.
     """
-    if type(task) is int:  # arrays and datasets: many small samples
+    if type(task) is int:  # of a dataset, whose samples may be small and many
         return f"\0{task}"
     files = {} if files is None else files
     items = task if isinstance(task, (tuple, list)) else (task,)
@@ -176,10 +176,20 @@ def stamp_of(task: object, files: dict[str | bytes, str] | None = None) -> str:
 
 def stamps_of(tasks: Sequence[object]) -> list[str]:
     """Return `stamp_of` each task, with one look at each file."""
-    if set(map(type, tasks)) == {int}:
-        return [f"\0{task}" for task in tasks]
     files: dict[str | bytes, str] = {}
-    return [stamp_of(task, files) for task in tasks]
+    if {*map(type, tasks)} != {tuple} or {*map(len, tasks)} != {2}:  # type: ignore[arg-type]
+        return [stamp_of(task, files) for task in tasks]
+    # Arrays, whose samples may be small and many: an index and a file.
+    columns = []
+    for column in zip(*tasks, strict=True):
+        kinds = {*map(type, column)}
+        if kinds == {int}:
+            columns.append([f"\0{item}" for item in column])
+        elif kinds == {str} and column.count(column[0]) == len(column):
+            columns.append([_stamp(column[0], files)] * len(column))
+        else:
+            columns.append([_stamp(item, files) for item in column])
+    return list(map(operator.add, *columns))
 
 
 def _stamp(item: object, files: dict[str | bytes, str]) -> str:

@@ -106,6 +106,7 @@ class Arrays:
     ) -> None:
         self._copies: list[LocalCopy]
         self._shown = printable(name_of(paths[0]))
+        self._path = absolute(paths[0])
         stored: dict[str, _Stored] = {}
         paths = expand(paths, (".npy",))
         local_files, self._copies = local_paths(paths)
@@ -170,9 +171,9 @@ class Arrays:
     def __len__(self) -> int:
         return self._length
 
-    def task(self, index: int) -> int:
-        """Return the index itself."""
-        return index
+    def task(self, index: int) -> tuple[int, str]:
+        """Return the index and the first file's path."""
+        return index, self._path
 
     def name(self, index: int) -> str:
         """Return the file and the index."""
@@ -318,7 +319,8 @@ class _Load:
     labels: Mapping[str, int] | None
     mapped: dict[str, npt.NDArray[Any]] = dataclasses.field(default_factory=dict)
 
-    def __call__(self, index: int) -> dict[str, object]:
+    def __call__(self, task: tuple[int, str]) -> dict[str, object]:
+        index = task[0]
         self._map()
         values: dict[str, object] = {}
         for name, array in self.mapped.items():
@@ -344,14 +346,15 @@ class _Load:
         sample_bytes = sum(array.dtype.itemsize * math.prod(array.shape[1:]) for array in self.arrays.values())
         return max(1, min(_MOST_AT_ONCE, _BYTES_AT_ONCE // max(1, sample_bytes)))
 
-    def columns(self, indices: Sequence[int]) -> dict[str, npt.NDArray[Any]] | None:
+    def columns(self, tasks: Sequence[tuple[int, str]]) -> dict[str, npt.NDArray[Any]] | None:
         """Return the values of several samples as arrays, with samples along the first axis.
 
         None for texts, and for numbers that the file's types do not hold exactly.
         """
         self._map()
+        indices = [index for index, _ in tasks]
         first = indices[0]
-        follow_one_another = list(indices) == list(range(first, first + len(indices)))
+        follow_one_another = indices == list(range(first, first + len(indices)))
         chosen = slice(first, first + len(indices)) if follow_one_another else np.array(indices)
         columns: dict[str, npt.NDArray[Any]] = {}
         for name, array in self.mapped.items():

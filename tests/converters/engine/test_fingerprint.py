@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from converters import ImageFolder, ImagePolicy, Options, convert
-from converters.engine.fingerprint import changed_files, file_stamps
+from converters.engine.fingerprint import changed_files, file_stamps, stamp_of, stamps_of
 from converters.sources.table import Table
 from dataloading import UsageError
 from tests.converters.engine.test_resume import (
@@ -130,3 +130,17 @@ def test_many_files_of_a_source_are_one_checksum_that_any_change_shows_in(tmp_pa
     assert changed_files(then, file_stamps(source)) == "one of 50 files"
     source.files.pop()
     assert changed_files(then, file_stamps(source)) == "the number of files"
+
+
+def test_many_tasks_have_the_stamps_of_each(tmp_path: Path) -> None:
+    paths = [str(tmp_path / name) for name in ("a", "b")]
+    for path in paths:
+        Path(path).write_bytes(b"x")
+    tasks: list[list[object]] = [
+        [(0, paths[0]), (1, paths[0])], [(0, paths[0]), (1, paths[1])], [(paths[0], 1), (paths[0], True)],
+        [1, 2], [1, True], [(1,), (1, 2)], [(1, 2, 3)], [paths[0], None], [[1, 2]],
+    ]  # fmt: skip
+    for together in tasks:
+        assert stamps_of(together) == [stamp_of(task) for task in together]
+    status = os.stat(paths[0])
+    assert stamp_of((7, paths[0])) == f"\0{7}\0{status.st_size} {status.st_mtime_ns}"
