@@ -6,6 +6,7 @@ Importing torch and a framework takes most of a short script's time.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -50,6 +51,7 @@ def _serve(place: str, modules: Sequence[str]) -> None:
     """Fork for each request; in the forked process, return when its script has ended."""
     for name in modules:
         importlib.import_module(name)
+    gc.freeze()  # or each process would walk, and so copy, all that was imported
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(place)
     listener.listen()
