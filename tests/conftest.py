@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import signal
@@ -37,6 +38,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="the real ffcv is not installed (CI fails here)"))
         if item.get_closest_marker("browser") and find_browser() is None and not IN_CI:
             item.add_marker(pytest.mark.skip(reason="there is no Chromium (CI fails here)"))
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported and collected out of the garbage collections of the tests: they walk it in vain."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="module")
