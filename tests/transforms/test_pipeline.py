@@ -277,7 +277,7 @@ import numpy as np
 from dataloading import transforms as T
 from dataloading.transforms.pipeline import Pipeline
 from dataloading.transforms.kernels import store
-pipeline = Pipeline([T.RandomSolarize(100)], source_size=(5, 7))
+pipeline = Pipeline([T.RandomInvert()], source_size=(5, 7))
 pixels = np.arange(105, dtype=np.uint8).reshape(1, 3, 5, 7).repeat(3, 0)
 pipeline.run(pixels, np.arange(3, dtype=np.uint64), pixels)
 (origin,) = store.origins().values()
