@@ -68,7 +68,7 @@ def decode_tensor(image: StoredImage) -> torch.Tensor:
     return decode_bytes(image.encoded)
 
 
-def decode_bytes(data: bytes) -> torch.Tensor:
+def decode_bytes(data: bytes | memoryview) -> torch.Tensor:
     """Decode a compressed image with torchvision.io, to a uint8 tensor of shape (3, H, W)."""
     with warnings.catch_warnings():
         # The buffer is read-only, and decode_image does not write to it.
@@ -86,9 +86,9 @@ class DecodeAndCrop:
     def __init__(self, spec: LoaderSpec) -> None:
         self._transform = torch_transform(spec, pillow=False, normalise=wants_normalised(spec))
 
-    def __call__(self, image: bytes | StoredImage) -> torch.Tensor:
+    def __call__(self, image: bytes | memoryview | StoredImage) -> torch.Tensor:
         """Return the pixels, shape (3, S, S)."""
-        pixels = decode_bytes(image) if isinstance(image, bytes) else decode_tensor(image)
+        pixels = decode_tensor(image) if isinstance(image, StoredImage) else decode_bytes(image)
         cropped: torch.Tensor = self._transform(pixels)
         return cropped
 
