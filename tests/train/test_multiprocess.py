@@ -106,7 +106,7 @@ def _break_on_rank_1(values: dict[str, Any]) -> str:
 
 # Rank 0 is killed after step 7. Started again, it sends the launcher a signal after step 10.
 INTERRUPTED = """
-import os, signal, threading
+import os, signal, time
 if os.environ.get("RANK") == "0":
     from train.launch import process_parents
     from train.trainer import Trainer
@@ -118,10 +118,14 @@ if os.environ.get("RANK") == "0":
         if first and self.progress.step == 7:
             os.kill(os.getpid(), signal.SIGKILL)
         if not first and self.progress.step == 10:
-            noted, heard = signal.getsignal(signal.SIGTERM), threading.Event()
-            signal.signal(signal.SIGTERM, lambda *arguments: (noted(*arguments), heard.set()))
+            noted, heard = signal.getsignal(signal.SIGTERM), []
+            signal.signal(signal.SIGTERM, lambda *arguments: (noted(*arguments), heard.append(True)))
             os.kill(process_parents()[os.getppid()], signal.SIGUSR1)
-            assert heard.wait(200)
+            # No threading.Event: its set() hangs in a handler that runs while wait() holds the event's lock.
+            deadline = time.monotonic() + 200
+            while not heard:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
 
     Trainer.train_step = step
 """
