@@ -77,13 +77,13 @@ void saturate_avx2(uint8_t* __restrict r, uint8_t* __restrict g, uint8_t* __rest
 
 // Also what lies behind the last one: a part has room for whole vectors.
 void turn_thirds_avx2(HuePart* part, float missing, float levels) {
-  const __m256 missings = _mm256_set1_ps(missing), level = _mm256_set1_ps(levels), sign = _mm256_set1_ps(-0.0f);
+  const __m256 missing_all = _mm256_set1_ps(missing), level = _mm256_set1_ps(levels), sign = _mm256_set1_ps(-0.0f);
   for (size_t i = 0; i < part->count; i += 32) {
     __m256i thirds[4], reached[4];
     for (int k = 0; k < 4; k++) {
       const size_t at = i + 8 * size_t(k);
       const __m256 span = _mm256_sub_ps(eight_floats(part->tops + at), eight_floats(part->lows + at));
-      const __m256 beyond = _mm256_sub_ps(eight_floats(part->places + at), _mm256_mul_ps(missings, span));
+      const __m256 beyond = _mm256_sub_ps(eight_floats(part->places + at), _mm256_mul_ps(missing_all, span));
       const __m256i sectors =
           _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(part->sectors + at)));
       const __m256 even = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_xor_si256(sectors, _mm256_set1_epi32(1)), 31));
