@@ -212,13 +212,15 @@ inline __m256i order(int first, int step) {
   return twice(places);
 }
 
-// Sixteen pixels at each of two places, taken apart. In three vectors of 16 bytes a colour's samples lie at places that no
-// two of them share: blending puts them into one vector, shuffling in order.
+// Sixteen pixels at each of two places, taken apart; the last one comes first where kMirror. In three vectors of 16 bytes a
+// colour's samples lie at places that no two of them share: blending puts them into one vector, shuffling in order.
+template <bool kMirror>
 inline void split_pixels(const uint8_t* first, const uint8_t* second, __m256i colours[3]) {
   const __m256i a = two_halves(first, second), b = two_halves(first + 16, second + 16), c = two_halves(first + 32, second + 32);
-  colours[0] = _mm256_shuffle_epi8(mix(a, b, 2, c, 1), order(0, 3));
-  colours[1] = _mm256_shuffle_epi8(mix(a, b, 0, c, 2), order(1, 3));
-  colours[2] = _mm256_shuffle_epi8(mix(a, b, 1, c, 0), order(2, 3));
+  constexpr int kFirst = kMirror ? 3 * 15 : 0, kStep = kMirror ? -3 : 3;
+  colours[0] = _mm256_shuffle_epi8(mix(a, b, 2, c, 1), order(kFirst, kStep));
+  colours[1] = _mm256_shuffle_epi8(mix(a, b, 0, c, 2), order(kFirst + 1, kStep));
+  colours[2] = _mm256_shuffle_epi8(mix(a, b, 1, c, 0), order(kFirst + 2, kStep));
 }
 
 // The way back.
@@ -232,80 +234,23 @@ inline void merge_pixels(const __m256i colours[3], uint8_t* first, uint8_t* seco
   }
 }
 
-void split_rgb(const uint8_t* rgb, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
-  uint8_t* const to[3] = {r, g, b};
-  __m256i colours[3];
-  if (n < 16) {
-    for (int i = 0; i < n; i++) {
-      for (int c = 0; c < 3; c++) to[c][i] = rgb[3 * i + c];
-    }
-  } else if (n < 32) {  // the two halves overlap
-    split_pixels(rgb, rgb + 3 * (n - 16), colours);
-    for (int c = 0; c < 3; c++) {
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(to[c]), _mm256_castsi256_si128(colours[c]));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(to[c] + n - 16), _mm256_extracti128_si256(colours[c], 1));
-    }
-  } else {
-    for (int i = 0; i < n; i += 32) {
-      if (i > n - 32) i = n - 32;  // the last ones overlap with those before
-      split_pixels(rgb + 3 * i, rgb + 3 * i + 48, colours);
-      for (int c = 0; c < 3; c++) store(to[c] + i, colours[c]);
-    }
-  }
-}
-
-// Where the 16 values of a channel lie in 48 bytes: a shuffle for each third, which gives 0 for values of the others.
-struct Shuffles {
-  alignas(16) int8_t of[3][3][16];  // [channel][third]
-};
-
-constexpr Shuffles make_shuffles(bool mirror) {
-  Shuffles s{};
-  for (int c = 0; c < 3; c++) {
-    for (int i = 0; i < 16; i++) {
-      const int at = 3 * (mirror ? 15 - i : i) + c;
-      for (int third = 0; third < 3; third++) {
-        const int inside = at - 16 * third;
-        s.of[c][third][i] = int8_t(inside >= 0 && inside < 16 ? inside : -1);
-      }
-    }
-  }
-  return s;
-}
-
-constexpr Shuffles kShuffles[2] = {make_shuffles(false), make_shuffles(true)};
-
 // 32 pixels at a time, 16 in each half of a register; the last ones overlap with those before. At least 16 a row.
 template <bool kMirror>
 void split_wide_rows(const uint8_t* rgb, ptrdiff_t rgb_stride, int width, int height, uint8_t* const planes[3],
                      ptrdiff_t stride) {
-  __m256i shuffle[3][3];
-  for (int c = 0; c < 3; c++) {
-    for (int third = 0; third < 3; third++) {
-      const __m128i one = _mm_load_si128(reinterpret_cast<const __m128i*>(kShuffles[kMirror].of[c][third]));
-      shuffle[c][third] = _mm256_broadcastsi128_si256(one);
-    }
-  }
   const int last = width - 16;
   for (int y = 0; y < height; y++) {
     const uint8_t* row = rgb + y * rgb_stride;
     const ptrdiff_t out = y * stride;
     for (int i = 0; i < width; i += 32) {
       const int first = i < last ? i : last, second = i + 16 < last ? i + 16 : last;
-      const __m128i* a = reinterpret_cast<const __m128i*>(row + 3 * first);
-      const __m128i* b = reinterpret_cast<const __m128i*>(row + 3 * second);
-      __m256i third[3];
-      for (int k = 0; k < 3; k++) {
-        third[k] = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(a + k)), _mm_loadu_si128(b + k), 1);
-      }
+      __m256i colours[3];
+      split_pixels<kMirror>(row + 3 * first, row + 3 * second, colours);
       const ptrdiff_t at_first = out + (kMirror ? last - first : first);
       const ptrdiff_t at_second = out + (kMirror ? last - second : second);
       for (int c = 0; c < 3; c++) {
-        const __m256i some = _mm256_or_si256(_mm256_shuffle_epi8(third[0], shuffle[c][0]),
-                                             _mm256_shuffle_epi8(third[1], shuffle[c][1]));
-        const __m256i all = _mm256_or_si256(some, _mm256_shuffle_epi8(third[2], shuffle[c][2]));
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(planes[c] + at_first), _mm256_castsi256_si128(all));
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(planes[c] + at_second), _mm256_extracti128_si256(all, 1));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(planes[c] + at_first), _mm256_castsi256_si128(colours[c]));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(planes[c] + at_second), _mm256_extracti128_si256(colours[c], 1));
       }
     }
   }
@@ -322,6 +267,11 @@ void split_rows(const uint8_t* rgb, ptrdiff_t rgb_stride, int width, int height,
       planes[i % 3][y * stride + (mirror ? width - 1 - x : x)] = rgb[y * rgb_stride + i];
     }
   }
+}
+
+void split_rgb(const uint8_t* rgb, int n, uint8_t* r, uint8_t* g, uint8_t* b) {
+  uint8_t* const planes[3] = {r, g, b};
+  split_rows(rgb, 0, n, 1, false, planes, 0);
 }
 
 void merge_rgb(const uint8_t* r, const uint8_t* g, const uint8_t* b, int n, uint8_t* rgb) {

@@ -138,10 +138,9 @@ namespace {
 
 int16_t saturate(int v) { return int16_t(v < -32768 ? -32768 : v > 32767 ? 32767 : v); }
 
-uint8_t byte_of(int q) {
-  const int v = saturate(q + 32) >> kValueBits;
-  return uint8_t(v < 0 ? 0 : v > 255 ? 255 : v);
-}
+inline uint8_t clamp(int v) { return uint8_t(v < 0 ? 0 : v > 255 ? 255 : v); }
+
+uint8_t byte_of(int q) { return clamp(saturate(q + 32) >> kValueBits); }
 
 void horizontal(const RowPlan& plan, const uint8_t* src, ptrdiff_t src_stride, int row_pairs, int16_t* dst,
                 ptrdiff_t dst_stride) {
@@ -267,8 +266,6 @@ void double_both(const uint8_t* near, const uint8_t* far, int n, uint8_t* out) {
   out[2 * n - 1] = uint8_t((4 * here + 7) >> 4);
 }
 
-inline uint8_t clamp(int v) { return uint8_t(v < 0 ? 0 : v > 255 ? 255 : v); }
-
 // libjpeg's colour conversion (jdcolor.c), exactly.
 inline void exact_ycc_pixel(int y, int u, int v, uint8_t* r, uint8_t* g, uint8_t* b) {
   *r = clamp(y + ((91881 * v + 32768) >> 16));
@@ -358,10 +355,7 @@ size_t stuff(const uint8_t* data, size_t size, uint8_t* out) {
 }
 
 // Sums wrap as those of the vector code do; those that occur fit.
-uint8_t fir_byte(uint32_t sum) {
-  const int v = int32_t(sum) >> kFirBits;
-  return uint8_t(v < 0 ? 0 : v > 255 ? 255 : v);
-}
+uint8_t fir_byte(uint32_t sum) { return clamp(int32_t(sum) >> kFirBits); }
 
 void fir_rows(const FirAxis& axis, const uint8_t* const rows[4], uint8_t* const out[4]) {
   for (int r = 0; r < 4; r++) {
