@@ -96,7 +96,7 @@ def balanced_weights(labels: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.flo
         return np.empty(0)
     low = int(labels.min())
     if int(labels.max()) - low < len(labels):  # nothing need be sorted
-        classes = labels - low
+        classes = np.subtract(labels, low, dtype=np.int64)  # the difference may not fit the labels' own type
         counts = np.bincount(classes)
     else:
         _, classes, counts = np.unique(labels, return_inverse=True, return_counts=True)

@@ -317,6 +317,15 @@ def test_balanced_weights_are_one_divided_by_the_size_of_the_class(apart):
     assert balanced_weights(apart * np.array([2, 0, 2, 2, 9])).tolist() == [1 / 3, 1, 1 / 3, 1 / 3, 1]
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint64])
+def test_balanced_weights_take_labels_of_any_integer_type(dtype):
+    """The whole range of a byte, twice: differences do not fit the type of signed ones."""
+    labels = (
+        np.arange(256, dtype=np.uint8).view(np.int8).astype(dtype) if dtype is np.int8 else np.arange(256, dtype=dtype)
+    )
+    assert balanced_weights(np.concatenate([labels, labels])).tolist() == [0.5] * 512
+
+
 def test_every_draw_of_a_sample_is_a_view_of_its_own():
     sampler = ShardSampler(2, permutation=torch_permutation, weights=[1, 3], num_draws=50, batch_size=8)
     found = rows([[sampler.order(0).step(k)] for k in range(7)])
