@@ -43,31 +43,21 @@ def environment() -> dict[str, str]:
     )
 
 
-@pytest.fixture(scope="module")
-def lightning() -> Iterator[list[str]]:
-    """A Python that has imported Lightning."""
-    with preloaded(
-        ["lightning", "torch.distributed.checkpoint", "gcsfs", "dataloading.loader"], environment()
-    ) as python:
-        yield python
+def python_with(*modules: str) -> Any:
+    """A fixture: the beginning of a command for a Python that has imported these modules."""
+
+    @pytest.fixture(scope="module")
+    def python() -> Iterator[list[str]]:
+        with preloaded(modules, environment()) as command:
+            yield command
+
+    return python
 
 
-@pytest.fixture(scope="module")
-def accelerate() -> Iterator[list[str]]:
-    """A Python that has imported Accelerate, and what it imports later."""
-    with preloaded(
-        ["accelerate", "torch._dynamo", "torch.distributed.checkpoint", "datasets"], environment()
-    ) as python:
-        yield python
-
-
-@pytest.fixture(scope="module")
-def deepspeed() -> Iterator[list[str]]:
-    """A Python that has imported DeepSpeed, and what it imports later."""
-    with preloaded(
-        ["deepspeed", "networkx", "torch._inductor.compile_fx", "dataloading.loader"], environment()
-    ) as python:
-        yield python
+# Behind each framework: what it imports later.
+lightning = python_with("lightning", "torch.distributed.checkpoint", "gcsfs", "dataloading.loader")
+accelerate = python_with("accelerate", "torch._dynamo", "torch.distributed.checkpoint", "datasets")
+deepspeed = python_with("deepspeed", "networkx", "torch._inductor.compile_fx", "dataloading.loader")
 
 
 def run(python: list[str], code: str, folder: Path, world: int, *words: object) -> None:
