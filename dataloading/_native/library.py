@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["LIBRARY", "Info", "kernels_in_use", "library_path", "memory_of", "use_kernels"]
 
 _NAME = "libbeton_native.so"
+_INTERFACE = 1  # BETON_INTERFACE of src/beton_native.h
 # Names another build of the library (a sanitizer's, an older one); for development only.
 _OVERRIDE = "BETON_NATIVE_LIBRARY"
 
@@ -83,6 +84,7 @@ def _load() -> ctypes.CDLL:
     pointer, i32, i64, text = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_char_p
     out_pointer, out_i64 = ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64)
     signatures: dict[str, tuple[Any, list[Any]]] = {
+        "beton_interface": (i32, []),
         "beton_request_size": (i64, []),
         "beton_decode_regions": (i64, [pointer, i64]),
         "beton_find_images": (i64, [pointer, i64, pointer, pointer, i64, pointer, pointer]),
@@ -120,6 +122,12 @@ def _load() -> ctypes.CDLL:
             raise ImportError(f"{path} lacks {name}: it is older than its gateway; build it again") from error
         function.restype = result
         function.argtypes = arguments
+        # The first of all: a library of another version may have every name, and crash.
+        if name == "beton_interface" and function() != _INTERFACE:
+            raise ImportError(
+                f"{path} has interface {function()}, its gateway needs {_INTERFACE}: they are of different versions; "
+                "build it again"
+            )
     return library
 
 

@@ -77,6 +77,8 @@ void fetch_ahead(const beton_request& q) {
 
 extern "C" {
 
+int32_t beton_interface(void) { return BETON_INTERFACE; }
+
 int64_t beton_request_size(void) { return int64_t(sizeof(beton_request)); }
 
 int64_t beton_decode_regions(beton_request* requests, int64_t count) {

@@ -54,6 +54,9 @@ enum { BETON_RESTART_NONE = 0, BETON_RESTART_AUTO = 1 };
 
 enum { BETON_RESAMPLE_BOX = 0, BETON_RESAMPLE_BILINEAR = 1, BETON_RESAMPLE_BICUBIC = 2, BETON_RESAMPLE_LANCZOS = 3 };
 
+// Raised with every change of what the gateway passes or expects, which refuses a library of another number.
+#define BETON_INTERFACE 1
+BETON_API int32_t beton_interface(void);
 BETON_API int64_t beton_request_size(void);
 // Fills every request's status; returns how many are not 0. Requests for the same bytes that follow each other are decoded
 // together where that is less work: the pixels are the same.
