@@ -158,8 +158,11 @@ def test_killed_at_random_moments_with_any_workers_it_resumes_to_the_same_bytes(
         _, errors = process.communicate(timeout=200)
         if process.returncode != -signal.SIGKILL:
             assert process.returncode == 0, errors.decode()
-            break
-        if not path.exists():
+            assert path.read_bytes() == whole
+            if len(kept) > 2:
+                break
+            path.unlink()  # a slow disk saved it too seldom to be killed often enough: once more
+        elif not path.exists():
             with contextlib.closing(Journal(str(path), wait_seconds=10)) as found:
                 kept.add(found.last["done"] if found.last is not None else 0)
     assert len(kept) > 2, "it was never killed in the middle"
