@@ -354,11 +354,16 @@ void blocks() {
   const size_t bytes = scans[0].size();
   scans[0].resize(bytes + beton::kSegmentPadding);
 
-  static beton::SymbolTable tables[4];
+  static beton::HuffmanTable dc_tables[2];
+  static beton::SymbolTable ac_tables[2];
   for (int t = 0; t < (components == 1 ? 2 : 4); t++) {
     Bytes dht(codes.bits[t] + 1, codes.bits[t] + 17);
     dht.insert(dht.end(), codes.values[t], codes.values[t] + codes.num_values[t]);
-    expect(beton::make_symbol_table(dht.data(), dht.size(), t % 2 == 0, &tables[t]) == beton::kOk, "make_symbol_table");
+    bool known;
+    const beton::Status status =
+        t % 2 == 0 ? beton::make_huffman_table(dht.data(), dht.size(), true, &dc_tables[t / 2], &known)
+                   : beton::make_symbol_table(dht.data(), dht.size(), &ac_tables[t / 2]);
+    expect(status == beton::kOk, "tables");
   }
   uint16_t quant[3][64];
   for (auto& table : quant) {
@@ -368,11 +373,11 @@ void blocks() {
   beton::McuLayout layout;
   beton::SymbolLayout symbols;
   for (int i = 0; i < per_mcu; i++) {
-    const int c = i < luma ? 0 : i - luma + 1, t = c == 0 ? 0 : 2;
+    const int c = i < luma ? 0 : i - luma + 1, t = c == 0 ? 0 : 1;
     beton::BlockPlace& place = layout.block[layout.blocks++];
     place = {};
-    place.dc = &tables[t].full;
-    place.ac = &tables[t + 1].full;
+    place.dc = &dc_tables[t];
+    place.ac = &ac_tables[t].full;
     place.quant = quant[c];
     place.component = c;
     place.x = c == 0 && wide ? i % 2 : 0;
@@ -380,8 +385,8 @@ void blocks() {
     place.per_mcu = c == 0 && wide ? 2 : 1;
     place.row_wanted = dice->below(8) != 0;
     beton::SymbolPlace& symbol = symbols.block[symbols.blocks++];
-    symbol.dc = &tables[t];
-    symbol.ac = &tables[t + 1];
+    symbol.dc = &dc_tables[t];
+    symbol.ac = &ac_tables[t];
     symbol.component = c;
     symbol.set = c == 0 ? 0 : beton::kSetSize;
     symbol.real = dice->below(8) != 0;

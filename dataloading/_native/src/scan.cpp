@@ -174,20 +174,18 @@ Status Scan::read_symbols(int64_t interval, SymbolSink* sink) {
   int blocks_wide[3], blocks_high[3];
   for (int c = 0; c < header_->num_components; c++) {
     const Component& component = header_->component[c];
-    for (int cls = 0; cls < 2; cls++) {
-      const int slot = cls == 0 ? component.dc_table : component.ac_table;
-      const Status status = make_symbol_table(header_->huffman[cls][slot], header_->huffman_bytes[cls][slot], cls == 0,
-                                              &scratch_->symbol_tables[cls][slot]);
-      if (status != kOk) return status;
-    }
+    const int slot = component.ac_table;
+    const Status status =
+        make_symbol_table(header_->huffman[1][slot], header_->huffman_bytes[1][slot], &scratch_->symbol_tables[slot]);
+    if (status != kOk) return status;
     blocks_wide[c] = (component.width + 7) / 8;
     blocks_high[c] = (component.height + 7) / 8;
   }
   const bool one_set = header_->space != BETON_SPACE_YCBCR;
   for (int i = 0; i < layout.blocks; i++) {
     const int c = layout_.block[i].component;
-    layout.block[i].dc = &scratch_->symbol_tables[0][header_->component[c].dc_table];
-    layout.block[i].ac = &scratch_->symbol_tables[1][header_->component[c].ac_table];
+    layout.block[i].dc = layout_.block[i].dc;
+    layout.block[i].ac = &scratch_->symbol_tables[header_->component[c].ac_table];
     layout.block[i].component = c;
     layout.block[i].set = c == 0 || one_set ? 0 : kSetSize;
   }

@@ -71,7 +71,7 @@ struct Scratch {
   Buffer line;           // a few rows of each component
   Buffer rgb;            // interleaved pixels from libjpeg, or rows at full resolution
   Buffer core;           // planar result before padding
-  SymbolTable symbol_tables[2][4];  // [DC, AC][slot]
+  SymbolTable symbol_tables[4];     // of AC symbols, by slot
   SymbolSink symbols;               // of the JPEG being written
   CodeSet codes;
   std::vector<uint8_t> header;

@@ -38,98 +38,79 @@ inline void count_symbols(const uint32_t* begin, SymbolSink* sink) {
   if (p < sink->next) sink->counts[0][*p & kIndexMask]++;
 }
 
-// Ends a block; zero runs that lead nowhere go.
-inline void end_block(uint32_t*& out, uint32_t base) {
-  while (out[-1] == base + kZeroRun) out--;
-  *out++ = base;
-}
-
-enum BlockState { kGoOn, kBlockEnd, kBlockBad };
-
-// AC symbols that are not a short code with few value bits; needs 26 valid bits.
-inline BlockState special_ac(BitReader& r, const SymbolTable& t, uint32_t entry, uint32_t base, uint32_t*& out,
-                             int& k) {
-  int symbol = int(entry >> 8);
+// The special entries; needs 26 valid bits. Returns false at the end of the block or on a bad code (then k = -1).
+inline bool special_ac(BitReader& r, const HuffmanTable& t, uint32_t entry, uint32_t base, uint32_t*& out, int& k) {
+  int symbol = int(entry >> 16);
   const int length = int(entry & 31);
   if (length != 0) {
     drop(r, length);
   } else {
-    symbol = long_symbol(r, t.full);
-    if (symbol < 0) return kBlockBad;
+    symbol = long_symbol(r, t);
+    if (symbol < 0) {
+      k = -1;
+      return false;
+    }
   }
   const int size = symbol & 15, run = symbol >> 4;
   if (size == 0) {
-    if (run != 15) {
-      end_block(out, base);
-      return kBlockEnd;
-    }
+    if (run != 15) return false;  // end of block
     k += 16;
-    if (k > 64) return kBlockBad;
     *out++ = base + kZeroRun;
-    if (k < 64) return kGoOn;
-    end_block(out, base);
-    return kBlockEnd;
+    return true;
   }
-  if (size > kMaxAcBits) return kBlockBad;
+  if (size > kMaxAcBits) {
+    k = -1;
+    return false;
+  }
   k += run + 1;
-  if (k > 64) return kBlockBad;
   *out++ = uint32_t(r.bits >> (64 - size)) << kIndexBits | (base + uint32_t(symbol));
   drop(r, size);
-  return k == 64 ? kBlockEnd : kGoOn;
+  return true;
 }
 
+// The AC symbols of a block. Returns false on bad data.
 inline bool ac_symbols(BitReader& r, const SymbolTable& t, uint32_t base, uint32_t*& out_end) {
   uint32_t* out = out_end;
-  int k = 1;
-  BlockState state = kGoOn;
-  while (state == kGoOn) {
+  uint32_t at = 1 << 8;  // the next index; below, the bits taken since the last refill
+  for (;;) {
     refill(r);
-    uint32_t e = t.look[r.bits >> (64 - kSymbolLookBits)];
-    // Two symbols a refill: the first takes at most 22 bits unless it is special, the second at most 26.
-    if (!(e & SymbolTable::kSpecial)) {
-      const int length = int(e & 31);
-      const uint32_t symbol = e >> 8;
-      k += int(symbol >> 4) + 1;
-      if (k >= 64) {
-        if (k > 64) return false;
-        state = kBlockEnd;
-      }
-      *out++ = low_bits(r.bits >> (64 - length), int(symbol & 15)) << kIndexBits | (base + symbol);
-      drop(r, length);
-      if (state != kGoOn) break;
-      e = t.look[r.bits >> (64 - kSymbolLookBits)];
-      if (!(e & SymbolTable::kSpecial)) {
-        const int length2 = int(e & 31);
-        const uint32_t symbol2 = e >> 8;
-        k += int(symbol2 >> 4) + 1;
-        if (k >= 64) {
-          if (k > 64) return false;
-          state = kBlockEnd;
+#pragma GCC unroll 3
+    for (int i = 0; i < 3; i++) {  // kMostBits each
+      const uint64_t e = t.look[r.bits >> (64 - kLookBits)];
+      if (e & (HuffmanTable::kSpecial | kBlockEnd << 8)) {
+        r.count -= int(at & 255);
+        int k = int(at >> 8) & 255;
+        if (e & kBlockEnd << 8) {
+          drop(r, int(e & 63));
+        } else {
+          refill(r);
+          if (special_ac(r, t.full, uint32_t(e), base, out, k) && k < 64) {
+            at = uint32_t(k) << 8;
+            break;
+          }
+          if (k < 0 || k > 64) return false;
+          if (k == 64 && out[-1] != base + kZeroRun) {
+            out_end = out;
+            return true;
+          }
         }
-        *out++ = low_bits(r.bits >> (64 - length2), int(symbol2 & 15)) << kIndexBits | (base + symbol2);
-        drop(r, length2);
-        continue;
+        while (out[-1] == base + kZeroRun) out--;  // leads nowhere
+        *out++ = base;
+        out_end = out;
+        return true;
+      }
+      at += uint32_t(e);
+      *out++ = (uint32_t(r.bits >> (-e & 63)) << kIndexBits) + uint32_t(e >> 32) + base;
+      r.bits <<= e & 63;
+      if (at & 64 << 8) {
+        r.count -= int(at & 255);
+        out_end = out;
+        return (at & 63 << 8) == 0;
       }
     }
-    state = special_ac(r, t, e, base, out, k);
+    r.count -= int(at & 255);
+    at &= 255 << 8;
   }
-  out_end = out;
-  return state == kBlockEnd;
-}
-
-inline bool dc_symbol(BitReader& r, const SymbolTable& t, int* difference) {
-  refill(r);
-  const uint32_t e = t.look[r.bits >> (64 - kSymbolLookBits)];
-  int symbol = int(e >> 8);
-  if (!(e & SymbolTable::kSpecial)) {
-    drop(r, int(e & 31) - symbol);
-  } else {
-    symbol = long_symbol(r, t.full);
-    if (symbol < 0) return false;
-  }
-  if (symbol > kMaxDcBits) return false;
-  *difference = symbol == 0 ? 0 : take(r, symbol);
-  return true;
 }
 
 // Reads `mcus` MCUs into the list, which has room for them. DC differences are formed anew from sink->last_dc.
@@ -144,7 +125,7 @@ Status read_symbols(ScanState* state, const SymbolLayout& layout, int mcus, Symb
       const SymbolPlace& place = layout.block[i];
       const int c = place.component;
       int difference = 0;
-      if (!dc_symbol(r, *place.dc, &difference)) {
+      if (!dc_difference(r, *place.dc, &difference)) {
         status = kBadCode;
         break;
       }

@@ -36,22 +36,25 @@ ValueSymbols make_value_symbols() {
 const ZigzagMasks kZigzagMasks = make_zigzag_masks();
 const ValueSymbols kValueSymbols = make_value_symbols();
 
-Status make_symbol_table(const uint8_t* dht, size_t bytes, bool dc, SymbolTable* table) {
-  if (table->made && table->full.source_bytes == bytes && std::memcmp(table->full.source, dht, bytes) == 0) return kOk;
-  table->made = false;
+Status make_symbol_table(const uint8_t* dht, size_t bytes, SymbolTable* table) {
   bool known;
-  const Status status = make_huffman_table(dht, bytes, dc, &table->full, &known);
-  if (status != kOk) return status;
-  for (uint16_t& entry : table->look) entry = SymbolTable::kSpecial;
+  const Status status = make_huffman_table(dht, bytes, false, &table->full, &known);
+  if (status != kOk || (known && table->made)) return status;
+  for (uint64_t& entry : table->look) entry = HuffmanTable::kSpecial;
+  uint64_t* look = table->look;
   int code = 0, index = 0;
-  for (int length = 1; length <= kSymbolLookBits; length++, code <<= 1) {
+  for (int length = 1; length <= kLookBits; length++, code <<= 1) {
     for (int i = 0; i < dht[length - 1]; i++, code++, index++) {
-      const uint32_t symbol = dht[16 + index], size = symbol & 15;
-      uint32_t entry = symbol << 8 | (uint32_t(length) + size);
-      if (!dc && (size == 0 || size > kMaxAcBits)) entry = symbol << 8 | SymbolTable::kSpecial | uint32_t(length);
-      const int repeat = 1 << (kSymbolLookBits - length);
-      uint16_t* look = table->look + (code << (kSymbolLookBits - length));
-      for (int j = 0; j < repeat; j++) look[j] = uint16_t(entry);
+      const uint32_t symbol = dht[16 + index], size = symbol & 15, run = symbol >> 4;
+      uint64_t entry;
+      if (size == 0 && run < 15) {
+        entry = kBlockEnd << 8 | uint32_t(length);
+      } else if (size == 0 || size > kMaxAcBits || length + int(size) > kMostBits) {
+        entry = symbol << 16 | HuffmanTable::kSpecial | uint32_t(length);
+      } else {
+        entry = uint64_t(symbol - (uint32_t(code) << size << kIndexBits)) << 32 | (run + 1) << 8 | (uint32_t(length) + size);
+      }
+      for (int j = 0; j < 1 << (kLookBits - length); j++) *look++ = entry;
     }
   }
   table->made = true;

@@ -72,25 +72,20 @@ struct SymbolSink {
   }
 };
 
-constexpr int kSymbolLookBits = 12;
-
-// A decoding table that gives symbols. An entry of `look`, indexed by the next kSymbolLookBits bits:
-//   symbol << 8 | length of code and value bits            the usual case
-//   symbol << 8 | kSpecial | length of the code            end of block, zero run, or too many value bits for 8-bit images
-//   kSpecial                                               a longer code, or none
+// For reading AC symbols. The lower half of an entry of `look`, indexed by the next kLookBits bits, is as in HuffmanTable, but
+// that the upper half of a plain one is what must be added to its bits << kIndexBits to make it an entry of the list.
 struct SymbolTable {
-  static constexpr uint32_t kSpecial = 0x20;
-  uint16_t look[1 << kSymbolLookBits];
+  uint64_t look[1 << kLookBits];
   HuffmanTable full;
   bool made = false;
 };
 
 // As make_huffman_table; keeps what it holds if that came from the same bytes.
-Status make_symbol_table(const uint8_t* dht, size_t bytes, bool dc, SymbolTable* table);
+Status make_symbol_table(const uint8_t* dht, size_t bytes, SymbolTable* table);
 
 // Where a block's symbols come from and go.
 struct SymbolPlace {
-  const SymbolTable* dc;
+  const HuffmanTable* dc;
   const SymbolTable* ac;
   int component;
   uint32_t set;  // 0 or kSetSize
