@@ -36,8 +36,9 @@ from dataloading import UsageError, WorkerError
 
 __all__ = ["DeadWorkerError", "Pool", "run_ordered"]
 
-# A worker that holds fewer tasks than this, or than a chunk, gets more, so that it never waits for the parent.
+# A worker that holds fewer tasks than this, or than so many chunks, gets more, so that it never waits for the parent.
 _AHEAD = 4
+_CHUNKS_AHEAD = 2
 # Upper bounds of a chunk: the time its tasks take, the bytes they return, and their number; where the work takes many
 # tasks at a time, it may be larger.
 _CHUNK_SECONDS = 0.1
@@ -60,6 +61,8 @@ _BESIDE_BYTES = 1 << 13
 _FRAME = struct.Struct("<QQ")
 _BESIDE = struct.Struct("<Qq")
 _IN_MESSAGE = -1
+# A worker inherits this: NumPy would start threads that nobody uses, which compete with the workers for a while.
+_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 # Bytes that the parent reads at a time, and buffers that one call of writev takes.
 _INBOX_BYTES = 1 << 17
 _PARTS_AT_ONCE = 512
@@ -314,7 +317,7 @@ class Pool:
         best = min(self._workers, key=lambda worker: len(worker.positions), default=None)
         if (best is None or best.positions) and len(self._workers) < self.num_workers:
             return self._start()
-        return best if best is not None and len(best.positions) < max(_AHEAD, chunk) else None
+        return best if best is not None and len(best.positions) < max(_AHEAD, _CHUNKS_AHEAD * chunk) else None
 
     def _start(self) -> _Worker:
         if self._selector is None:
@@ -390,9 +393,14 @@ def _uninterrupted_start() -> Iterator[None]:
     resource_tracker.ensure_running()  # else the first start would start it and unblock the signals
     with _signals_deferred():
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        chosen = _BLAS_THREADS in os.environ
+        if not chosen:
+            os.environ[_BLAS_THREADS] = "1"
         try:
             yield
         finally:
+            if not chosen:
+                del os.environ[_BLAS_THREADS]
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 

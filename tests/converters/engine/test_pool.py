@@ -104,6 +104,10 @@ def leaving(task: int) -> int:
     os._exit(7)
 
 
+def blas_threads(task: int) -> str | None:
+    return os.environ.get("OPENBLAS_NUM_THREADS")
+
+
 def failing(task: int) -> int:
     raise ValueError("a fault of the worker itself")
 
@@ -281,6 +285,14 @@ def test_results_in_excess_stay_with_the_workers(monkeypatch: pytest.MonkeyPatch
         assert tracemalloc.get_traced_memory()[1] < 1_500_000
     finally:
         tracemalloc.stop()
+
+
+def test_workers_start_no_threads_of_blas_unless_the_user_asks_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    assert [*run_ordered(blas_threads, range(2), num_workers=2)] == ["1", "1"]
+    assert "OPENBLAS_NUM_THREADS" not in os.environ
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
+    assert [*run_ordered(blas_threads, range(2), num_workers=2)] == ["3", "3"]
 
 
 def test_leaving_early_ends_the_workers() -> None:
