@@ -69,7 +69,7 @@ def converting(write: Callable[[str], object], count: int) -> Topic:
 def whole_images(path: str) -> Topic:
     """Return the topic of decoding whole images, one after the other."""
     reader = Reader(path)
-    stored = [reader.value(number, "image") for number in range(len(reader))]
+    stored = [reader.value("image", number) for number in range(len(reader))]
 
     def decode(hashed: bool) -> tuple[int, int]:
         checksum = 0
