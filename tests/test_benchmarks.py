@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from PIL import Image
+
+from dataloading._native.library import library_path
 
 from .support.files import write_images
 
@@ -25,8 +28,13 @@ def test_each_topic_of_the_gate_runs(tmp_path: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(folder / f"{number}.jpg")
 
+    # A checkout as gate.py leaves it: with the native library in it.
+    checkout = tmp_path / "checkout"
+    for package in ("dataloading", "converters"):
+        shutil.copytree(ROOT / package, checkout / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(library_path(), checkout / "dataloading" / "_native")
     script = ROOT / "benchmarks" / "gate_topics.py"
-    command = [sys.executable, *map(str, [script, ROOT, *files, photos])]
+    command = [sys.executable, *map(str, [script, checkout, *files, photos])]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
