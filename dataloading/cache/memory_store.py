@@ -115,6 +115,7 @@ class _Keeper:
         self._close_signal.close()
         if self._process == os.getpid():
             self._thread.join()
+            del self._thread  # freed here, not by a caller: see _Crew.end in workers.py
         elif self.files.listener is not None:
             self.files.listener.close()
         self._close_watch.close()

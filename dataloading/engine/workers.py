@@ -195,6 +195,8 @@ class _Crew(Generic[J]):
         for _ in self._threads:
             self._left.get()
         wait_for_threads(self._threads)
+        # A thread that is freed runs Python code of `threading`, which an interrupt must not find in a caller's thread.
+        self._threads.clear()
         self._entries.clear()
         self.over = True
         _empty(self.tasks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -140,6 +141,17 @@ def test_stop_ends_all_threads_at_once_and_twice_is_fine():
     engine.stop()
     engine.stop()
     assert threads.new() == set()
+
+
+def test_threads_that_have_ended_are_freed_by_us_not_by_the_caller():
+    # Freeing one runs Python code of `threading`: an interrupt that comes in there is lost.
+    engine = Engine((Sum(k) for k in range(25)), num_workers=2, max_in_flight=4)
+    assert engine.take() is not None
+    threads = [weakref.ref(thread) for thread in threading.enumerate() if thread.name.startswith("beton-")]
+    assert len(threads) >= 2
+    engine.stop()
+    wait_for(lambda: not any(thread() for thread in threads))
+    assert engine.take() is None
 
 
 def test_a_buffer_comes_back_only_when_nothing_refers_to_it():
