@@ -62,19 +62,21 @@ inline int long_symbol(BitReader& r, const HuffmanTable& t) {
   return t.symbols[(window >> (16 - length)) + t.offset[length]];
 }
 
+// The symbol of a special entry, whose code is consumed; -1 when there is none.
+inline int entry_symbol(BitReader& r, const HuffmanTable& t, uint32_t entry) {
+  const int length = int(entry & 31);
+  if (length == 0) return long_symbol(r, t);
+  drop(r, length);
+  return int(entry >> 16);
+}
+
 // The special entries; needs 31 valid bits. Returns false at the end of the block or on a bad code (then k = -1).
 template <bool kStore>
 inline bool special_symbol(BitReader& r, const HuffmanTable& t, uint32_t entry, int16_t* block, int& k) {
-  int symbol = int(entry >> 16);
-  const int length = int(entry & 31);
-  if (length != 0) {
-    drop(r, length);
-  } else {
-    symbol = long_symbol(r, t);
-    if (symbol < 0) {
-      k = -1;
-      return false;
-    }
+  const int symbol = entry_symbol(r, t, entry);
+  if (symbol < 0) {
+    k = -1;
+    return false;
   }
   const int size = symbol & 15, run = symbol >> 4;
   if (size == 0) {
@@ -139,14 +141,8 @@ inline bool dc_difference(BitReader& r, const HuffmanTable& t, int* difference) 
     *difference = take_entry(r, e);
     return true;
   }
-  int symbol = int(e >> 16);
-  if ((e & 31) != 0) {
-    drop(r, int(e & 31));
-  } else {
-    symbol = long_symbol(r, t);
-    if (symbol < 0) return false;
-  }
-  if (symbol > kMaxDcBits) return false;
+  const int symbol = entry_symbol(r, t, e);
+  if (symbol < 0 || symbol > kMaxDcBits) return false;
   *difference = symbol == 0 ? 0 : take(r, symbol);
   return true;
 }

@@ -40,16 +40,10 @@ inline void count_symbols(const uint32_t* begin, SymbolSink* sink) {
 
 // The special entries; needs 26 valid bits. Returns false at the end of the block or on a bad code (then k = -1).
 inline bool special_ac(BitReader& r, const HuffmanTable& t, uint32_t entry, uint32_t base, uint32_t*& out, int& k) {
-  int symbol = int(entry >> 16);
-  const int length = int(entry & 31);
-  if (length != 0) {
-    drop(r, length);
-  } else {
-    symbol = long_symbol(r, t);
-    if (symbol < 0) {
-      k = -1;
-      return false;
-    }
+  const int symbol = entry_symbol(r, t, entry);
+  if (symbol < 0) {
+    k = -1;
+    return false;
   }
   const int size = symbol & 15, run = symbol >> 4;
   if (size == 0) {
