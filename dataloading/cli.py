@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import click
 
-from dataloading.cpu import num_cores
+from dataloading.limits import num_cores
 from dataloading.messages import did_you_mean
 
 from .entry import own_packages_first

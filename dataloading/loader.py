@@ -30,7 +30,6 @@ import torch
 from dataloading.batch import Batch
 from dataloading.cache import StorageOptions, open_storage
 from dataloading.checks import at_least, one_of, true_or_false
-from dataloading.cpu import num_cores
 from dataloading.dataset import selection
 from dataloading.dataset.info import DatasetInfo
 from dataloading.dataset.open_files import Paths, check_paths
@@ -41,6 +40,7 @@ from dataloading.engine.frameworks import SkippedBatches, followed, has_accelera
 from dataloading.engine.plan import OnError, Plan
 from dataloading.engine.transfer import MemoryFormat, Transfer
 from dataloading.errors import SampleError, UsageError
+from dataloading.limits import num_cores
 from dataloading.messages import counted, did_you_mean
 from dataloading.sampling.foreign import ForeignSampler
 from dataloading.sampling.mixture import Mixture

@@ -13,7 +13,6 @@ from dataloading._native import (
     resize_rgb,
     transcode_jpeg,
 )
-from dataloading.cpu import num_cores
 from dataloading.dataset.agreement import check_fields, common_classes, field_differences
 from dataloading.dataset.files import FileSet
 from dataloading.dataset.info import label_field
@@ -37,6 +36,7 @@ from dataloading.format import (
     whole_file,
 )
 from dataloading.format.layout import check_name
+from dataloading.limits import cpu_quota, memory_limit, num_cores, read_text, visible_cores
 from dataloading.locks import open_locked
 from dataloading.retry import Retry
 from dataloading.sampling import random
@@ -56,6 +56,7 @@ __all__ = [
     "check_name",
     "check_png_chunks",
     "common_classes",
+    "cpu_quota",
     "decode_jpeg",
     "encode_jpeg",
     "field_differences",
@@ -64,6 +65,7 @@ __all__ = [
     "is_url",
     "label_field",
     "manifest_path",
+    "memory_limit",
     "moved_coordinates",
     "num_cores",
     "open_files",
@@ -71,11 +73,13 @@ __all__ = [
     "probe_file",
     "probe_jpeg",
     "random",
+    "read_text",
     "reencode_jpeg",
     "remove_orphans",
     "resize_rgb",
     "shard_path",
     "sync_folder",
     "transcode_jpeg",
+    "visible_cores",
     "whole_file",
 ]

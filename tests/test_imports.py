@@ -25,7 +25,7 @@ LAYERS = {
         cache/
         dataset/ | keeper
         sampling/ | format/ | _native/ | batch | stats
-        arrays | checks | messages | cpu | entry | finalisers | locks | retry
+        arrays | checks | messages | entry | finalisers | limits | locks | retry
         errors
     """,
     "converters": """

@@ -18,13 +18,13 @@ from dataloading.cache.open_cached import open_cached
 from dataloading.cache.page_cache import PageCache
 from dataloading.cache.prefetch import PageSource
 from dataloading.checks import at_least, true_or_false
-from dataloading.cpu import memory_bytes
 from dataloading.dataset.files import FileSet
 from dataloading.dataset.open_files import Paths, open_groups
 from dataloading.dataset.remote.clients import is_url
 from dataloading.errors import UsageError
 from dataloading.format import Reader
 from dataloading.keeper import Kept, on_own_thread
+from dataloading.limits import memory_bytes
 
 __all__ = ["Storage", "StorageOptions", "open_storage"]
 

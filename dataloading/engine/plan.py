@@ -17,7 +17,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from dataloading.cpu import memory_bytes
 from dataloading.dataset.files import FileSet
 from dataloading.dataset.info import label_field
 from dataloading.decode.decoders import ColumnDecoder, Decoder, ImageDecoder
@@ -30,6 +29,7 @@ from dataloading.engine.transfer import Transfer, as_tensor
 from dataloading.engine.workers import Ring
 from dataloading.errors import DecodeError, SampleError, TransformError, UsageError
 from dataloading.format import ImageField, MaskField, NDArrayField, VarArrayField
+from dataloading.limits import memory_bytes
 from dataloading.sampling.ranks import Ranks
 from dataloading.transforms.base import BatchOp, FieldOp, Geometry
 from dataloading.transforms.crops import one_list_per_crop
@@ -342,6 +342,11 @@ class Plan:
                 self._readers[reads] = self.others.get(reads) or make_decoder(self.files, reads)
         return found
 
+    @property
+    def stored_fields(self) -> tuple[str, ...]:
+        """The fields whose values are read from stored bytes, not from the sample table."""
+        return tuple(name for name in {*self.fields, *self._readers} if self.files.fields[name].has_data)
+
     def annotations_read_by(self, output: Output) -> Annotations | None:
         """Return the annotations that the geometry of an output reads, if it does."""
         if not self.images[output.name].pipeline.reads_boxes:
@@ -472,8 +477,8 @@ def _plan_images(
         views = "" if num_views == 1 else f"times {num_views} "
         each = f"{views}images of shape {tuple(pipeline.out_shape)} and {pipeline.out_dtype}"
         raise UsageError(
-            f"a batch of {max_rows:,} {each} takes {num_views * num_bytes / 2**30:,.0f} GiB, and the machine has "
-            f"{memory_bytes() / 2**30:,.0f} GiB of memory: pass a smaller batch_size="
+            f"a batch of {max_rows:,} {each} takes {num_views * num_bytes / 2**30:,.0f} GiB, and this "
+            f"process may use {memory_bytes() / 2**30:,.0f} GiB of memory: pass a smaller batch_size="
         )
     return ImagePlan(
         output=output,

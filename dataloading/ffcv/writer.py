@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from dataloading.cpu import num_cores
 from dataloading.errors import UsageError, WorkerError
 from dataloading.ffcv.fields.base import Field, UserField
 from dataloading.ffcv.reader import FIELDS
 from dataloading.format import Field as StoredField
 from dataloading.format import Writer
+from dataloading.limits import num_cores
 
 __all__ = ["MAX_PAGE_SIZE", "MIN_PAGE_SIZE", "DatasetWriter"]
 

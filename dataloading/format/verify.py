@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from dataloading.checks import at_least, true_or_false
-from dataloading.cpu import num_cores
 from dataloading.errors import FormatError
+from dataloading.limits import num_cores
 
 from .check_bytes import Checksums, Progress
 from .check_samples import Decode, check_contents, check_geometry, check_structure

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dataloading.checks import at_least
-from dataloading.cpu import num_cores
 from dataloading.errors import UsageError
+from dataloading.limits import num_cores
 
 __all__ = ["Ranks", "find_ranks"]
 

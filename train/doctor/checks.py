@@ -81,8 +81,8 @@ def check_quota(facts: Facts) -> Found:
             measured=f"quota {facts.quota:g} cores, {counted(facts.cores, 'core')} visible",
             expected="a quota of all visible cores, or as many workers as the quota has cores",
             advice=(
-                "Raise the limit (docker run --cpus, Kubernetes limits.cpu, cores per task), or set "
-                f"num_workers={max(1, int(facts.quota) // facts.local_world_size)}."
+                "Raise the limit (docker run --cpus, Kubernetes limits.cpu, cores per task), or keep to "
+                f"num_workers={max(1, int(facts.quota) // facts.local_world_size)}, which is about the default."
             ),
         )
 

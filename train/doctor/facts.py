@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dataloading.tools import num_cores
+from dataloading.tools import cpu_quota, read_text, visible_cores
 
-from .limits import ROOT, cpu_quota, read_text
+from .limits import ROOT
 
 __all__ = ["Device", "Facts", "Interface", "collect", "file_system", "probe_rendezvous"]
 
@@ -184,7 +184,7 @@ def collect(
         shm_bytes=_size(root / "dev/shm"),
         open_files=_soft(resource.RLIMIT_NOFILE),
         locked_bytes=_soft(resource.RLIMIT_MEMLOCK),
-        cores=num_cores(),
+        cores=visible_cores(),
         online_cores=os.cpu_count() or 1,
         core_numbers=tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else (),
         quota=cpu_quota(root),

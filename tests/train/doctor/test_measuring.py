@@ -14,12 +14,12 @@ from click.testing import CliRunner, Result
 
 from dataloading import UsageError
 from dataloading import transforms as T
-from dataloading.tools import open_files
+from dataloading.tools import cpu_quota, open_files
 from train.doctor.cli import doctor
 from train.doctor.examine import examine
 from train.doctor.facts import file_system
 from train.doctor.judge import judge
-from train.doctor.limits import cpu_quota, machine, memory_bytes
+from train.doctor.limits import machine, memory_bytes
 from train.doctor.measurements import Setup
 from train.doctor.pipeline import describe_files, stored_images
 from train.doctor.storage import cached_share, measure_disk
