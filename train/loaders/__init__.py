@@ -29,7 +29,7 @@ class Entry(NamedTuple):
     target : str
         ``"module:class"`` below this package.
     needs : str
-        Module that must be importable; "" if nothing else is needed.
+        Module to import before the loader is built; "" if nothing else is needed.
     package : str
         Package to install, whose version is reported.
     summary : str
@@ -55,7 +55,7 @@ class Entry(NamedTuple):
 _NO_RANKS = "its adapter neither divides an epoch among ranks nor resumes"
 
 LOADERS = {
-    "beton": Entry("ours:BetonLoader", "", "", "our Loader"),
+    "beton": Entry("ours:BetonLoader", "dataloading.loader", "", "our Loader"),
     "torch": Entry("stock:PillowLoader", "torchvision", "torch", "DataLoader, Pillow, torchvision v2"),
     "torch-fast": Entry("stock:TensorLoader", "torchvision", "torch", "DataLoader, decode_image, v2 on tensors"),
     "ffcv": Entry("ffcv_peer:FfcvLoader", "ffcv", "ffcv", "the real FFCV 1.0.2"),
