@@ -1,10 +1,9 @@
 """What one image costs, stage by stage: a model of the measured values, and its arithmetic in words.
 
 Per training process and image, workers spend `decode + transform` seconds, on as many cores as there are workers or as
-the process may use, whichever is less. Images that are not in the page cache are read from the disk: with
-``shuffle="global"`` a worker waits for each read, so that this time is added; with ``shuffle="pages"`` pages are read
-ahead, so that only the larger of the two counts. Copies and the device work at the same time as the workers. The
-slowest of these stages bounds the run.
+the process may use, whichever is less. Images that are not in the page cache are read from the disk, at random with
+``shuffle="global"``, in order else. Disk, workers, copies and the device work at the same time: the slowest of these
+stages bounds the run.
 """
 
 from __future__ import annotations
@@ -40,8 +39,6 @@ class Budget:
         Workers, and cores that they get.
     read : float
         Of the disk.
-    reads_ahead : bool
-        Whether reading and working overlap.
     serial : float
         Of the transforms that one worker at a time can run.
     callables : float
@@ -57,7 +54,6 @@ class Budget:
     workers: float
     cores: float
     read: float = 0.0
-    reads_ahead: bool = False
     serial: float = 0.0
     callables: float = 0.0
     copy: float = 0.0
@@ -71,8 +67,7 @@ class Budget:
     @property
     def loader(self) -> float:
         """Seconds per image of the Loader."""
-        ready = max(self.work, self.read) if self.reads_ahead else self.work + self.read
-        return max(ready, self.serial)
+        return max(self.work, self.read, self.serial)
 
     @property
     def feed(self) -> float:
@@ -86,7 +81,7 @@ class Budget:
 
     def gain(self, **changes: float) -> float:
         """Return how many times faster the whole would be with other parts, at most a million."""
-        other = replace(self, **changes).step  # type: ignore[arg-type]
+        other = replace(self, **changes).step
         return min(_NO_LIMIT, self.step / other) if other > 0 else _NO_LIMIT
 
 
@@ -105,14 +100,12 @@ def budgets(measured: Measurements) -> tuple[Budget, Budget]:
     """Return what an image costs in the first epoch, and in later ones."""
     work, setup = measured.work, measured.setup
     bandwidth, rate = measured.transfer_bytes_per_second, measured.device_rate
-    reads_ahead = setup.shuffle != "global"
     first = Budget(
         decode=work.decode_seconds,
         transform=work.transform_seconds,
         workers=setup.num_workers,
         cores=measured.machine.usable_cores / setup.num_processes,
         read=missing_share(measured, first=True) * _read_seconds(measured),
-        reads_ahead=reads_ahead,
         serial=work.serial_seconds,
         # Measured on the host: a device whose rate is given runs them itself.
         callables=0.0 if rate and not bandwidth else work.callable_seconds,
@@ -190,8 +183,7 @@ def arithmetic(measured: Measurements, first: Budget, later: Budget) -> list[str
         lines.append(f"serial transforms: one worker at a time, {_ms(budget.serial)}")
     for each, epoch in _epochs(first, later):
         if each.read > 0:
-            how = "the larger of the two, as pages are read ahead" if each.reads_ahead else "their sum, as workers wait"
-            lines.append(f"loader{epoch}: {how} = {_ms(each.loader)}")
+            lines.append(f"loader{epoch}: the slower of the two, as the disk reads ahead = {_ms(each.loader)}")
     if budget.callables > 0:
         lines.append(f"callables: in the caller's thread, {_ms(budget.callables)}")
     if budget.copy > 0:

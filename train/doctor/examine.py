@@ -76,7 +76,6 @@ def examine(
     disk = measure_disk(
         paths,
         image_bytes=facts.image_bytes,
-        num_readers=min(32, setup.num_workers),
         cached=cached_images(files),
         seconds=seconds,
     )

@@ -166,12 +166,12 @@ def _disk(measured: Measurements, budget: Budget) -> list[Finding]:
         return [
             Finding(
                 name="cold-cache",
-                what="The file is not in the page cache: workers wait for the disk in the first epoch.",
+                what="The file is not in the page cache: the disk bounds the first epoch.",
                 measured=measured_text,
                 expected="a file that is in memory when training begins",
                 advice=(
                     f"Read it once beforehand (cat {file.path} > /dev/null: about {seconds:.0f} s), or start with "
-                    f'shuffle="pages", which reads ahead. Later epochs come from memory.'
+                    f'shuffle="pages", which reads in large pieces. Later epochs come from memory.'
                 ),
                 level=PROBLEM if seconds > _SHORT_READ_SECONDS else NOTE,
                 gain=gain,
@@ -180,14 +180,14 @@ def _disk(measured: Measurements, budget: Budget) -> list[Finding]:
     return [
         Finding(
             name="random-reads",
-            what="The file is larger than memory and is read in random order: workers wait for single reads.",
+            what="The file is larger than memory and is read in random order, each image by itself.",
             measured=measured_text,
             expected=f"reads in order, {shown(1 / sequential)} images/s per process",
             advice=(
-                'Use shuffle="pages", which reads pages ahead and shuffles within a window of them; or store fewer '
+                'Use shuffle="pages", which reads whole pages and shuffles within a window of them; or store fewer '
                 "bytes per image (beton convert --max-resolution); or a machine with more memory."
             ),
-            gain=budget.gain(read=missing * sequential, reads_ahead=True),
+            gain=budget.gain(read=missing * sequential),
         )
     ]
 

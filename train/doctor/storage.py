@@ -26,6 +26,7 @@ Read = Callable[[str, int, int], int]
 _BLOCK = 4096
 _SEQUENTIAL_READ = 4 << 20
 _MOST_READS = 20_000
+_READS_AT_A_TIME = 64  # the Loader asks for whole batches, disks take some dozens of requests at once
 
 
 def cached_share(path: str, starts: Sequence[int], sizes: Sequence[int]) -> float | None:
@@ -69,8 +70,8 @@ def measure_disk(
     paths: Sequence[str],
     *,
     image_bytes: float,
-    num_readers: int,
     cached: float | None,
+    num_readers: int = _READS_AT_A_TIME,
     seconds: float = 1.5,
     read: Read | None = None,
 ) -> DiskRates:
@@ -82,10 +83,10 @@ def measure_disk(
         Local files.
     image_bytes : float
         Mean stored size of an image.
-    num_readers : int
-        Random reads at a time: as many as workers would wait for.
     cached : float or None
         Share of the images in the cache, for the result.
+    num_readers : int
+        Random reads at a time.
     seconds : float
         About how long each of the two takes.
     read : callable, optional
