@@ -1,14 +1,18 @@
 """Measure the first epoch from storage: the file is dropped from the page cache before each run.
 
-    python benchmarks/cold_cache.py --photos DIR [--copies 8]
+    python benchmarks/cold_cache.py --photos DIR [--copies 8] [--loaders beton,torch-fast,ffcv]
 
 Each measurement runs in its own process: it drops the cache (``posix_fadvise(DONTNEED)``; a file that a process has
 mapped cannot be dropped), builds the loader, and measures the rate of the first epoch, without the batches that may
 have been read during compilation. "warm" repeats it with the file in the cache. About 30 s per loader and round.
+
+In a control group with a memory limit (``systemd-run --scope -p MemoryMax=2G``, Docker) and with enough copies it
+measures a file larger than memory.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import time
 from pathlib import Path
@@ -17,11 +21,12 @@ from typing import Any
 from common import add_copies, bench_spec, failure, parse, publish, say, started
 from inputs import large_file
 
+from dataloading.tools import memory_limit
 from train.bench.harness import LoaderProcessError
 from train.bench.spec import PIPELINES, BenchSpec
 from train.summaries import interleave, summarise
 
-LOADERS = ("beton", "torch-fast", "ffcv")
+LOADERS = "beton,torch-fast,ffcv"
 
 
 def drop_from_cache(path: Path) -> None:
@@ -53,16 +58,32 @@ def first_epoch(spec: BenchSpec) -> dict[str, Any]:
     return {**rest, "first_batch_seconds": start["build_seconds"] + start["first_batch_seconds"]}
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this script."""
+    add_copies(parser)
+    parser.add_argument("--loaders", default=LOADERS, help=f"by default {LOADERS}")
+
+
+def around_a_fault(path: Path) -> str:
+    """Say how much the system reads for a byte that is not in memory."""
+    device = path.stat().st_dev
+    setting = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
+    return f"{setting.read_text().strip()} KiB" if setting.exists() else "an unknown number of bytes"
+
+
 def main(argv: list[str] | None = None) -> None:
     """Measure cold and warm first epochs and write the report."""
-    options = parse(__doc__, argv, add_options=add_copies, rounds=3)
+    options = parse(__doc__, argv, add_options=add_options, rounds=3)
     path = large_file(options, options.copies if not options.quick else 2)
     drop_from_cache(path)
     disk = read_through(path)
+    size, limit = path.stat().st_size, memory_limit()
+    is_larger = limit is not None and size > limit
+    loaders = options.loaders.split(",")
     rates: dict[tuple[str, str], list[float]] = {}
     firsts: dict[tuple[str, str], list[float]] = {}
     failures: dict[str, str] = {}
-    cases = [f"{name} {state}" for name in LOADERS for state in ("cold", "warm")]
+    cases = [f"{name} {state}" for name in loaders for state in ("cold", "warm")]
     for number, case in interleave(cases, options.rounds):
         name, state = case.split()
         if name in failures:
@@ -80,7 +101,7 @@ def main(argv: list[str] | None = None) -> None:
         firsts.setdefault((name, state), []).append(epoch["first_batch_seconds"])
         say(f"round {number + 1}  {case}: {rates[name, state][-1]:,.0f} images/s")
     rows = []
-    for name in LOADERS:
+    for name in loaders:
         if (name, "warm") not in rates:
             rows.append([name, "-", failures.get(name, "")])
             continue
@@ -98,15 +119,16 @@ def main(argv: list[str] | None = None) -> None:
             ]
         )
     head = ["loader", "cold images/s", "warm images/s", "cold/warm", "first batch cold, s", "warm, s", "note"]
-    size = path.stat().st_size
+    memory = "" if limit is None else f" This process may use {limit / 2**20:,.0f} MiB of memory."
     publish(
         options.out,
         options.command,
-        "cold",
-        "First epoch with nothing in the page cache",
+        "cold_limited" if is_larger else "cold",
+        "A file larger than memory" if is_larger else "First epoch with nothing in the page cache",
         f"{PIPELINES['train']}; one file of {size / 2**20:,.0f} MiB, shuffled, batch {options.batch_size}, "
         f"{options.num_workers} workers. Reading the file from start to end takes "
-        f"{size / disk:.1f} s ({disk / 1e6:,.0f} MB/s). First batch: from construction on.",
+        f"{size / disk:.1f} s ({disk / 1e6:,.0f} MB/s); around a page fault the system reads {around_a_fault(path)}."
+        f"{memory} First batch: from construction on.",
         head=head,
         rows=rows,
         data={
