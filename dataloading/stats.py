@@ -46,7 +46,7 @@ class Clock:
 
     def _clear(self) -> None:
         self._hops = dict.fromkeys(HOPS, 0.0)
-        self._bytes_read = self._page_faults = 0
+        self._bytes_read = self._bytes_read_ahead = self._page_faults = 0
         self._busy = self._cpu = self._step_cpu = 0.0
         self._first_batch = self._first_step = 0.0
         self._callables: dict[str, float] = {}
@@ -92,6 +92,16 @@ class Clock:
             self._busy += decode + transform
             self._cpu += cpu
             self._page_faults += page_faults
+
+    @property
+    def num_page_faults(self) -> int:
+        """How often workers have waited for the system to read a file."""
+        return self._page_faults
+
+    def count_bytes_read_ahead(self, num_bytes: int) -> None:
+        """Add what the system reads from storage because it was asked to."""
+        with self._lock:
+            self._bytes_read_ahead += num_bytes
 
     def count_bytes(self, num_bytes: int) -> None:
         """Add the size of stored bytes that are about to be read."""
@@ -152,6 +162,7 @@ class Clock:
                 worker_cpu_seconds=self._cpu,
                 consumer_cpu_seconds=self._step_cpu,
                 num_page_faults=self._page_faults,
+                num_bytes_read_ahead=self._bytes_read_ahead,
                 epochs=tuple(EpochStats.of(epoch, sums) for epoch, sums in self._epochs.items()),
             )
             if reset:
@@ -329,7 +340,9 @@ class LoaderStats:
     consumer_cpu_seconds : float
         CPU time of the caller's step.
     num_page_faults : int
-        How often a worker waited for the system to read the file.
+        How often a worker found a part of the file not in memory and waited for the system to read it.
+    num_bytes_read_ahead : int
+        What the system read from storage because the Loader asked for it ahead of the workers.
     epochs : tuple of EpochStats
         The caller's time by epoch.
     cache : CacheStats or None
@@ -354,6 +367,7 @@ class LoaderStats:
     worker_cpu_seconds: float = 0.0
     consumer_cpu_seconds: float = 0.0
     num_page_faults: int = 0
+    num_bytes_read_ahead: int = 0
     epochs: tuple[EpochStats, ...] = ()
     cache: CacheStats | None = None
 
@@ -442,7 +456,8 @@ class LoaderStats:
     def _advice(self, hop: str, used: float, total: float) -> str:
         kept_waiting = 1 - self.worker_cpu_seconds / self.worker_busy_seconds if self.worker_busy_seconds > 0 else 0.0
         if hop in ("decode", "transform") and kept_waiting > 0.4:
-            if self.num_page_faults > max(4, self.num_batches / 2):
+            from_storage = self.num_bytes_read_ahead > self.num_bytes_read / 10
+            if from_storage or self.num_page_faults > max(4, self.num_batches / 2):
                 return f"but workers wait for the disk {kept_waiting:.0%} of it: {_ADVICE['view']}"
             used_cores = (self.worker_cpu_seconds + self.consumer_cpu_seconds) / total
             python = self.consumer_cpu_seconds > 0.7 * self.consumer_seconds > 0.1 * total

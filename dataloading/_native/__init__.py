@@ -15,7 +15,7 @@ module        what it holds
 ``augment``   random operations on pixels: drawing, and running compiled kernels
 ``layout``    pixels that are moved and never mixed
 ``gate``      waiting for other threads where no signal handler can run
-``samples``   random keys of samples, and requests for their stored images
+``samples``   random keys of samples, requests for their stored images, reading those ahead
 ``resize``    whole images resized exactly as Pillow does
 ============= ==========================================================================================
 """
@@ -44,7 +44,7 @@ from .regions import (
     status_text,
 )
 from .resize import resize_rgb
-from .samples import FileTables, ImageLayout, ImageTables, sample_keys
+from .samples import FileTables, ImageLayout, ImageTables, read_ahead, sample_keys
 
 __all__ = [
     "BICUBIC",
@@ -79,6 +79,7 @@ __all__ = [
     "kernels_in_use",
     "library_path",
     "probe_jpeg",
+    "read_ahead",
     "reencode_jpeg",
     "resize_rgb",
     "sample_keys",

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["LIBRARY", "Info", "kernels_in_use", "library_path", "memory_of", "use_kernels"]
 
 _NAME = "libbeton_native.so"
-_INTERFACE = 1  # BETON_INTERFACE of src/beton_native.h
+_INTERFACE = 2  # BETON_INTERFACE of src/beton_native.h
 # Names another build of the library (a sanitizer's, an older one); for development only.
 _OVERRIDE = "BETON_NATIVE_LIBRARY"
 
@@ -89,6 +89,7 @@ def _load() -> ctypes.CDLL:
         "beton_decode_regions": (i64, [pointer, i64]),
         "beton_find_images": (i64, [pointer, i64, pointer, pointer, i64, pointer, pointer]),
         "beton_aim": (None, [pointer, i64, pointer, i64, i64, i64]),
+        "beton_read_ahead": (None, [pointer, pointer, i64, i64]),
         "beton_sample_keys": (None, [ctypes.c_uint64, pointer, pointer, ctypes.c_uint64, i64, pointer]),
         "beton_plan": (i64, [pointer] * 3 + [i64] + [pointer] * 3 + [i64, i64, pointer]),
         "beton_augment_draw": (i64, [pointer, pointer, i64, pointer, pointer]),

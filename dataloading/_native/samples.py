@@ -1,4 +1,4 @@
-"""What a batch's samples are in numbers: requests for their stored images, and their random keys.
+"""What a batch's samples are in numbers: requests for their stored images, their random keys; reading them ahead.
 
 Knows the addresses and the layout of tables, which its callers give it; no files, fields or epochs.
 """
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from .library import LIBRARY
 from .regions import REQUEST
 
-__all__ = ["FileTables", "ImageLayout", "ImageTables", "sample_keys"]
+__all__ = ["FileTables", "ImageLayout", "ImageTables", "read_ahead", "sample_keys"]
 
 _TABLES = np.dtype(
     [
@@ -92,6 +92,21 @@ class ImageTables:
             *self._addresses, indices.ctypes.data, len(indices), requests.ctypes.data, ctypes.addressof(num_bytes)
         )
         return None if missing >= 0 else (requests, num_bytes.value)
+
+
+def read_ahead(addresses: npt.NDArray[np.uint64], sizes: npt.NDArray[np.uint64], block_bytes: int) -> None:
+    """Ask the system to read parts of mapped files, without waiting; releases the GIL.
+
+    Parameters
+    ----------
+    addresses, sizes : ndarrays of uint64, shape (num_parts,)
+        The parts, in bytes.
+    block_bytes : int
+        They are widened to whole blocks of this size, a power of two and at least a page of the system.
+    """
+    addresses, sizes = np.ascontiguousarray(addresses), np.ascontiguousarray(sizes)
+    assert addresses.dtype == sizes.dtype == np.uint64 and addresses.shape == sizes.shape
+    LIBRARY.beton_read_ahead(addresses.ctypes.data, sizes.ctypes.data, len(addresses), block_bytes)
 
 
 def sample_keys(

@@ -18,7 +18,7 @@ from dataloading.dataset.agreement import check_fields, common_classes
 from dataloading.errors import UsageError
 from dataloading.format import Field, Reader, TableSet
 
-__all__ = ["FileSet"]
+__all__ = ["FileSet", "Integers"]
 
 _UNION = "; `beton merge --classes union` makes one file of them and renumbers labels"
 

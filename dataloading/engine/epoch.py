@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from dataloading.batch import Batch
 from dataloading.cache import PageSource, Prefetch
-from dataloading.dataset.page_layout import ReadAhead
+from dataloading.dataset.read_ahead import ReadAhead
 from dataloading.engine.batch_job import BatchJob
 from dataloading.engine.plan import Plan
 from dataloading.engine.workers import Engine
@@ -67,7 +67,7 @@ class Jobs:
     def begin(self, epoch: int, consumed: int, plans: Plans, stopped: threading.Event) -> Iterator[BatchJob]:
         """Make the jobs of this epoch from `consumed` on, then those of the epochs that follow."""
         with contextlib.ExitStack() as stack:
-            read_ahead = stack.enter_context(contextlib.closing(ReadAhead(self.plan.files.paths)))
+            read_ahead = ReadAhead(self.plan.files, self.clock)
             prefetch = None
             if self._storage is not None:
                 prefetch = stack.enter_context(contextlib.closing(self._storage.prefetch(stopped.is_set)))
@@ -91,9 +91,9 @@ class Jobs:
             readers[number % len(readers)].check_size()
             with self.clock.measure("sampler"):
                 step = order.step(number)
-            job = BatchJob(plan, self.clock, step, epoch)
-            read_ahead(order.readahead(number))
-            yield job
+            read_ahead.ranges(order.readahead(number))
+            read_ahead.samples(step.indices, plan.stored_fields)
+            yield BatchJob(plan, self.clock, step, epoch)
 
     def _jobs_of_cache(self, plan: Plan, order: EpochOrder, epoch: int, prefetch: Prefetch) -> Iterator[BatchJob]:
         steps = prefetch.steps(order)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dataloading import DecodeError, FormatError, Loader, Mixture, UsageError, compare_windows
 from dataloading import transforms as T
 from dataloading.dataset.open_files import listed_files, open_files
-from dataloading.dataset.page_layout import ReadAhead, page_layout
+from dataloading.dataset.page_layout import page_layout
 from dataloading.format import (
     MODE_JPEG,
     MODE_RAW,
@@ -438,19 +438,6 @@ def test_two_nodes_of_two_ranks_share_the_pages_of_all_files(tmp_path, backwards
     assert sorted(seen) == list(range(num))
     assert len(pages[0] | pages[1]) == 24
     assert max(map(len, pages)) <= 13
-
-
-def test_reading_ahead_goes_from_file_to_file_with_one_open(tmp_path):
-    paths = []
-    for k in range(3):
-        paths.append(str(tmp_path / str(k)))
-        Path(paths[-1]).write_bytes(os.urandom(1 << 16))
-    before = num_descriptors()
-    ahead = ReadAhead(paths)
-    ahead([(file, 0, 1 << 16) for file in (0, 1, 2, 2, 0)])
-    assert num_descriptors() == before + 1
-    del ahead
-    assert num_descriptors() == before
 
 
 def test_two_files_of_ten_million_samples_start_without_a_list_of_them(tmp_path):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,7 +9,7 @@ from hypothesis import strategies as st
 
 from dataloading import Loader, UsageError, compare_windows
 from dataloading.dataset.files import FileSet
-from dataloading.dataset.page_layout import ReadAhead, page_layout
+from dataloading.dataset.page_layout import page_layout
 from dataloading.format import ImageField, IntField, Reader, Writer
 from dataloading.sampling.page_order import PageLayout, PageOrder
 from dataloading.sampling.sampler import DEFAULT_WINDOW_PAGES, ShardSampler
@@ -226,22 +223,6 @@ def test_a_saved_state_resumes_on_the_same_and_on_another_number_of_nodes(paged_
     assert state["nodes"].startswith("2:") and state["nodes"].endswith(" 3")
     rest, _ = leg(state, 1, 2, None)
     assert sorted(one + other + rest) == list(range(60 * 32))
-
-
-def test_read_ahead_puts_pages_into_the_page_cache(tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(os.urandom(1 << 20))
-    ahead = ReadAhead([str(path)])
-    ahead([(0, 0, 1 << 20), (0, 1 << 30, 4096)])  # past the end is no error
-    ahead([])
-
-    def num_open() -> int:
-        files = (Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd"))
-        return sum(os.path.exists(file) and os.path.samefile(file, path) for file in files)
-
-    assert num_open() == 1
-    del ahead
-    assert num_open() == 0
 
 
 def test_images_of_a_page_order_are_those_of_their_indices(tmp_path):

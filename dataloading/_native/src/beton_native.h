@@ -55,7 +55,7 @@ enum { BETON_RESTART_NONE = 0, BETON_RESTART_AUTO = 1 };
 enum { BETON_RESAMPLE_BOX = 0, BETON_RESAMPLE_BILINEAR = 1, BETON_RESAMPLE_BICUBIC = 2, BETON_RESAMPLE_LANCZOS = 3 };
 
 // Raised with every change of what the gateway passes or expects, which refuses a library of another number.
-#define BETON_INTERFACE 1
+#define BETON_INTERFACE 2
 BETON_API int32_t beton_interface(void);
 BETON_API int64_t beton_request_size(void);
 // Fills every request's status; returns how many are not 0. Requests for the same bytes that follow each other are decoded
@@ -96,6 +96,10 @@ BETON_API int32_t beton_gather(const beton_request* request, const void* source,
 BETON_API int32_t beton_interleave(const void* planes, int64_t images, int64_t channels, int64_t pixels, int32_t bytes,
                                    void* out);
 BETON_API void beton_free(uint8_t* memory);
+
+// Asks the system to read parts of mapped files into memory, without waiting for it: n ranges of addresses, widened to whole
+// blocks of `block` bytes, a power of two and at least a page of the system.
+BETON_API void beton_read_ahead(const uint64_t* starts, const uint64_t* bytes, int64_t n, int64_t block);
 
 // Name of the kernels in use ("avx2", "neon", "portable"); beton_set_kernels returns 0 when this processor can run `name`.
 BETON_API const char* beton_kernels(void);
