@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -21,6 +23,29 @@ _PARENT_SPEAKS = "BETON_LAUNCHED"
 def own_command(*words: str, python: str = sys.executable) -> list[str]:
     """Return the command that runs ``beton`` with these arguments, by path: no other module shadows ours."""
     return [python, str(_ROOT / "dataloading" / "entry.py"), *words]
+
+
+def free_ports(count: int) -> list[int]:
+    """Find ports of this machine for the first ranks of `count` runs.
+
+    They lie below those that the system gives to connections, and to servers that ask for any: nobody is likely to take
+    one before its run begins.
+    """
+    end = 32_768
+    with contextlib.suppress(OSError, ValueError):
+        end = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
+    candidates = list(range(10_000, end)) or list(range(10_000, 1 << 16))
+    random.SystemRandom().shuffle(candidates)
+    return list(itertools.islice(filter(_is_free, candidates), count))
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+        return True
 
 
 def find_peers_python(given: str | None = None) -> str | None:
@@ -93,9 +118,7 @@ def run_local_processes(command: list[str], num_processes: int, environ: Mapping
     """
     places: list[dict[str, str]] = [{}]
     if num_processes > 1:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        [port] = free_ports(1)
         common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(num_processes)}
         common |= {"LOCAL_WORLD_SIZE": str(num_processes), "OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS", "1")}
         places = [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(num_processes)]

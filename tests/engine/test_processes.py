@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import runpy
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from dataloading import Loader, UsageError
 from dataloading.sampling.ranks import find_ranks
 from tests.support.processes import init, join, start
+from train.launch import free_ports
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -90,10 +90,7 @@ def _example_worker(rank: int, world: int, folder: Path, port: int) -> None:
 
 
 def test_the_tensor_parallel_example_trains_two_replicas_of_two_parts(tmp_path):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    join(start(_example_worker, 4, tmp_path, port))
+    join(start(_example_worker, 4, tmp_path, *free_ports(1)))
     printed = [(tmp_path / f"rank{rank}.txt").read_text().splitlines() for rank in range(4)]
     losses = [[line.split("loss ")[1] for line in lines] for lines in printed]
     assert [lines[0].split(",")[0] for lines in printed] == [f"rank {k}: replica {k // 2} of 2" for k in range(4)]

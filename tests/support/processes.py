@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import time
 from collections.abc import Callable
+from multiprocessing.connection import wait
 from pathlib import Path
 
 import torch
@@ -33,10 +34,19 @@ def start(target: Callable[..., None], world: int, folder: Path, *args: object) 
 
 
 def join(processes: list[multiprocessing.Process], *, seconds: float = 270.0) -> None:
-    """Wait until all have ended well; a machine with much else to do gets nearly as long as pytest allows."""
+    """Wait until all have ended well; a machine with much else to do gets nearly as long as pytest allows.
+
+    Where one fails, the others get a moment to say what they know of it.
+    """
     until = time.monotonic() + seconds
+    running = {process.sentinel for process in processes}
+    while running and time.monotonic() < until:
+        running -= set(wait(list(running), until - time.monotonic()))
+        if any(process.exitcode for process in processes):
+            until = min(until, time.monotonic() + 20.0)
     for process in processes:
-        process.join(max(0.0, until - time.monotonic()))
+        process.kill()  # nothing to one that has ended
+        process.join()
     assert [process.exitcode for process in processes] == [0] * len(processes)
 
 

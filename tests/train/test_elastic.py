@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import torch.distributed.checkpoint as dcp
 from dataloading import Loader, UsageError
 from tests.support.processes import init, join, start
 from train.checkpoint import newest_checkpoint
+from train.launch import free_ports
 from train.loaders.base import TrainBatch
 from train.metrics import read_log
 from train.options import make_options
@@ -83,10 +83,7 @@ def life(rank: int, world: int, folder: Path, port: int, values: dict[str, Any],
 
 def live(folder: Path, world: int, values: dict[str, Any], killed_at: int | None = None) -> list[dict[str, Any]]:
     """Start all ranks of one life, wait for its end, and return its log."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    processes = start(life, world, folder, port, values, killed_at)
+    processes = start(life, world, folder, *free_ports(1), values, killed_at)
     if killed_at is None:
         join(processes)
     else:

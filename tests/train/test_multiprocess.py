@@ -6,7 +6,6 @@ The processes are started once and go through all scenarios, because importing t
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +17,7 @@ import torch
 from dataloading import BetonError
 from tests.support.processes import join, start
 from train.checkpoint import newest_checkpoint
-from train.launch import launch_environment, training_arguments
+from train.launch import free_ports, launch_environment, training_arguments
 from train.metrics import read_log
 from train.options import make_options
 
@@ -58,17 +57,6 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "long": LONG,
     "long-resumed": {**LONG, "resume": "launched/checkpoints/newest"},
 }
-
-
-def _free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
 
 
 def _rank(rank: int, world_size: int, root: Path, data: str, ports: list[int]) -> None:
@@ -154,7 +142,7 @@ def logs(beton: Path, launched: Path) -> dict[str, list[dict[str, Any]]]:
     newest = newest_checkpoint(launched / "checkpoints")
     assert newest is not None
     (launched / "checkpoints" / "newest").symlink_to(newest.name)
-    join(start(_rank, WORLD_SIZE, root, str(beton), _free_ports(len(SCENARIOS) + 1)), seconds=800)
+    join(start(_rank, WORLD_SIZE, root, str(beton), free_ports(len(SCENARIOS) + 1)), seconds=800)
     return {name: read_log(root / name / "log.jsonl") for name in SCENARIOS}
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from dataloading import UsageError
 from train import rendezvous
+from train.launch import free_ports
 from train.options import make_options
 from train.rendezvous import first_node, rendezvous_address, wait_for_ranks
 from train.trainer import run_training
@@ -64,17 +65,11 @@ def test_the_place_comes_from_the_environment_unless_torchruns_agent_keeps_the_s
         rendezvous_address({"MASTER_ADDR": "h", "MASTER_PORT": "x"}, "")
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def test_the_first_rank_says_who_is_missing_until_all_are_there(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(rendezvous, "FIRST_REPORT_SECONDS", 0.2)
-    port, reports, met = free_port(), threading.Event(), []
+    [port], reports, met = free_ports(1), threading.Event(), []
     real = sys.stderr.write
 
     def heard(text: str) -> int:
@@ -122,3 +117,12 @@ def test_a_host_out_of_reach_is_named(monkeypatch: pytest.MonkeyPatch, capfd: py
     with pytest.raises(UsageError, match=r"rank 1 cannot reach rank 0 at MASTER_ADDR no.such.host.invalid:1 .*gave up"):
         wait_for_ranks("no.such.host.invalid", 1, rank=1, world_size=2, speaks=True)
     assert "rank 1 cannot reach rank 0" in capfd.readouterr().err
+
+
+def test_ports_for_runs_are_none_that_the_system_gives_away() -> None:
+    lowest, _ = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    ports = free_ports(20)
+    assert len(set(ports)) == 20
+    assert max(ports) < lowest
+    with socket.socket() as taken:
+        taken.bind(("", ports[0]))
