@@ -21,7 +21,7 @@ from typing import Any
 from common import add_copies, bench_spec, failure, parse, publish, say, started
 from inputs import large_file
 
-from dataloading.tools import memory_limit
+from dataloading.tools import memory_bytes
 from train.bench.harness import LoaderProcessError
 from train.bench.spec import PIPELINES, BenchSpec
 from train.summaries import interleave, summarise
@@ -77,13 +77,14 @@ def main(argv: list[str] | None = None) -> None:
     path = large_file(options, options.copies if not options.quick else 2)
     drop_from_cache(path)
     disk = read_through(path)
-    size, limit = path.stat().st_size, memory_limit()
-    is_larger = limit is not None and size > limit
+    size, memory = path.stat().st_size, memory_bytes()
+    is_larger = size > memory
     loaders = options.loaders.split(",")
     rates: dict[tuple[str, str], list[float]] = {}
     firsts: dict[tuple[str, str], list[float]] = {}
     failures: dict[str, str] = {}
-    cases = [f"{name} {state}" for name in loaders for state in ("cold", "warm")]
+    states = ("cold",) if is_larger else ("cold", "warm")  # no file larger than memory is warm
+    cases = [f"{name} {state}" for name in loaders for state in states]
     for number, case in interleave(cases, options.rounds):
         name, state = case.split()
         if name in failures:
@@ -101,25 +102,15 @@ def main(argv: list[str] | None = None) -> None:
         firsts.setdefault((name, state), []).append(epoch["first_batch_seconds"])
         say(f"round {number + 1}  {case}: {rates[name, state][-1]:,.0f} images/s")
     rows = []
-    for name in loaders:
-        if (name, "warm") not in rates:
-            rows.append([name, "-", failures.get(name, "")])
+    for name, state in (case.split() for case in cases):
+        if (name, state) not in rates:
+            rows.append([name, state, "-", "-", failures.get(name, "")])
             continue
-        cold, warm = summarise(rates[name, "cold"]), summarise(rates[name, "warm"])
-        first_cold, first_warm = (summarise(firsts[name, state]).median for state in ("cold", "warm"))
+        rate, first = summarise(rates[name, state]), summarise(firsts[name, state])
         rows.append(
-            [
-                name,
-                f"{cold.median:,.0f} ({cold.low:,.0f}-{cold.high:,.0f})",
-                f"{warm.median:,.0f} ({warm.low:,.0f}-{warm.high:,.0f})",
-                f"{cold.median / warm.median:.0%}",
-                f"{first_cold:.2f}",
-                f"{first_warm:.2f}",
-                "",
-            ]
+            [name, state, f"{rate.median:,.0f} ({rate.low:,.0f}-{rate.high:,.0f})", f"{first.median:.2f}", ""],
         )
-    head = ["loader", "cold images/s", "warm images/s", "cold/warm", "first batch cold, s", "warm, s", "note"]
-    memory = "" if limit is None else f" This process may use {limit / 2**20:,.0f} MiB of memory."
+    head = ["loader", "page cache", "images/s", "first batch, s", "note"]
     publish(
         options.out,
         options.command,
@@ -127,8 +118,8 @@ def main(argv: list[str] | None = None) -> None:
         "A file larger than memory" if is_larger else "First epoch with nothing in the page cache",
         f"{PIPELINES['train']}; one file of {size / 2**20:,.0f} MiB, shuffled, batch {options.batch_size}, "
         f"{options.num_workers} workers. Reading the file from start to end takes "
-        f"{size / disk:.1f} s ({disk / 1e6:,.0f} MB/s); around a page fault the system reads {around_a_fault(path)}."
-        f"{memory} First batch: from construction on.",
+        f"{size / disk:.1f} s ({disk / 1e6:,.0f} MB/s); around a page fault the system reads {around_a_fault(path)}. "
+        f"This process may use {memory / 2**20:,.0f} MiB of memory. First batch: from construction on.",
         head=head,
         rows=rows,
         data={

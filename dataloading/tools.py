@@ -36,7 +36,7 @@ from dataloading.format import (
     whole_file,
 )
 from dataloading.format.layout import check_name
-from dataloading.limits import cpu_quota, memory_limit, num_cores, read_text, visible_cores
+from dataloading.limits import cpu_quota, memory_bytes, memory_limit, num_cores, read_text, visible_cores
 from dataloading.locks import open_locked
 from dataloading.retry import Retry
 from dataloading.sampling import random
@@ -65,6 +65,7 @@ __all__ = [
     "is_url",
     "label_field",
     "manifest_path",
+    "memory_bytes",
     "memory_limit",
     "moved_coordinates",
     "num_cores",
