@@ -45,8 +45,8 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
         quota, _, period = read_text(folder / "cpu.max").partition(" ")
         if not quota:
             quota, period = read_text(folder / "cpu.cfs_quota_us"), read_text(folder / "cpu.cfs_period_us")
-        if quota.isdigit() and period.isdigit() and int(quota) > 0 and int(period) > 0:
-            limits.append(int(quota) / int(period))
+        if _number(quota) and _number(period):
+            limits.append(_number(quota) / _number(period))
     return min(limits, default=None)
 
 
@@ -73,10 +73,10 @@ def memory_limit(root: Path = Path("/")) -> int | None:
     """
     return min(
         (
-            int(text)
+            _number(read_text(folder / name))
             for folder in _control_groups("memory", root)
             for name in ("memory.max", "memory.high", "memory.limit_in_bytes")
-            if (text := read_text(folder / name)).isdigit() and int(text) < _NO_LIMIT
+            if 0 < _number(read_text(folder / name)) < _NO_LIMIT
         ),
         default=None,
     )
@@ -85,7 +85,8 @@ def memory_limit(root: Path = Path("/")) -> int | None:
 def _control_groups(controller: str, root: Path) -> Iterator[Path]:
     """Give the folders of this process's control group and of those around it, versions 2 and 1."""
     for line in read_text(root / "proc/self/cgroup").splitlines():
-        _, controllers, name = line.split(":", 2)
+        _, _, rest = line.partition(":")
+        controllers, _, name = rest.partition(":")
         if not controllers:
             tops = [root / "sys/fs/cgroup", root / "sys/fs/cgroup/unified"]
         elif controller in controllers.split(","):
@@ -97,6 +98,11 @@ def _control_groups(controller: str, root: Path) -> Iterator[Path]:
         for top in tops:
             for depth in range(len(parts), -1, -1):
                 yield top.joinpath(*parts[:depth])
+
+
+def _number(text: str) -> int:
+    """Return a number; 0 for "max", -1, or no text."""
+    return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def read_text(path: Path) -> str:

@@ -31,6 +31,7 @@ from dataloading.batch import Batch
 from dataloading.cache import StorageOptions, open_storage
 from dataloading.checks import at_least, one_of, true_or_false
 from dataloading.dataset import selection
+from dataloading.dataset.files import FileSet
 from dataloading.dataset.info import DatasetInfo
 from dataloading.dataset.open_files import Paths, check_paths
 from dataloading.dataset.page_layout import page_layout
@@ -40,8 +41,8 @@ from dataloading.engine.frameworks import SkippedBatches, followed, has_accelera
 from dataloading.engine.plan import OnError, Plan
 from dataloading.engine.transfer import MemoryFormat, Transfer
 from dataloading.errors import SampleError, UsageError
-from dataloading.limits import num_cores
-from dataloading.messages import counted, did_you_mean
+from dataloading.limits import memory_bytes, num_cores
+from dataloading.messages import counted, did_you_mean, human_bytes
 from dataloading.sampling.foreign import ForeignSampler
 from dataloading.sampling.mixture import Mixture
 from dataloading.sampling.ranks import find_ranks
@@ -228,6 +229,8 @@ class Loader:
         )  # fmt: skip
         storage = open_storage(path.sources if isinstance(path, Mixture) else [path], options)
         self._files = storage.files
+        if shuffle == "pages" and storage.cache is None and not picked:
+            _check_windows(self._files, window_pages, self._ranks.num_nodes)
         self._dataset = DatasetInfo(self._files)
         self._sampler: Sampler
         if sampler is not None:
@@ -643,6 +646,19 @@ def _workers(num_workers: int | None, *, default: int) -> int:
             stacklevel=3,
         )
     return min(wanted, cores)
+
+
+def _check_windows(files: FileSet, window_pages: int, num_nodes: int) -> None:
+    """Warn if pages are lost from memory before all their samples are used."""
+    page_bytes, memory = max(reader.page_size for reader in files.readers), memory_bytes()
+    node_bytes = sum(map(len, files.memory)) // num_nodes
+    needed, advised = min(2 * window_pages * page_bytes, node_bytes), max(memory // (4 * page_bytes), 1)
+    if needed > memory and window_pages > advised:
+        warnings.warn(
+            f"window_pages={window_pages}: two windows are {human_bytes(needed)}, and this process may use "
+            f"{human_bytes(memory)} of memory, so pages are read more than once. Pass window_pages={advised}",
+            stacklevel=3,
+        )
 
 
 _SHUFFLES = {

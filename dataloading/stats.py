@@ -95,7 +95,7 @@ class Clock:
 
     @property
     def num_page_faults(self) -> int:
-        """How often workers have waited for the system to read a file."""
+        """How often workers have touched bytes of a file that were not in memory."""
         return self._page_faults
 
     def count_bytes_read_ahead(self, num_bytes: int) -> None:
@@ -296,6 +296,8 @@ class CacheStats:
 
 # Below this share of the caller's time, waiting is not a bottleneck.
 _NOTICEABLE = 0.05
+_READ_BYTES = 1 << 17  # of one read, about: what the system reads for a page fault by default
+
 _ADVICE = {
     "sampler": "the order is being computed, by one worker at a time",
     "view": "storage is slow to answer: use a faster disk or network, or let the cache warm up",
@@ -340,7 +342,7 @@ class LoaderStats:
     consumer_cpu_seconds : float
         CPU time of the caller's step.
     num_page_faults : int
-        How often a worker found a part of the file not in memory and waited for the system to read it.
+        How often a worker touched bytes of the file that were neither in memory nor on their way there.
     num_bytes_read_ahead : int
         What the system read from storage because the Loader asked for it ahead of the workers.
     epochs : tuple of EpochStats
@@ -456,8 +458,7 @@ class LoaderStats:
     def _advice(self, hop: str, used: float, total: float) -> str:
         kept_waiting = 1 - self.worker_cpu_seconds / self.worker_busy_seconds if self.worker_busy_seconds > 0 else 0.0
         if hop in ("decode", "transform") and kept_waiting > 0.4:
-            from_storage = self.num_bytes_read_ahead > self.num_bytes_read / 10
-            if from_storage or self.num_page_faults > max(4, self.num_batches / 2):
+            if self.num_page_faults + self.num_bytes_read_ahead / _READ_BYTES > max(4, self.num_batches / 2):
                 return f"but workers wait for the disk {kept_waiting:.0%} of it: {_ADVICE['view']}"
             used_cores = (self.worker_cpu_seconds + self.consumer_cpu_seconds) / total
             python = self.consumer_cpu_seconds > 0.7 * self.consumer_seconds > 0.1 * total

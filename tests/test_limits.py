@@ -20,6 +20,8 @@ from tests.support.files import write_images
         ("0::/a", {"sys/fs/cgroup/a/memory.max": "8192", "sys/fs/cgroup/a/memory.high": "4096"}, 4096),
         ("4:memory:/job", {"sys/fs/cgroup/memory/job/memory.limit_in_bytes": "4096"}, 4096),
         ("4:memory:/", {"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712"}, None),
+        ("garbled\n4:memory:/job", {"sys/fs/cgroup/memory/job/memory.limit_in_bytes": "4096"}, 4096),
+        ("0::/", {"sys/fs/cgroup/memory.max": "0", "sys/fs/cgroup/memory.high": "\u00b2"}, None),
         ("3:cpu:/job", {"sys/fs/cgroup/memory/job/memory.limit_in_bytes": "4096"}, None),
         ("", {}, None),
     ],
@@ -57,6 +59,21 @@ def test_a_batch_that_exceeds_the_limit_is_refused(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(limits, "memory_limit", lambda: 1 << 20)
     with pytest.raises(UsageError, match=r"process may use 0 GiB of memory: pass a smaller batch_size="):
         Loader(path, batch_size=64, transforms={"image": [T.Resize(224), T.CenterCrop(224)]})
+
+
+def test_windows_larger_than_memory_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "train.beton"
+    write_images(path, 600, sizes=(100, 200), mode="raw")
+    options = {"batch_size": 4, "shuffle": "pages", "num_workers": 1, "transforms": {"image": [T.CenterCrop(32)]}}
+    Loader(path, **options)
+    monkeypatch.setattr(limits, "memory_limit", lambda: 32 << 20)
+    text = r"window_pages=512: two windows are [34]\d.\d MiB, .* use 32.0 MiB of memory, .* Pass window_pages=1$"
+    with pytest.warns(UserWarning, match=text):
+        Loader(path, **options)
+    Loader(path, window_pages=1, **options)
+    Loader(path, indices=range(8), **options)  # may lie on a single page
+    Loader(path, num_nodes=2, local_world_size=1, rank=0, world_size=2, **options)  # a node reads half of the file
+    Loader(path, **{**options, "os_cache": False})  # is bounded by itself
 
 
 def test_the_cache_takes_half_of_the_limit_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,7 +95,7 @@ class ImageTables:
 
 
 def read_ahead(addresses: npt.NDArray[np.uint64], sizes: npt.NDArray[np.uint64], block_bytes: int) -> None:
-    """Ask the system to read parts of mapped files, without waiting; releases the GIL.
+    """Ask the system to read parts of mapped files; returns before they are read, and releases the GIL.
 
     Parameters
     ----------

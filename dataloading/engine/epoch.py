@@ -9,6 +9,7 @@ import contextlib
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -21,10 +22,13 @@ from dataloading.engine.workers import Engine
 from dataloading.errors import SampleError, UsageError
 from dataloading.finalisers import Living
 from dataloading.sampling.sampler import Sampler, ShardSampler
-from dataloading.sampling.slicing import EpochOrder
+from dataloading.sampling.slicing import EpochOrder, Step
 from dataloading.stats import Clock
 
 __all__ = ["Engines", "EpochIterator", "Jobs", "Running"]
+
+# Workers begin a batch as soon as its job is made: the system is asked for later ones by then.
+_STEPS_AHEAD = 2
 
 # How each epoch is made that an engine has begun. `setdefault` decides it once, whichever thread asks first.
 Plans = dict[int, Plan]
@@ -86,14 +90,18 @@ class Jobs:
 
     def _jobs_of_files(self, plan: Plan, order: EpochOrder, epoch: int, read_ahead: ReadAhead) -> Iterator[BatchJob]:
         readers = plan.files.readers
+        steps: deque[Step] = deque()
+        asked = 0
         for number in range(len(order)):
             # One file per batch, in turn: it costs a microsecond, and on some network storage much more.
             readers[number % len(readers)].check_size()
-            with self.clock.measure("sampler"):
-                step = order.step(number)
-            read_ahead.ranges(order.readahead(number))
-            read_ahead.samples(step.indices, plan.stored_fields)
-            yield BatchJob(plan, self.clock, step, epoch)
+            while asked < min(number + 1 + _STEPS_AHEAD, len(order)):
+                with self.clock.measure("sampler"):
+                    steps.append(order.step(asked))
+                read_ahead.ranges(order.readahead(asked))
+                read_ahead.samples(steps[-1].indices, plan.stored_fields)
+                asked += 1
+            yield BatchJob(plan, self.clock, steps.popleft(), epoch)
 
     def _jobs_of_cache(self, plan: Plan, order: EpochOrder, epoch: int, prefetch: Prefetch) -> Iterator[BatchJob]:
         steps = prefetch.steps(order)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-import time
-from collections.abc import Callable
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +24,19 @@ from dataloading.format.mapping import map_file
 from dataloading.stats import Clock
 from tests.support.files import photo_like, raw, write_images
 from tests.support.page_cache import cached_pages, drop_from_cache
+from tests.support.waiting import wait_for
 
 PAGE = mmap.PAGESIZE
 Parts = list[tuple[int, int]]
-
-
-def wait_for(condition: Callable[[], bool]) -> bool:
-    until = time.monotonic() + 20
-    while not condition() and time.monotonic() < until:
-        time.sleep(0.01)
-    return condition()
+SHUFFLED = np.array([3, 0, 2, 1])
 
 
 @pytest.fixture
 def large(tmp_path: Path) -> Path:
-    """A file of 64 MiB that occupies no space."""
+    """A file of 64 MiB that occupies one block."""
     path = tmp_path / "large"
     with path.open("wb") as file:
+        file.write(b"x")
         file.truncate(64 << 20)
     return path
 
@@ -72,7 +67,7 @@ def test_just_the_blocks_of_the_parts_are_read(large: Path, block: int) -> None:
         for at in range((start - first) // block * block, start - first + size if size else 0, block):
             expected[(first + at) // PAGE : (first + at + block) // PAGE] = True
     read_ahead(starts + np.uint64(data.ctypes.data), sizes, block)
-    assert wait_for(lambda: bool(cached_pages(large)[expected].all()))
+    wait_for(lambda: cached_pages(large)[expected].all())
     assert np.array_equal(cached_pages(large), expected)
 
 
@@ -81,7 +76,7 @@ def test_a_part_is_read_to_its_end_however_little_the_system_reads_at_once(large
     with large.open("rb") as file:
         data = map_file(file.fileno(), 64 << 20)
     read_ahead(np.array([data.ctypes.data], np.uint64), np.array([64 << 20], np.uint64), PAGE)
-    assert wait_for(lambda: bool(cached_pages(large).all()))
+    wait_for(lambda: cached_pages(large).all())
 
 
 def test_what_is_not_mapped_is_no_error() -> None:
@@ -98,7 +93,7 @@ def test_samples_are_asked_for_while_some_are_missing(tmp_path: Path, asked: lis
     def num_asked() -> int:
         before = len(asked)
         for _ in range(400):
-            ahead.samples(np.arange(8), ["image"])
+            ahead.samples(SHUFFLED, ["image"])
         return len(asked) - before
 
     assert num_asked() == 8  # at the start nothing is known
@@ -106,6 +101,12 @@ def test_samples_are_asked_for_while_some_are_missing(tmp_path: Path, asked: lis
     clock.add_group(0.1, 0.1, page_faults=1)
     assert num_asked() == 256
     assert num_asked() == 0
+    ahead = ReadAhead(files, clock)  # of an iteration that begins later
+    assert num_asked() == 8
+    ahead = ReadAhead(files, clock)
+    before = len(asked)
+    ahead.samples(np.arange(8), ["image"])
+    assert len(asked) == before  # the system reads ahead of reads in order by itself
 
 
 def test_asking_goes_on_as_long_as_the_system_reads_for_it(
@@ -117,12 +118,12 @@ def test_asking_goes_on_as_long_as_the_system_reads_for_it(
     monkeypatch.setattr(module, "_bytes_read", lambda: next(read))
     ahead = ReadAhead(open_files(path), clock)
     for _ in range(50):
-        ahead.samples(np.arange(8), ["image"])
+        ahead.samples(SHUFFLED, ["image"])
     assert len(asked) == 50
     assert clock.snapshot(1).num_bytes_read_ahead == 50 * 4096
     monkeypatch.setattr(module, "_bytes_read", lambda: 0)
     for _ in range(50):
-        ahead.samples(np.arange(8), ["image"])
+        ahead.samples(SHUFFLED, ["image"])
     assert len(asked) == 58
 
 
@@ -133,7 +134,7 @@ def test_neighbours_are_read_too_only_where_all_fits_into_memory(
     path = tmp_path / "train.beton"
     write_images(path, 16)
     monkeypatch.setattr(module, "memory_bytes", lambda: memory)
-    ReadAhead(open_files(path), Clock()).samples(np.arange(4), ["image"])
+    ReadAhead(open_files(path), Clock()).samples(SHUFFLED, ["image"])
     assert [each for _, each in asked] == [block]
 
 
@@ -142,7 +143,7 @@ def stored_parts(files: FileSet, field: str, indices: Any) -> set[tuple[int, int
     return set(zip(files.addresses(numbers, starts).tolist(), sizes.tolist(), strict=True))
 
 
-@pytest.mark.parametrize("shuffle", ["global", "pages", "none"])
+@pytest.mark.parametrize("shuffle", ["global", "pages"])
 def test_a_loader_asks_for_every_stored_field_of_its_samples_before_it_reads_them(
     tmp_path: Path, asked: list[Any], monkeypatch: pytest.MonkeyPatch, shuffle: str
 ) -> None:
@@ -180,7 +181,7 @@ def test_a_loader_asks_for_every_stored_field_of_its_samples_before_it_reads_the
     asked_parts = [set(parts) for parts, _ in asked]
     assert all(each in asked_parts for each in own)
     assert not any(unused & each for each in asked_parts)
-    assert num_asked[0] >= 3  # all fields of the first batch
+    assert num_asked[0] >= 3 * 3  # all fields of the first batch and of the next two
 
 
 def test_a_sample_outside_its_file_is_reported_by_its_decoder(tmp_path: Path) -> None:
@@ -198,10 +199,20 @@ def test_a_sample_outside_its_file_is_reported_by_its_decoder(tmp_path: Path) ->
         list(loader)
 
 
+def skip_unless_reads_are_counted(path: Path) -> None:
+    drop_from_cache(path)
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_inblock
+    with path.open("rb", buffering=0) as file:
+        file.read(PAGE)
+    if resource.getrusage(resource.RUSAGE_THREAD).ru_inblock == before:
+        pytest.skip("the system does not count what it reads from this file system")
+
+
 def test_a_cold_file_is_loaded_without_page_faults(tmp_path: Path) -> None:
     path = tmp_path / "train.beton"
     write_images(path, 600, sizes=(150, 250), mode="raw")
     size = os.path.getsize(path)
+    skip_unless_reads_are_counted(path)
     drop_from_cache(path)
     options = {"batch_size": 50, "shuffle": "global", "num_workers": 1, "transforms": {"image": [T.CenterCrop(100)]}}
     loader = Loader(path, **options)

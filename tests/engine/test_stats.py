@@ -154,11 +154,11 @@ def test_a_transform_that_takes_most_is_named():
 
 
 def test_workers_that_wait_for_the_disk_are_not_told_to_be_more():
-    for read in ({"num_page_faults": 500}, {"num_bytes_read": 100, "num_bytes_read_ahead": 20}):
+    for read in ({"num_page_faults": 500}, {"num_bytes_read_ahead": 100 << 20}):
         verdict = stats_of(worker_cpu_seconds=8.0, **read).verdict
         assert "workers wait for the disk 77% of it" in verdict
         assert "add workers" not in verdict
-    little = stats_of(worker_cpu_seconds=8.0, num_bytes_read=100, num_bytes_read_ahead=5).verdict
+    little = stats_of(worker_cpu_seconds=8.0, num_bytes_read_ahead=1 << 20).verdict
     assert "wait for the disk" not in little
 
 

@@ -82,7 +82,7 @@ def check_quota(facts: Facts) -> Found:
             expected="a quota of all visible cores, or as many workers as the quota has cores",
             advice=(
                 "Raise the limit (docker run --cpus, Kubernetes limits.cpu, cores per task), or keep to "
-                f"num_workers={max(1, int(facts.quota) // facts.local_world_size)}, which is about the default."
+                f"num_workers={max(1, int(facts.quota) // facts.local_world_size)}."
             ),
         )
 

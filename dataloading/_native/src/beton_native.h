@@ -97,7 +97,7 @@ BETON_API int32_t beton_interleave(const void* planes, int64_t images, int64_t c
                                    void* out);
 BETON_API void beton_free(uint8_t* memory);
 
-// Asks the system to read parts of mapped files into memory, without waiting for it: n ranges of addresses, widened to whole
+// Asks the system to read parts of mapped files into memory, and returns before it has: n ranges of addresses, widened to whole
 // blocks of `block` bytes, a power of two and at least a page of the system.
 BETON_API void beton_read_ahead(const uint64_t* starts, const uint64_t* bytes, int64_t n, int64_t block);
 
