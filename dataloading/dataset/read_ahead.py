@@ -25,7 +25,7 @@ __all__ = ["ReadAhead"]
 # What the system reads around a page fault by default.
 _BLOCK_BYTES = 1 << 17
 
-# Batches that are asked for after one of which something was missing; and where a worker had to wait for such.
+# Batches that are asked for after one that made the system read something, and after a page fault.
 _AFTER_A_READ, _AFTER_A_FAULT = 8, 256
 
 
