@@ -73,10 +73,10 @@ def memory_limit(root: Path = Path("/")) -> int | None:
     """
     return min(
         (
-            _number(read_text(folder / name))
+            limit
             for folder in _control_groups("memory", root)
             for name in ("memory.max", "memory.high", "memory.limit_in_bytes")
-            if 0 < _number(read_text(folder / name)) < _NO_LIMIT
+            if 0 < (limit := _number(read_text(folder / name))) < _NO_LIMIT
         ),
         default=None,
     )

@@ -34,8 +34,8 @@ def free_ports(count: int) -> list[int]:
     end = 32_768
     with contextlib.suppress(OSError, ValueError):
         end = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
-    candidates = list(range(10_000, end)) or list(range(10_000, 1 << 16))
-    random.SystemRandom().shuffle(candidates)
+    ports = range(10_000, end) or range(10_000, 1 << 16)
+    candidates = random.SystemRandom().sample(ports, min(1_000, len(ports)))
     return list(itertools.islice(filter(_is_free, candidates), count))
 
 

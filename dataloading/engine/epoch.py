@@ -91,16 +91,14 @@ class Jobs:
     def _jobs_of_files(self, plan: Plan, order: EpochOrder, epoch: int, read_ahead: ReadAhead) -> Iterator[BatchJob]:
         readers = plan.files.readers
         steps: deque[Step] = deque()
-        asked = 0
         for number in range(len(order)):
             # One file per batch, in turn: it costs a microsecond, and on some network storage much more.
             readers[number % len(readers)].check_size()
-            while asked < min(number + 1 + _STEPS_AHEAD, len(order)):
+            for later in range(number + len(steps), min(number + 1 + _STEPS_AHEAD, len(order))):
                 with self.clock.measure("sampler"):
-                    steps.append(order.step(asked))
-                read_ahead.ranges(order.readahead(asked))
+                    steps.append(order.step(later))
+                read_ahead.ranges(order.readahead(later))
                 read_ahead.samples(steps[-1].indices, plan.stored_fields)
-                asked += 1
             yield BatchJob(plan, self.clock, steps.popleft(), epoch)
 
     def _jobs_of_cache(self, plan: Plan, order: EpochOrder, epoch: int, prefetch: Prefetch) -> Iterator[BatchJob]:

@@ -212,6 +212,8 @@ class Plan:
         What batches hold, in order.
     fields : tuple of str
         What is read of the files for it.
+    stored_fields : list of str
+        What is read of stored bytes, not of the sample table.
     images, others : dict
         Name of an output to how it is made.
     num_views : Counter of str
@@ -303,6 +305,7 @@ class Plan:
         self._check_mixing(label)
         self._readers: dict[str, Any] = {}
         self.annotations = self._annotations()
+        self.stored_fields = [name for name in {*self.fields, *self._readers} if files.fields[name].has_data]
         self.sizes = self._sizes()
         for image in self.images.values():
             for pipeline in image.pipelines:
@@ -341,11 +344,6 @@ class Plan:
                 _check_declarations(self.files, reads)
                 self._readers[reads] = self.others.get(reads) or make_decoder(self.files, reads)
         return found
-
-    @property
-    def stored_fields(self) -> tuple[str, ...]:
-        """The fields whose values are read from stored bytes, not from the sample table."""
-        return tuple(name for name in {*self.fields, *self._readers} if self.files.fields[name].has_data)
 
     def annotations_read_by(self, output: Output) -> Annotations | None:
         """Return the annotations that the geometry of an output reads, if it does."""
