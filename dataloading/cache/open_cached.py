@@ -5,6 +5,7 @@ Chooses the store and its unit size. Loads, checks and pins a remote file's tabl
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import numpy.typing as npt
 
+from dataloading._native import read_ahead
 from dataloading.cache.memory_maps import read_no_neighbours
 from dataloading.cache.memory_store import MemoryStore
 from dataloading.cache.page_cache import CachedFile, PageCache, Units
@@ -162,7 +164,6 @@ def _open_local(path: str, custom_records: Mapping[str, npt.DTypeLike]) -> Reade
     """Open a file with its own map for the tables only, so that its pages stay out of memory."""
     reader = Reader(path, custom_records)
     read_no_neighbours(reader.data)
-    with open(path, "rb") as file:
-        for start, stop in reader.tables:
-            os.posix_fadvise(file.fileno(), start, stop - start, os.POSIX_FADV_WILLNEED)
+    starts, stops = np.array(reader.tables, np.uint64).reshape(-1, 2).T
+    read_ahead(starts + np.uint64(reader.data.ctypes.data), stops - starts, mmap.PAGESIZE)
     return reader
