@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import threading
+from mmap import PAGESIZE
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from dataloading import BytesField, ImageField, IntField, JSONField, Loader, NDA
 from dataloading import transforms as T
 from dataloading.format import Reader
 from tests.support.files import photo_like, raw, write_images, write_labels
-from tests.support.page_cache import cached_pages
+from tests.support.huge import make_huge_file
+from tests.support.page_cache import cached_pages, drop_from_cache
 from tests.support.processes import CONTEXT
 from tests.support.waiting import wait_for
 
@@ -229,6 +231,17 @@ def test_the_files_pages_do_not_enter_the_systems_cache(tmp_path):
     assert cached_pages(path).mean() < opened + 0.1
     batches(small(path, shuffle="pages"))
     assert cached_pages(path).mean() > 0.8
+
+
+def test_tables_of_any_size_are_read_ahead(tmp_path):
+    path = tmp_path / "train.beton"
+    make_huge_file(path, 1_000_000, filled=False)
+    drop_from_cache(path)
+    loader = Loader(path, batch_size=4, os_cache=False, fields=["label"], num_workers=1)
+    tables = loader._files.readers[0].tables
+    assert max(stop - start for start, stop in tables) > 20 << 20  # more than the system reads for one request
+    for start, stop in tables:
+        wait_for(lambda pages=slice(start // PAGESIZE, stop // PAGESIZE): cached_pages(path)[pages].all(), 20)
 
 
 # ---- ranks
